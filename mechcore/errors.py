@@ -3,6 +3,8 @@
 Every message names the thing, what was found, what was expected and what to do.
 """
 
+import sys
+import warnings
 from collections.abc import Collection
 
 
@@ -24,6 +26,17 @@ class NotFiniteError(InputError):
 
 class MechcoreWarning(UserWarning):
     """A result is usable but needs the reader's attention."""
+
+
+def warn(message: str) -> None:
+    """Give a `MechcoreWarning` at the line of the user's own code that led to it."""
+    level, frame = 1, sys._getframe()
+    while (
+        frame.f_globals.get("__name__", "").partition(".")[0] == "mechcore"
+        and frame.f_back is not None
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, MechcoreWarning, stacklevel=level)
 
 
 def shown(text: object, longest: int = 80) -> str:

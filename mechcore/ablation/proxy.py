@@ -7,8 +7,6 @@ interactions pairs explain; what the others explain goes astray into the coeffic
 
 from __future__ import annotations
 
-import warnings
-
 from sklearn.metrics import r2_score
 
 from mechcore.ablation.predicting import PairRequest, Predictions
@@ -20,7 +18,7 @@ from mechcore.ablation.sparse_fit import (
     random_sets,
     warn_if_poor,
 )
-from mechcore.errors import MechcoreWarning
+from mechcore.errors import warn
 from mechcore.evaluation.cost import Cost
 
 
@@ -42,11 +40,9 @@ def proxy(request: PairRequest) -> Predictions:
     pairs = fit_orders(membership(sets, components), drops - alone, 2)[-1]
     fit = float(r2_score(drops - alone, pairs.held_out))
     if pairs.too_rare:
-        warnings.warn(
+        warn(
             f"proxy: {pairs.too_rare} of {len(pairs.terms)} pairs are in none of the random sets, "
-            "and are predicted not to interact; draw more sets",
-            MechcoreWarning,
-            stacklevel=2,
+            "and are predicted not to interact; draw more sets"
         )
     warn_if_poor(
         "proxy",

@@ -15,7 +15,6 @@ are large, so that a lasso can tell them from the drops of far fewer sets than t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +50,7 @@ from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.p_values import Correction
@@ -292,12 +291,10 @@ def _warn(fit: pd.DataFrame) -> None:
         "terms that are not measured say little; draw more sets, or smaller ones",
     )
     if by_order[best] > by_order[top]:
-        warnings.warn(
+        warn(
             f"dividends: with terms of up to {best} components R2 of interactions is "
             f"{by_order[best]:.3f} on sets held out, with those of up to {top} only "
-            f"{by_order[top]:.3f}; take order {best}, or draw more sets",
-            MechcoreWarning,
-            stacklevel=3,
+            f"{by_order[top]:.3f}; take order {best}, or draw more sets"
         )
 
 

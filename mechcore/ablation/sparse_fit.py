@@ -7,7 +7,6 @@ Here sets are rows of flags, one a component, and no model of a transformer is k
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
@@ -21,7 +20,7 @@ from sklearn.model_selection import KFold
 
 from mechcore.ablation.effects import Ablations, ComponentSet
 from mechcore.components import Component
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.evaluation.evaluate import Metric
 from mechcore.tables import Column, Schema
 
@@ -267,8 +266,4 @@ def warn_if_poor(who: str, fit: float, what: str) -> None:
         what: the consequence.
     """
     if fit < LEAST_FIT:
-        warnings.warn(
-            f"{who}: the model explains little (R2 {fit:.2f} on sets held out), so that {what}",
-            MechcoreWarning,
-            stacklevel=4,
-        )
+        warn(f"{who}: the model explains little (R2 {fit:.2f} on sets held out), so that {what}")

@@ -10,7 +10,6 @@ examples before they start.
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -34,7 +33,7 @@ from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning, NotFiniteError
+from mechcore.errors import InputError, MechcoreError, NotFiniteError, warn
 from mechcore.evaluation.evaluate import (
     Evaluation,
     subsets_of,
@@ -230,11 +229,7 @@ def _engine(
     except MechcoreError as error:
         if engine == "restart":
             raise
-        warnings.warn(
-            f"{error}; one forward per set runs instead, which takes several times as long",
-            MechcoreWarning,
-            stacklevel=3,
-        )
+        warn(f"{error}; one forward per set runs instead, which takes several times as long")
     return ReferenceEngine(job)
 
 

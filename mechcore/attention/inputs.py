@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -14,7 +13,7 @@ from torch import Tensor
 from mechcore.attention.tokens import TokenInfo
 from mechcore.data.encoding import SPECIAL, EncodedExamples, words_of
 from mechcore.data.given import EXPECTED
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.models.encoded import as_data, tokenizer_of
 from mechcore.models.padding import real_tokens_first
 from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
@@ -76,12 +75,10 @@ def _plain(
         )
     special, separators = _special_ids(model, tokenizer)
     if tokenizer is None and not separators and not causal:
-        warnings.warn(
+        warn(
             "attention scores: neither a tokenizer is known nor, from the model's configuration, "
             "which tokens are separators, so that these count as words that are repeated; pass "
-            "the tokenizer (tokenizer=mechcore.load_tokenizer(path))",
-            MechcoreWarning,
-            stacklevel=2,
+            "the tokenizer (tokenizer=mechcore.load_tokenizer(path))"
         )
     vocabulary: dict[str, int] = {}
     start = 0
@@ -148,11 +145,9 @@ def _whole_words(
             row_words += found
         words.append(row_words)
     if lost:
-        warnings.warn(
+        warn(
             f"attention scores: {lost} texts of a batch are no longer what the tokenizer made "
             "of them when decoded, so their words are not known, and every token counts as a "
-            "word; encode them with encode(..., words=True)",
-            MechcoreWarning,
-            stacklevel=2,
+            "word; encode them with encode(..., words=True)"
         )
     return torch.tensor(words, device=ids.device)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from datetime import date
 
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.errors import InputError, MechcoreWarning, reason
+from mechcore.errors import InputError, reason, warn
 
 _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 
@@ -131,9 +130,5 @@ def check_continues(
             )
             if len(answer) > 1:
                 raise InputError(told)
-            warnings.warn(
-                f"{told}, or what is scored is another word than the text would have",
-                MechcoreWarning,
-                stacklevel=3,
-            )
+            warn(f"{told}, or what is scored is another word than the text would have")
             break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ def encode(
                 f"{found}, and nothing was said about cutting them; --max-length {max_length} "
                 "(max_length in Python and in files) cuts them, or remove them"
             )
-        warnings.warn(f"{found} and were cut", MechcoreWarning, stacklevel=2)
+        warn(f"{found} and were cut")
     if answers is not None and tokens is not None:
         check_continues(answers, tokens, texts, encoded["input_ids"], tokenizer)
     segments = word_ids = separators = None

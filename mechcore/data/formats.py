@@ -11,13 +11,12 @@ import csv
 import gzip
 import json
 import re
-import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mechcore.errors import InputError, MechcoreWarning, first_names, reason
+from mechcore.errors import InputError, first_names, reason, warn
 from mechcore.wording import count
 
 if TYPE_CHECKING:
@@ -164,12 +163,10 @@ def _has_enclosed_cells(path: Path) -> bool:
         return False
     if "\t" not in rest or not _is_even(text):
         return True
-    warnings.warn(
+    warn(
         f"{path}: read with quotes as plain characters, one example per line; they could also "
         "enclose cells with tabs and line breaks: if they do, save the table as .csv, .jsonl or "
-        ".parquet",
-        MechcoreWarning,
-        stacklevel=2,
+        ".parquet"
     )
     return False
 

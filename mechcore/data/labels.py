@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechcore.errors import InputError, MechcoreWarning, shown
+from mechcore.errors import InputError, shown, warn
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -101,12 +100,10 @@ def warn_of_another_order(given: Sequence[str], known: Sequence[str]) -> None:
     """Warn if the names given to classes are the checkpoint's own for other classes."""
     new, old = ([normal_name(name) for name in names] for names in (given, known))
     if new != old and sorted(new) == sorted(old):
-        warnings.warn(
+        warn(
             f"class names: {', '.join(given)} are the checkpoint's own names in another order; it "
             f"calls its classes {', '.join(known)}, in index order. Those given are used: leave "
-            "them out (--class-names; class_names in Python) unless its config.json is wrong",
-            MechcoreWarning,
-            stacklevel=2,
+            "them out (--class-names; class_names in Python) unless its config.json is wrong"
         )
 
 

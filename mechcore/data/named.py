@@ -5,7 +5,6 @@ Each is made from a folder with the official files, see `mechcore.data.official`
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from mechcore.data.official import (
 )
 from mechcore.data.sources import Source, read_sources
 from mechcore.data.task import Task
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 
 NON_ENTAILED = (
     "ln_subject/object_swap",
@@ -87,11 +86,9 @@ def mnli_hans(folder: Path | None = None) -> Task:
         _check_all(folder, (MNLI_TRAIN, MNLI_MATCHED, HANS))
     tests = {"matched": MNLI_MATCHED, "mismatched": MNLI_MISMATCHED}
     if folder is not None and MNLI_MISMATCHED.find(folder) is None:
-        warnings.warn(
+        warn(
             f"{folder}: no {MNLI_MISMATCHED.what}, so that the in-domain examples are the matched "
-            f"ones alone; looked for {MNLI_MISMATCHED.looked_for}",
-            MechcoreWarning,
-            stacklevel=3,
+            f"ones alone; looked for {MNLI_MISMATCHED.looked_for}"
         )
         del tests["mismatched"]
     groups = {"OOD": NON_ENTAILED, "OOD-E": ENTAILED, "main text": MAIN_TEXT}

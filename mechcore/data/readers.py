@@ -12,14 +12,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.formats import read_table
-from mechcore.errors import InputError, MechcoreWarning, first_names, shown
+from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,11 +119,7 @@ def examples_of(
     frame["label"] = with_meanings(frame["label"], label_map)
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
-        warnings.warn(
-            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose {unlabelled}",
-            MechcoreWarning,
-            stacklevel=3,
-        )
+        warn(f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose {unlabelled}")
         frame = frame[~undecided]
     if frame.empty:
         raise InputError(f"{path}: no labelled example; expected at least one row")
@@ -191,13 +186,11 @@ def _warn_of_texts_left_out(
     texts = [name for name in others if _looks_like_texts(table[name])]
     if texts:
         alone = chosen["text_a"]
-        warnings.warn(
+        warn(
             f"{path}: texts are those of column {shown(alone, 40)} alone, and {first_names(texts)} "
             f"{'holds' if len(texts) == 1 else 'hold'} texts too: for pairs, add --columns "
             f"text_b={shown(texts[0], 40)}; if single texts are meant, --columns "
-            f"text_a={shown(alone, 40)} (columns= in Python)",
-            MechcoreWarning,
-            stacklevel=4,
+            f"text_a={shown(alone, 40)} (columns= in Python)"
         )
 
 
@@ -212,11 +205,9 @@ def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
     """The rows that have a value in every column."""
     empty = table.map(_is_empty).any(axis=1)
     if empty.any():
-        warnings.warn(
+        warn(
             f"{path}: left out {int(empty.sum())} of {len(table)} examples that lack a text or "
-            "label",
-            MechcoreWarning,
-            stacklevel=4,
+            "label"
         )
     return table[~empty]
 

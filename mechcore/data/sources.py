@@ -18,7 +18,7 @@ from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
 from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
 from mechcore.data.readers import KNOWN_COLUMNS, UNDECIDED, data_name, examples_of, read_examples
-from mechcore.errors import InputError, MechcoreWarning, reason, shown
+from mechcore.errors import InputError, MechcoreWarning, reason, shown, warn
 from mechcore.yaml_file import located_folder, located_path
 
 if TYPE_CHECKING:
@@ -158,11 +158,9 @@ def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str
     """
     drawn = examples if n is None else examples.sample(n, seed)
     if len(drawn) < len(examples):
-        warnings.warn(
+        warn(
             f"{name}: {len(drawn)} of {len(examples)} drawn at random, by subset, with seed "
-            f"{seed}; {advice}",
-            MechcoreWarning,
-            stacklevel=3,
+            f"{seed}; {advice}"
         )
     return drawn
 

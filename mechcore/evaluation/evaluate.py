@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from torch import Tensor
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
+from mechcore.errors import InputError, NotFiniteError, warn
 from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FillMaker
@@ -262,12 +261,10 @@ def subsets_of(data: EncodedExamples | list[Batch]) -> np.ndarray:
 def warn_under_chance(result: Evaluation) -> None:
     """Warn if in-domain accuracy is so low that labels may be mapped wrongly."""
     if result.accuracy < result.chance:
-        warnings.warn(
+        warn(
             f"in-domain accuracy {result.accuracy:.3f} is under chance ({result.chance:.3f}): the "
             f"labels may be mapped wrongly. Mapping used: {result.mapping}. If the data is out of "
-            "domain, say so (--ood; in Python in_domain=False)",
-            MechcoreWarning,
-            stacklevel=3,
+            "domain, say so (--ood; in Python in_domain=False)"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.models.loading import load_tokenizer
 from mechcore.models.origin import origin_of
 from mechcore.models.running import Batch, longest_input, n_token_types, name_of
@@ -139,13 +138,11 @@ def _check_beginning(encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBas
     n = sum(list(ids[:1]) != first for ids in encoded.input_ids)
     if first == [tokenizer.bos_token_id] and n:
         token = tokenizer.bos_token
-        warnings.warn(
+        warn(
             f"prompt: {n} of {len(encoded)} do not begin with {token!r}, with which the tokenizer "
             "begins texts, and nothing is added to a prompt: models that were trained with it "
             f"answer otherwise without it; write {token} at the beginning of the prompt (--prompt),"
-            " unless the model was fine-tuned without it",
-            MechcoreWarning,
-            stacklevel=3,
+            " unless the model was fine-tuned without it"
         )
 
 

@@ -18,7 +18,6 @@ Give the sign as a further variable where units may saturate.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from scipy.stats import binom, false_discovery_control, multivariate_t
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.evaluation.p_values import attained_level
 from mechcore.probing.projection import standardised
 from mechcore.showing import Shown
@@ -340,12 +339,10 @@ def _warn_inflation(names: Sequence[str], inflation: Float[np.ndarray, " term"])
     factors = zip(names, inflation, strict=True)
     high = [f"{name} {factor:.1f}" for name, factor in factors if factor > VIF_LIMIT]
     if high:
-        warnings.warn(
+        warn(
             f"variance inflation above {VIF_LIMIT}: {', '.join(high)}; these terms are nearly "
             "collinear, so that their coefficients are unsure and selectivity for them is hard to "
-            "detect",
-            MechcoreWarning,
-            stacklevel=3,
+            "detect"
         )
 
 

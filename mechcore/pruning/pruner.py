@@ -7,7 +7,6 @@ to the rounding of batched products (arXiv 2403.03942, section 3).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import MechcoreError, MechcoreWarning
+from mechcore.errors import MechcoreError, warn
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
@@ -160,7 +159,7 @@ def _take_step(
             each.update(kl, gradient)
         except OffTrackError as error:
             failed[each.name] = str(error)
-            warnings.warn(f"pruning: {error}", MechcoreWarning, stacklevel=3)
+            warn(f"pruning: {error}")
     return failed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.attention.labels import HEAD_CATEGORIES
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import MechcoreError, MechcoreWarning
+from mechcore.errors import MechcoreError, warn
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_json
 from mechcore.pruning import Subnetwork
@@ -198,11 +197,9 @@ class Core(MainStep):
         folders = [work.needed(what) for what in work.job.needs]
         found = [each for folder in folders for each in subnetworks_in(folder)]
         if not found:
-            warnings.warn(
+            warn(
                 "no mask reached its target, so there is no core; what follows is about the full "
-                "model alone",
-                MechcoreWarning,
-                stacklevel=2,
+                "model alone"
             )
             work.write_empty_tables()
             return

@@ -17,7 +17,7 @@ from mechcore.data.labels import normal_name
 from mechcore.data.readers import label_key
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import ROLES, Task, find_task
-from mechcore.errors import InputError, MechcoreWarning, shown
+from mechcore.errors import InputError, MechcoreWarning, shown, warn
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.encoded import encode_for
@@ -76,12 +76,10 @@ class Inputs:
             if data.examples.two_segments != examples.two_segments:
                 kinds = ("pairs", "single texts")
                 here, there = kinds if examples.two_segments else kinds[::-1]
-                warnings.warn(
+                warn(
                     f"{role} data {examples.name}: read as {here}, those of {other} as {there}, "
                     "which a classifier may answer quite differently; if a column of second texts "
-                    "was overlooked, name it with --columns text_b=NAME",
-                    MechcoreWarning,
-                    stacklevel=3,
+                    "was overlooked, name it with --columns text_b=NAME"
                 )
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 
 from mechcore.components import ModelShape
-from mechcore.errors import MechcoreWarning
+from mechcore.errors import warn
 from mechcore.evaluation.recalibration import TOO_FEW, reason_against
 from mechcore.files import copy_linked, write_json
 from mechcore.masking.means import MeanActivations
@@ -133,11 +132,9 @@ class Describe(MainStep):
         for role, readout in readouts.items() if self.judges else ():
             reason = reason_against(readout.correct_classes(inputs.data[role]).numpy())
             if reason.startswith(TOO_FEW):
-                warnings.warn(
+                warn(
                     f"{PLACES[role]}: {reason} to measure information, and so to say what "
-                    f"components do; draw or add more (--max-{role})",
-                    MechcoreWarning,
-                    stacklevel=2,
+                    f"components do; draw or add more (--max-{role})"
                 )
         mapping = {role: readout.mapping for role, readout in readouts.items()}
         content = {"model": facts, "data": data, "label_mapping": mapping}
@@ -198,11 +195,7 @@ class FindMasks(MainStep):
         try:
             found, diverged = self._train(work, state)
         except StateError as error:
-            warnings.warn(
-                f"begun anew, as its unfinished state cannot be used: {error}",
-                MechcoreWarning,
-                stacklevel=2,
-            )
+            warn(f"begun anew, as its unfinished state cannot be used: {error}")
             state.unlink(missing_ok=True)
             found, diverged = self._train(work, state)
         for each in found:
@@ -271,7 +264,7 @@ class AcceptMasks(MainStep):
             except OffTrackError as error:
                 missing[each.name] = str(error)
         for name, why in missing.items():
-            warnings.warn(f"{name} is missing: {why}", MechcoreWarning, stacklevel=2)
+            warn(f"{name} is missing: {why}")
         columns, target = MISSING_MASKS.required, self.target
         rows = [
             dict(zip(columns, (name, target, seed, missing[name]), strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import filecmp
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.groups import proper_subsets, subset_groups
 from mechcore.subnetworks.effective_size import KEPT, effective_size, mean_effective_size
@@ -175,11 +174,9 @@ def _incomplete(groups: Mapping[str, Sequence[str]], there: set[str]) -> list[st
     missing = {name: [s for s in subsets if s not in there] for name, subsets in groups.items()}
     missing = {name: subsets for name, subsets in missing.items() if subsets}
     for name, subsets in missing.items():
-        warnings.warn(
+        warn(
             f"effective size: left out of group {name!r}, as there is no example of "
-            f"{', '.join(subsets)}",
-            MechcoreWarning,
-            stacklevel=3,
+            f"{', '.join(subsets)}"
         )
     return list(missing)
 

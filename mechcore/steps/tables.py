@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,7 @@ from mechcore.attention import (
 from mechcore.components import Component, Mask, same_model
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.evaluation.intervals import share_interval
 from mechcore.masking.means import MeanActivations
@@ -209,7 +208,7 @@ def answer_tables(
         accuracy = accuracy.assign(method=accuracy["subnetwork"].map(methods))
     found = subnetwork_table(subnetworks, full, masked)
     for text in outliers(found):
-        warnings.warn(text, MechcoreWarning, stacklevel=2)
+        warn(text)
     return tables | {"accuracy_spread": accuracy_spread(accuracy), "subnetworks": found}
 
 

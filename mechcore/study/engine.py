@@ -6,14 +6,13 @@ not done, each after its needs, and asks again. A job that fails holds up only t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mechcore import progress
-from mechcore.errors import MechcoreError, MechcoreWarning
+from mechcore.errors import MechcoreError, warn
 from mechcore.study.executors import Executor, Receipt, Workers
 from mechcore.study.step import Job, in_order
 from mechcore.study.store import Store, StoreError
@@ -162,7 +161,7 @@ class _Scheduler:
         for message in receipt.warnings:
             if message not in self._told:  # every job that reads the data says the same
                 self._told.add(message)
-                warnings.warn(f"{job.name}: {message}", MechcoreWarning, stacklevel=2)
+                warn(f"{job.name}: {message}")
         if receipt.store_failed:
             raise StoreError(receipt.error)
         if receipt.error is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mechcore import progress
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason, warn
 from mechcore.study.step import Job, Work, known_here_alone
 from mechcore.study.store import Store, StoreError
 
@@ -230,11 +230,7 @@ def at_most_all(count: int, what: str) -> int:
     """So many cores, or all that this machine has, with a warning that ``what`` asks for more."""
     there = os.cpu_count() or 1
     if count > there:
-        warnings.warn(
-            f"{what} is {count}, but this machine has {there} cores: going on with {there}",
-            MechcoreWarning,
-            stacklevel=3,
-        )
+        warn(f"{what} is {count}, but this machine has {there} cores: going on with {there}")
     return min(count, there)
 
 

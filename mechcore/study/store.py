@@ -13,14 +13,13 @@ import json
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.errors import InputError, MechcoreError, warn
 from mechcore.files import appearing, check_can_write, locked, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
 from mechcore.study.manifest import Manifest, this_machine
@@ -117,11 +116,9 @@ class Store:
             try:
                 self.verify(key)  # or it just did
             except Damaged as error:
-                warnings.warn(
+                warn(
                     f"store {self.path}: {error}; it was damaged after it was written, and is "
-                    "done again",
-                    MechcoreWarning,
-                    stacklevel=2,
+                    "done again"
                 )
                 self.remove(key)
                 return False

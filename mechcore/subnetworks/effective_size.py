@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pandas.api.types import is_integer_dtype
 
 from mechcore.data.formats import read_table, without_repeats
 from mechcore.data.readers import texts_of
-from mechcore.errors import InputError, MechcoreWarning, reason, shown
+from mechcore.errors import InputError, reason, shown, warn
 from mechcore.files import unguarded
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema
 
@@ -217,11 +216,9 @@ def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
         )
     both = [each for each in full if each in grid]
     if len(both) < len(full):
-        warnings.warn(
+        warn(
             f"full: left out {len(full) - len(both)} of {len(full)} checkpoints, of which grid has "
-            f"no subnetwork; used {shown(_list(both), 300)}",
-            MechcoreWarning,
-            stacklevel=3,
+            f"no subnetwork; used {shown(_list(both), 300)}"
         )
     return both
 
@@ -235,11 +232,9 @@ def _name_uneven(settings: pd.DataFrame) -> None:
         if (gone := set(rows["sparsity"]) - set(own["sparsity"]))
     ]
     if lacking:
-        warnings.warn(
+        warn(
             "grid: some seeds lack sparsities that others of the same checkpoint have, and their "
-            f"sizes are chosen among the rest: {'; '.join(lacking)}",
-            MechcoreWarning,
-            stacklevel=3,
+            f"sizes are chosen among the rest: {'; '.join(lacking)}"
         )
 
 
@@ -337,11 +332,9 @@ def _without_missing(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     if missing.any():
         lost = table[missing].drop_duplicates(["seed", "checkpoint", "sparsity"])
         names = [f"{seed} > {at} > {percent}" for seed, at, percent, *_ in lost.to_numpy()]
-        warnings.warn(
+        warn(
             f"{path}: left out {len(lost)} subnetworks that have {MISSING} in place of an accuracy "
-            f"(seed > checkpoint > percentage): {', '.join(names)}",
-            MechcoreWarning,
-            stacklevel=4,
+            f"(seed > checkpoint > percentage): {', '.join(names)}"
         )
     return table[~missing].reset_index(drop=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +21,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from mechcore.data.labels import are_generic, normal_name
-from mechcore.errors import InputError, MechcoreWarning, first_names, reason
+from mechcore.errors import InputError, first_names, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
@@ -216,12 +215,10 @@ def _is_new(key: str, model: PreTrainedModel) -> bool:
 def _renew_head(base: str, model: PreTrainedModel, own: Sequence[str] | None) -> None:
     """Put a new head in the place of a base's own, which is for other classes."""
     wanted = cast(dict[int, str], model.config.id2label).values()
-    warnings.warn(
+    warn(
         f"checkpoint {base}: its classification head is for "
         f"{', '.join(own) if own else 'classes without names'}, and is replaced by a new one for "
-        f"{', '.join(wanted)}",
-        MechcoreWarning,
-        stacklevel=3,
+        f"{', '.join(wanted)}"
     )
     fresh = type(model)(model.config)
     new = {key: value for key, value in fresh.state_dict().items() if _is_head(key, model)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore import progress as display
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.training.history import (
     best_step,
@@ -99,11 +98,9 @@ def train(
         _take_weights(model, out / FINAL, place)
         return read_history(out)
     if place.type == "cuda" and torch.cuda.device_count() > 1:
-        warnings.warn(
+        warn(
             f"training: {torch.cuda.device_count()} GPUs are visible, and {arguments.device} alone "
-            "is used",
-            MechcoreWarning,
-            stacklevel=2,
+            "is used"
         )
     # The rest of the steps may be passed over at once where there is a patience.
     bar = display.bar if settings.patience is None else display.work

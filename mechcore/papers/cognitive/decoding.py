@@ -19,7 +19,6 @@ Models are to run in float32: see `mechcore.probing.activations_at`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -31,7 +30,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, warn
 from mechcore.evaluation.p_values import attained_level, p_among
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.steps import Analysis
@@ -333,12 +332,10 @@ def _excess(
 
 
 def _warn(row: Mapping[Any, Any], n_rows: int, p: float) -> None:
-    warnings.warn(
+    warn(
         f"cognitive decoding: {row['variable']} is decoded at {row['position']}, layer "
         f"{row['layer']}, with accuracy {row['accuracy']:.3f} (chance {row['chance']:.3f}, subset "
         f"{row['subset']!r}; p = {p:.3f} over {n_rows} rows) before the prompt has said it; "
         "expected chance in a causal model: see that the model is causal and in float32, and that "
-        "in these trials what is read first does not go along with what comes later",
-        MechcoreWarning,
-        stacklevel=4,
+        "in these trials what is read first does not go along with what comes later"
     )
