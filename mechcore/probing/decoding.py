@@ -53,9 +53,9 @@ class Decoding(Shown):
         predictions: of every example while it was held out, as a number in ``classes``.
         folds: the fold in which every example was held out.
         interval: of the accuracy, 95 %, Wilson's over held-out examples; with groups by the
-            bootstrap over these, which has no width where all examples are right. It holds the
-            classifiers fixed: how much they would change with other training data is not in it, nor
-            that the folds share training data.
+            bootstrap over these, or Wilson's over these where all examples are right, or none. It
+            holds the classifiers fixed: how much they would change with other training data is not
+            in it, nor that the folds share training data.
         shuffled_accuracies: of fits to shuffled labels.
     """
 
@@ -146,10 +146,8 @@ def decode(
 
     Units are standardised with mean and standard deviation of each fold's training part. Folds are
     stratified. Labels are shuffled within folds, so that shuffled labels are as evenly spread over
-    folds as the real ones; spread less evenly, they would do worse than chance. With groups of one
-    label each, groups swap their labels. With other groups, labels are shuffled within groups;
-    what groups of one label give away is then in the shuffled accuracies too, so that `p` is
-    rather too large.
+    folds as the real ones; spread less evenly, they would do worse than chance. Groups of a fold
+    swap their labels: each takes those of another, in random order, repeated or cut to its size.
 
     Args:
         states: [example, unit].
@@ -308,19 +306,25 @@ def _shuffled(
     seed: int,
 ) -> Int[np.ndarray, "shuffle example"]:
     """Labels shuffled as `decode` says."""
-    unit, block = np.arange(len(codes)), folds
-    if groups is not None:
-        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-        if (codes == codes[first][group]).all():
-            unit, block, codes = group, folds[first], codes[first]
-        else:
-            block = groups
     generator = np.random.default_rng(seed)
-    places = np.argsort(block, kind="stable")
     found = np.empty((shuffles, len(codes)), dtype=codes.dtype)
+    if groups is None:
+        places = np.argsort(folds, kind="stable")
+        for row in found:
+            row[places] = codes[np.lexsort((generator.random(len(codes)), folds))]
+        return found
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    sizes, fold_of = np.bincount(group), folds[first]
+    starts, places = sizes.cumsum() - sizes, np.argsort(fold_of, kind="stable")
+    nth = np.empty_like(group)
+    nth[np.argsort(group, kind="stable")] = np.arange(len(group)) - np.repeat(starts, sizes)
+    other = np.empty_like(places)
     for row in found:
-        row[places] = codes[np.lexsort((generator.random(len(codes)), block))]
-    return found[:, unit]
+        other[places] = np.lexsort((generator.random(len(sizes)), fold_of))
+        members = np.lexsort((generator.random(len(group)), group))
+        taken = other[group]
+        row[:] = codes[members[starts[taken] + nth % sizes[taken]]]
+    return found
 
 
 def _interval(
@@ -329,6 +333,8 @@ def _interval(
     if groups is None:
         return share_interval(correct)
     sizes, right = np.bincount(groups), np.bincount(groups, correct)
+    if correct.min() == correct.max():
+        return share_interval(right / sizes)
     even = np.full(len(sizes), 1 / len(sizes))
     draws = np.random.default_rng(seed).multinomial(len(sizes), even, size=RESAMPLES)
     low, high = np.quantile((draws @ right) / (draws @ sizes), [0.025, 0.975])

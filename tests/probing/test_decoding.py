@@ -241,6 +241,10 @@ def test_the_interval_over_groups_weighs_groups_by_size() -> None:
     assert (found.mean, found.low, found.high) == (0.75, 0.0, 1.0)  # both groups drawn are alike
     alone = decoding._interval(np.array([1.0, 0.0] * 50), np.repeat(np.arange(50), 2), 0)
     assert (alone.low, alone.high) == (0.5, 0.5)  # half of every group is right
+    # All right: Wilson's interval of 10 of 10, n / (n + z^2), as of 10 groups and not of 40.
+    every = decoding._interval(np.ones(40), np.repeat(np.arange(10), 4), 0)
+    assert (every.mean, every.high) == (1, 1)
+    assert every.low == pytest.approx(10 / (10 + 1.959964**2), abs=1e-5)
 
 
 @given(
@@ -268,9 +272,23 @@ def test_shuffles_move_labels_as_groups_allow() -> None:
     seen = set(map(tuple, decoding._shuffled(one_label_each, folds, groups, 100, 0).tolist()))
     swapped = {(7, 7, 8), (8, 8, 7)}, {(7, 7, 9), (9, 9, 7)}
     assert seen == {(*a, *b) for a in swapped[0] for b in swapped[1]}
-    mixed = np.array([0, 1, 1, 0, 1, 1])
-    seen = set(map(tuple, decoding._shuffled(mixed, folds, groups, 100, 0).tolist()))
-    assert seen == {(*a, 1, *b, 1) for a in ((0, 1), (1, 0)) for b in ((0, 1), (1, 0))}
+    mixed = np.array([0, 1, 2, 0, 1, 3])
+    seen = set(map(tuple, decoding._shuffled(mixed, folds, groups, 200, 0).tolist()))
+    # Every group keeps its own labels or takes the other's, cut or repeated, in any order.
+    first = {(0, 1, 2), (1, 0, 2), (2, 2, 0), (2, 2, 1)}
+    second = {(0, 1, 3), (1, 0, 3), (3, 3, 0), (3, 3, 1)}
+    assert seen == {(*a, *b) for a in first for b in second}
+
+
+def test_labels_that_mostly_follow_groups_have_a_null_of_their_own() -> None:
+    """One label that differs within its group does not make the null that of the labels."""
+    states, labels, groups = fingerprints(constant=True)
+    labels = labels.copy()
+    labels[0] = 1 - labels[0]
+    found = decode(states, labels, groups=groups, shuffles=40)
+    assert abs(found.shuffled - 0.5) < 0.06
+    readable = np.column_stack([states, np.where(labels == 1, 4.0, -4.0)])
+    assert decode(readable, labels, groups=groups, shuffles=40).p == 1 / 41
 
 
 def test_labels_that_differ_within_groups_can_be_decoded() -> None:

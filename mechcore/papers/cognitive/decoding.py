@@ -10,9 +10,9 @@ that is to be ignored. Balancing all trials against the choice would not do, as 
 together would still settle the side in 5 of 6.
 
 Trials share numbers: 800 test trials have some 520 different pairs of motion numbers, and a
-classifier that has seen a pair knows the side of its like. So an accuracy can be higher than for
-pairs that were never seen: right after the numbers by 0.03 to 0.06 in a random model of 64 units,
-less at the answer; with few ``differences`` it can be pairs alone.
+classifier that has seen a pair knows the side of its like, even in a model that was never trained.
+So trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
+held out together.
 
 Models are to run in float32: see `mechcore.probing.activations_at`.
 """
@@ -136,7 +136,7 @@ def decoding_tables(
     Args:
         model: any TransformerLens language model.
         tokenizer: the model's.
-        trials: at least 5 of every condition.
+        trials: see `check_trials`.
         layers: whose states are decoded, all if not given.
         shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
 
@@ -145,14 +145,14 @@ def decoding_tables(
         `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
 
     Raises:
-        InputError: a condition has too few trials, the tokenizer cannot write the prompts, the
-            model has no such layer, or an option is out of range.
+        InputError: see `check_trials`; the tokenizer cannot write the prompts, the model has no
+            such layer, or an option is out of range.
         MechcoreError: a fit did not converge.
 
     Warns:
         MechcoreWarning: the check does not hold.
     """
-    _check_conditions(trials)
+    check_trials(trials)
     states = _states(model, tokenizer, trials, layers)
     problems = _problems(trials)
     parts = [_decoded(each, states, trials, shuffles) for each in problems]
@@ -167,12 +167,16 @@ def decoding_tables(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """A variable that is to be decoded in some trials (``rows``); ``codes`` are of these alone."""
+    """A variable that is to be decoded in some trials (``rows``).
+
+    ``codes`` are of these trials alone, and so are ``groups``, which are held out together.
+    """
 
     variable: str
     subset: str
     rows: Int[np.ndarray, " row"]
     codes: Mapping[str, list[int]]
+    groups: list[str] | None
 
     @property
     def labels(self) -> list[int]:
@@ -181,7 +185,7 @@ class _Problem:
 
 def _problems(trials: Trials) -> list[_Problem]:
     """All that is decoded, see the module."""
-    codes = trials.codes
+    codes, pairs = trials.codes, trials.pairs
     found = []
     for variable in VARIABLES:
         subsets = {"all": np.arange(len(trials))}
@@ -191,7 +195,8 @@ def _problems(trials: Trials) -> list[_Problem]:
             subsets["balanced"] = uncued[balanced(sides, choices, seed=SEED)]
         for subset, rows in subsets.items():
             here = {name: codes[name].iloc[rows].tolist() for name in VARIABLES}
-            found.append(_Problem(variable, subset, rows, here))
+            groups = pairs[variable].iloc[rows].tolist() if variable in pairs else None
+            found.append(_Problem(variable, subset, rows, here, groups))
     return found
 
 
@@ -206,6 +211,7 @@ def _decoded(
         {site: values[problem.rows] for site, values in states.items()},
         {problem.variable: problem.labels},
         given=problem.codes,
+        groups=problem.groups,
         folds=FOLDS,
         shuffles=shuffles,
         seed=SEED,
@@ -266,7 +272,12 @@ def _states(
     }
 
 
-def _check_conditions(trials: Trials) -> None:
+def check_trials(trials: Trials) -> None:
+    """See whether what the states say can be cross-validated on these trials.
+
+    Raises:
+        InputError: there are under 5 trials of a condition, or under 5 pairs of numbers of a side.
+    """
     counts = trials.frame["condition"].value_counts().reindex(list(CONDITIONS), fill_value=0)
     if counts.min() < FOLDS:
         raise InputError(
@@ -274,6 +285,15 @@ def _check_conditions(trials: Trials) -> None:
             f"folds; expected at least {FOLDS} of each of the 8 conditions: give more trials "
             f"({8 * FOLDS} of `generate` will do)"
         )
+    for each in _problems(trials):
+        different = pd.DataFrame({"side": each.labels, "pair": each.groups}).drop_duplicates()
+        fewest = int(different["side"].value_counts().min())
+        if each.groups is not None and fewest < FOLDS:
+            raise InputError(
+                f"cognitive decoding: {each.variable}, {each.subset} trials: {fewest} different "
+                f"numbers of one side for {FOLDS} folds, which share none; expected at least "
+                f"{FOLDS}: ask for more differences (--differences), or more trials (--analysis)"
+            )
 
 
 # -- the check ------------------------------------------------------------------------------------

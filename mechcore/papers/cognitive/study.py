@@ -24,7 +24,7 @@ from mechcore.papers.cognitive.compare import (
     samples_table,
     training_table,
 )
-from mechcore.papers.cognitive.decoding import Decode
+from mechcore.papers.cognitive.decoding import Decode, check_trials
 from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
 from mechcore.papers.cognitive.steps import MODEL, Analysis, Base
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, encode_trials
@@ -90,7 +90,8 @@ class CognitiveStudy:
 
         Raises:
             InputError: it cannot be loaded, for training or by TransformerLens, cannot read or
-                answer the trials, or has no such layer; or UMAP is asked for and not installed.
+                answer the trials, or has no such layer; `check_trials` refuses the trials; or UMAP
+                is asked for and not installed.
         """
         if not pending:
             return
@@ -109,6 +110,7 @@ class CognitiveStudy:
         model, tokenizer = make_model(self.base, Run("fine_tuned", seed=settings.seeds[0]), device)
         objective = answering(model, tokenizer, PROMPT, ANSWERS)
         encode_trials(settings.task.held_out(8), tokenizer, max_length=objective.max_length)
+        check_trials(settings.task.held_out(settings.n_analysis))
 
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""

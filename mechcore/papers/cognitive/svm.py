@@ -66,10 +66,11 @@ def svm_table(
     """Linear SVM from every head's output (``hook_z``) at the last token.
 
     Returns:
-        The columns of `SVM`; accuracies are missing where the rarest class has fewer than two
-        trials for every fold. The floor is what the model's choice or the congruence allows by
-        itself: errors are mostly on incongruent trials, so that what tells these tells errors, and
-        the choice tells a condition at 0.25.
+        The columns of `SVM`; accuracies are missing where a class has fewer than two trials of
+        different cued numbers for every fold. The floor is what the model's choice or the
+        congruence allows by itself: errors are mostly on incongruent trials, so that what tells
+        these tells errors, and the choice tells a condition at 0.25. Trials of the same cued
+        numbers are held out together.
 
     Raises:
         InputError: the tokenizer cannot write the prompts, or an option is out of range.
@@ -81,27 +82,33 @@ def svm_table(
     heads = {Component(hooks[str(hook)], int(head)): z for (hook, _, head), z in sites.items()}
     answers = answers_of(model, data)
     frame = trials.frame.assign(choice=answers, correct=trials.frame["label"] == answers)
+    pairs = trials.pairs["choice"]
     classes: dict[str, list[Any]] = {"choice": [*CHOICES], "correct": [True, False]}
     classes |= {"congruent": [True, False], "condition": [*CONDITIONS]}
     records: list[dict[Any, Any]] = []
     for target, known in classes.items():
         here = _even(frame, target) if target == "correct" else frame
-        smallest = int(here[target].value_counts().reindex(known, fill_value=0).min())
+        different = here.assign(pair=pairs).drop_duplicates([target, "pair"])
+        smallest, fewest = (
+            int(each[target].value_counts().reindex(known, fill_value=0).min())
+            for each in (here, different)
+        )
         of_target = {"target": target, "n": len(here), "smallest": smallest}
-        if smallest < 2 * FOLDS:
+        if fewest < 2 * FOLDS:
             records += [{"site": head} | of_target for head in heads]
             continue
         rows = here.index.tolist()
-        found = decode_table(
+        table = decode_table(
             {head: z[rows] for head, z in heads.items()},
             {target: here[target].tolist()},
             given={name: here[name].tolist() for name in ("choice", "congruent")},
             classifier="svm",
+            groups=pairs.iloc[rows].tolist(),
             folds=FOLDS,
             shuffles=shuffles,
             seed=SEED,
         )
-        records += [row | of_target for row in found.to_dict("records")]
+        records += [row | of_target for row in table.to_dict("records")]
     for row in records:
         head = row["site"]
         row |= {"component": str(head), "layer": head.layer, "head": head.head}

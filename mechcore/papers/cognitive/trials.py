@@ -190,6 +190,26 @@ class Trials(Shown):
             }
         )
 
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """The numbers of every trial as its prompt writes them.
+
+        Columns: ``motion`` and ``color`` (34 71: left and right, or one signed coherence), and
+        ``choice``, the numbers of the cued modality after its name.
+        """
+        texts = self.frame["text"]
+        found = pd.DataFrame(index=self.frame.index)
+        for modality in MODALITIES:
+            which = [self.landmarks.index(n) for n in self.numbers if n.startswith(modality)]
+            spans = self.places[:, which].tolist()
+            found[modality] = [
+                " ".join(text[start:end] for start, end in places)
+                for text, places in zip(texts, spans, strict=True)
+            ]
+        cued = self.frame["context"]
+        numbers = found["motion"].where(cued == "motion", found["color"])
+        return found.assign(choice=cued + " " + numbers)
+
     def examples(self, name: str | None = None) -> Examples:
         """The prompts as examples, called as the split by default; their subsets are conditions."""
         frame = self.frame.rename(columns={"text": "text_a", "condition": "subset"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.intervals import Interval
 from mechcore.models import load_model
 from mechcore.papers.cognitive import decoding
-from mechcore.papers.cognitive.decoding import decoding_tables, share_read
+from mechcore.papers.cognitive.decoding import check_trials, decoding_tables, share_read
 from mechcore.papers.cognitive.trials import LANDMARKS, WORDS, Trials, generate, tiny_tokenizer
-from mechcore.probing import Activations, Decoding, correlation_floor, hook_resid_post
+from mechcore.probing import Activations, Decoding, correlation_floor, decode, hook_resid_post
 from mechcore.worlds.words import word_tokenizer
 
 TWO_SIDED = LANDMARKS["two_sided"]
@@ -66,7 +67,10 @@ def tables(tiny: tuple[Any, Any], trials: Trials) -> dict[str, pd.DataFrame]:
 
 
 def plant(
-    monkeypatch: pytest.MonkeyPatch, trials: Trials, codes: dict[tuple[int, str], np.ndarray]
+    monkeypatch: pytest.MonkeyPatch,
+    trials: Trials,
+    codes: dict[tuple[int, str], np.ndarray],
+    n_units: int = 6,
 ) -> None:
     """States of noise, with these vectors [trial, unit] at some layers and landmarks."""
 
@@ -74,7 +78,7 @@ def plant(
         generator = np.random.default_rng(5)
         values = {}
         for layer, hook in enumerate(hooks):
-            states = generator.standard_normal((len(trials), len(trials.landmarks), 6))
+            states = generator.standard_normal((len(trials), len(trials.landmarks), n_units))
             for (at, landmark), code in codes.items():
                 if at == layer:
                     states[:, trials.landmarks.index(landmark), : code.shape[1]] += code
@@ -223,8 +227,9 @@ def test_nothing_settles_a_side_where_it_is_balanced(n: int, seed: int, random_o
 
 
 def test_knowing_context_and_choice_passes_for_a_side_only_where_it_is_not_balanced(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any]
 ) -> None:
+    trials = generate(800, 0, split="test")  # half of them a coin flip: 0.0125 is a standard error
     known = trials.codes[["context", "choice"]].to_numpy() * 1.0
     known = 9 * np.column_stack([known, known.prod(1)])
     plant(monkeypatch, trials, {(0, "answer"): known})
@@ -313,7 +318,9 @@ def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (4,))
     monkeypatch.setattr(decoding, "decode", lambda states, *args, **options: found[len(states) - 1])
-    problems = [decoding._Problem("motion", "all", np.arange(n), {"motion": [1]}) for n in (1, 2)]
+    problems = [
+        decoding._Problem("motion", "all", np.arange(n), {"motion": [1]}, None) for n in (1, 2)
+    ]
     problems[1] = replace(problems[1], variable="color", codes={"color": [1]})
     unread = pd.DataFrame(
         {"variable": ["motion", "color"], "subset": "all", "layer": 0, "position": "context"}
@@ -332,6 +339,53 @@ def made_up(n: int, accuracy: float, shuffled: list[float]) -> Decoding:
     predictions = np.where(np.arange(n) < round(accuracy * n), labels, 1 - labels)
     interval = Interval(accuracy, accuracy, accuracy)
     return Decoding((0, 1), labels, predictions, labels, interval, np.array(shuffled))
+
+
+# -- numbers that are shared ---------------------------------------------------------------------
+
+
+def fingerprints(labels: Sequence[str], n_units: int) -> np.ndarray:
+    """A random state for every label, which says nothing of any other."""
+    names = sorted(set(labels))
+    drawn = np.random.default_rng(1).standard_normal((len(names), n_units))
+    return 9 * drawn[[names.index(label) for label in labels]]
+
+
+@pytest.mark.parametrize("variable", ["motion", "color", "choice"])
+def test_numbers_that_are_known_again_decode_nothing(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], variable: str
+) -> None:
+    """A state that tells the numbers of a prompt, and not what they mean."""
+    trials = generate(400, 0, split="test", differences=[5, 15, 50])
+    texts = trials.frame["text"].str.split()
+    shown = {"motion": texts.str[5] + texts.str[7], "color": texts.str[11] + texts.str[13]}
+    cued = trials.frame["context"]
+    shown["choice"] = cued + shown["motion"].where(cued == "motion", shown["color"])
+    states = fingerprints(shown[variable].tolist(), 60)
+    codes = trials.codes[variable].tolist()
+    leaking = decode(states, codes, shuffles=20)
+    assert (leaking.accuracy, leaking.p) == (1, 1 / 21)
+    plant(monkeypatch, trials, {(0, "answer"): states}, n_units=60)
+    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
+    for row in at(table, position="answer", variable=variable).itertuples():
+        assert row.accuracy < 0.75
+        assert row.low < 0.5
+        assert row.p > 0.05
+
+
+def test_numbers_of_one_side_that_are_too_few_are_refused() -> None:
+    trials = generate(400, 0, split="test", differences=[5, 15, 50])
+    check_trials(trials)
+    shown = trials.frame["text"].str.split().str[5:8:2].str.join(" ")
+    right = trials.frame["motion"] > 0
+    four = shown.isin(sorted(set(shown[right]))[:4])
+    few = trials.rows((~right | four).to_numpy())
+    with pytest.raises(
+        InputError,
+        match=r"motion, all trials: 4 different numbers of one side for 5 folds, which share none; "
+        r"expected at least 5: ask for more differences \(--differences\), or more trials",
+    ):
+        check_trials(few)
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -107,6 +107,39 @@ def test_the_floor_of_errors_is_what_congruence_tells(
     assert floor["condition"] == 0.25
 
 
+def test_a_head_that_knows_numbers_again_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, model: Any
+) -> None:
+    trials = generate(160, 1, split="test", differences=[5, 15, 50])
+    texts = trials.frame["text"].str.split()
+    cued = trials.frame["context"] == "motion"
+    shown = (texts.str[5] + texts.str[7]).where(cued, texts.str[11] + texts.str[13])
+    shown = trials.frame["context"] + shown
+    drawn = dict(zip(sorted(set(shown)), np.eye(99), strict=False))
+    states = torch.tensor(np.stack([drawn[each] for each in shown]), dtype=torch.float32)
+
+    def known(_: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
+        found = {hook: states[:, None, None].expand(-1, 1, 2, -1) for hook in hooks}
+        return Activations(found, torch.zeros(160, 1, dtype=torch.long))
+
+    monkeypatch.setattr(svm, "activations_at", known)
+    monkeypatch.setattr(svm, "answers_of", lambda *_, **options: trials.frame["label"].tolist())
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=20)
+    choice = table[table["target"] == "choice"]
+    assert (choice["low"] < 0.5).all()
+    assert (choice["p"] > 0.05).all()
+
+
+def test_classes_with_the_same_few_numbers_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+) -> None:
+    same = trials.rows([*range(80), *[0, 1, 2, 3] * 20])  # of the second half, 4 pairs
+    plant(monkeypatch, some_wrong(same, np.arange(160) >= 80), {})
+    rows = svm_table(model, tiny_tokenizer(), same, shuffles=1).query("target == 'correct'")
+    assert rows["smallest"].tolist() == [80] * 4
+    assert rows[FIGURES].isna().all().all()
+
+
 @pytest.mark.parametrize(("n_wrong", "there"), [(0, False), (9, False), (10, True), (160, False)])
 def test_classes_that_are_too_rare_are_left_out(
     monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials, n_wrong: int, there: bool
