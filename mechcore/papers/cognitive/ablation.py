@@ -9,7 +9,7 @@ Read a centre with its noise in mind. A head that does nothing still has a drop 
 them positive, and since there are many such heads, in all layers alike, they pull the centre to the
 middle of the model. Of 144 heads that each change 1 % of 2000 answers at random and two in layer 0
 with drops of .3 and .2, the centre is about 1.1 where it should be 0. So there is a second centre,
-of the heads alone whose interval lies above 0; in that example it is about 0.2.
+of the heads alone whose drop is surely above 0; in that example it is about 0.2.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ MEAN_TRIALS = 1600
 
 QUANTILES = (0.025, 0.975)
 
+ALPHA = 0.05
+"""Chance, at most, that a head counts whose loss costs nothing, among all heads of a model."""
+
 _MEAN_SEED = 1_000_004
 
 
@@ -54,6 +57,12 @@ ABLATION = Schema(
         *PART,
         _TRIALS,
         *estimate("drop", "points", "accuracy lost", over="over trials"),
+        Column(
+            "sure",
+            "flag",
+            "whether the drop is above 0, corrected for the number of heads (Bonferroni)",
+            header="surely above 0",
+        ),
         *estimate(
             "incongruent_drop",
             "points",
@@ -90,12 +99,12 @@ MASS = Schema(
         *estimate(
             "centre_significant",
             "number",
-            "the centre of the heads whose drop has an interval above 0",
+            "the centre of the heads whose drop is surely above 0, see ``cognitive_ablation``",
             low="significant_low",
             high="significant_high",
             over="quantiles over resamples",
             optional_ends=True,
-            header="heads above 0",
+            header="heads surely above 0",
         ),
         Column("n_significant", "whole", "such heads", header="how many"),
     ),
@@ -193,7 +202,10 @@ def ablation_tables(
             intervals = mean_intervals(part, answers=True)
             for name, end in (("drop", "mean"), ("low", "low"), ("high", "high")):
                 table[prefix + name] = [getattr(each, end) for each in intervals]
-            significant = (table[f"{prefix}low"] > 0).to_numpy()
+            strict = mean_intervals(part, answers=True, level=1 - ALPHA / len(heads))
+            significant = np.array([each.low > 0 for each in strict])
+            if subset == "all":
+                table["sure"] = significant
             mass = _mass(part, significant, shape, n_resamples, seed)
             masses.append({"fill": fill, "subset": subset, **mass})
         table["margin_drop"] = [found.drops(head, "margin").mean() for head in heads]

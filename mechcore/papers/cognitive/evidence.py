@@ -33,7 +33,7 @@ class Evidence(Tables):
             "samples": "threshold samples largest",
             "curve": "n low high",
             "models": "accuracy low gap",
-            "ablation": "fill component layer drop low",
+            "ablation": "fill component layer drop sure",
             "mass": "fill subset centre low high centre_significant first_layer_share strongest",
             "attention": "component layer ratio",
             "attention_drop": "fill rho p",

@@ -69,7 +69,7 @@ def layers(evidence: Evidence) -> Finding:
         "Centre of mass of the drops under mean ablation, layers from 0: "
         f"{number(fine['centre'].mean())} fine-tuned, {number(scratch['centre'].mean())} from "
         f"scratch, a difference of {number(difference.mean)} layers ({how}).",
-        "Of the heads alone whose drop is above 0: "
+        "Of the heads alone whose drop is surely above 0: "
         f"{number(fine['centre_significant'].mean())} and "
         f"{number(scratch['centre_significant'].mean())}.",
         _zero_mode(evidence, seeds),
@@ -94,7 +94,7 @@ def _later(
     if (not met) in own:
         return None, "The two models of a seed differ the other way by their intervals."
     if met != (significant > 0):
-        return None, "The heads alone whose drop is above 0 say the opposite."
+        return None, "The heads alone whose drop is surely above 0 say the opposite."
     return met, ""
 
 
@@ -106,7 +106,7 @@ def _no_centre(evidence: Evidence, seed: int) -> str | None:
     for arm in (FINE_TUNED, SCRATCH):
         found = _mass(evidence, arm, Seeds((seed,)))["centre_significant"]
         if found.isna().any():
-            return f"no head of the {MODEL[arm]} has a drop that is above 0"
+            return f"no head of the {MODEL[arm]} has a drop that is surely above 0"
     return None
 
 
@@ -145,15 +145,15 @@ def _first_layers(evidence: Evidence, arm: str) -> tuple[Seeds, list[Interval]]:
     """The weighted ratio of layer 0 for every seed in which one of its heads has a drop."""
     seeds = evidence.trained_seeds(arm)
     heads = {seed: _first_layer(evidence, arm, seed) for seed in seeds.kept}
-    none = "no head of layer 0 has a drop that is above 0"
-    seeds = seeds.keep(lambda seed: None if (heads[seed]["drop_low"] > 0).any() else none)
+    none = "no head of layer 0 has a drop that is surely above 0"
+    seeds = seeds.keep(lambda seed: None if heads[seed]["sure"].any() else none)
     return seeds, [_weighted_ratio(heads[seed]) for seed in seeds.kept]
 
 
 def _first_layer(evidence: Evidence, arm: str, seed: int) -> pd.DataFrame:
     ablation = evidence.rows("cognitive_ablation", arm=arm, seed=seed, layer=0, fill=FILL)
     attention = evidence.rows("cognitive_attention", arm=arm, seed=seed, layer=0)
-    drops = ablation[["component", "drop", "low"]].rename(columns={"low": "drop_low"})
+    drops = ablation[["component", "drop", "sure"]]
     heads = drops.merge(attention, on="component")
     if not len(heads) == len(drops) == len(attention):
         raise InputError(

@@ -65,7 +65,7 @@ from mechcore.wording import ALL, NOT_AVAILABLE, number
 
 TARGETS = ("choice", "correct", "congruent", "condition")
 SURE = "centre_significant"
-"""The column with the centre of those heads alone whose drop has an interval above 0."""
+"""The column with the centre of those heads alone whose drop is surely above 0."""
 _HEAD = COMPONENT.called("head")
 _TOP = 5
 """Heads of an arm in a table."""
@@ -120,12 +120,13 @@ def _drops(gallery: Gallery, ablation: pd.DataFrame) -> Iterator[Block]:
 
 def _strongest(of_fill: pd.DataFrame, fill: str, *, folded: bool) -> Table:
     values = ["drop", "incongruent_drop", "margin_drop", "sure"]
-    means = over_seeds(of_fill.assign(sure=of_fill["low"] > 0), ["component"], values)
+    means = over_seeds(of_fill.astype({"sure": float}), ["component"], values)
     best = by_arm(strongest(means, ["arm"], "drop", _TOP))
     sure = [f"{share * n:.0f} of {n}" for share, n in zip(best["sure"], best["seeds"], strict=True)]
     caption = f"The {_TOP} heads of each arm with the largest drop under {fill} ablation: means "
-    caption += "over seeds; in how many seeds the interval of the drop lies above 0"
-    shown: list[Shown] = ["arm", _HEAD, "drop", OverSeeds("drop"), ("seeds above 0", sure)]
+    caption += "over seeds; in how many seeds the drop is surely above 0, corrected for the number "
+    caption += "of heads (Bonferroni)"
+    shown: list[Shown] = ["arm", _HEAD, "drop", OverSeeds("drop"), ("surely above 0", sure)]
     shown += ["incongruent_drop", "margin_drop"]
     return table_of(best, of_models(ABLATION), caption, shown, folded=folded)
 
@@ -136,7 +137,7 @@ def _centres(gallery: Gallery, mass: pd.DataFrame, n_layers: int | None) -> Iter
         "ablation-centres",
         "Centre of mass of the drops over layers, counted from 0, with its interval over trials. "
         "Noise gives many heads a small positive drop and pulls centres to the middle layer, so "
-        "the panel on the right is of those heads alone whose drop has an interval above 0; it is "
+        "the panel on the right is of those heads alone whose drop is surely above 0; it is "
         f"empty where there is none; {basis(mass)}",
         "Dot plot of the centre of mass of the drops, a row per model; the numbers are in the "
         "tables below.",
@@ -161,7 +162,7 @@ def _centres(gallery: Gallery, mass: pd.DataFrame, n_layers: int | None) -> Iter
 def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
     """Centre of mass over layers with its interval: a row per model, a panel per subset.
 
-    The last panel is of heads alone whose drop has an interval above 0.
+    The last panel is of heads alone whose drop is surely above 0.
     """
     models, fills = models_of(mass), fills_of(mass)
     subsets = in_order(mass["subset"], [ALL])
@@ -179,7 +180,7 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
             for j, (fill, shift) in enumerate(zip(fills, offsets(len(fills), 0.3), strict=True))
         ]
         draw_dots(ax, series, labels if ax is axes[0] else None)
-        sure = "\nonly heads with a drop above 0" if column == SURE else ""
+        sure = "\nonly heads surely above 0" if column == SURE else ""
         ax.set_title(f"{shorten(subset, 24)} trials{sure}")
         ax.set_xlabel("layer")
         ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
