@@ -182,6 +182,7 @@ def _ablation(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
                     "drop": drop,
                     "low": drop - 0.012,
                     "high": drop + 0.012,
+                    "sure": drop > 0.02,
                     "incongruent_drop": 1.6 * drop,
                     "incongruent_low": 1.6 * drop - 0.02,
                     "incongruent_high": 1.6 * drop + 0.02,
@@ -193,9 +194,8 @@ def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
     keys = ["arm", "seed", "fill"]
     for (arm, seed, fill), part in ablation.groupby(keys, sort=False):
         for subset, name in (("all", "drop"), ("incongruent", "incongruent_drop")):
-            low = part["low" if subset == "all" else "incongruent_low"]
             drops = part[name].clip(lower=0)
-            sure = drops.where(low > 0, 0.0)
+            sure = drops.where(part["sure"], 0.0)
             centre = (part["layer"] * drops).sum() / drops.sum()
             sure_centre = (part["layer"] * sure).sum() / sure.sum() if sure.any() else np.nan
             yield {
@@ -212,7 +212,7 @@ def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
                 "strongest": part.loc[drops.idxmax(), "component"],
                 "undefined": 0.0,
                 "centre_significant": sure_centre,
-                "n_significant": int((low > 0).sum()),
+                "n_significant": int(part["sure"].sum()),
                 "significant_low": max(sure_centre - 0.2, 0),
                 "significant_high": min(sure_centre + 0.2, world.n_layers - 1),
             }

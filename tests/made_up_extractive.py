@@ -223,7 +223,8 @@ def _r2(world: ExtractiveWorld, rng: np.random.Generator) -> Rows:
     for seed, kind in product(world.seeds, ("mlp", "head")):
         r = float(rng.uniform(0.4, 0.8))
         n = world.n_layers * (1 if kind == "mlp" else world.n_heads)
-        yield {"seed": seed, "kind": kind, "r2": r**2, "r": r, "p": 0.03, "n": n}
+        row = {"seed": seed, "kind": kind, "r2": r**2, "r": r, "p": 0.03, "n": n}
+        yield row | {"facts": 0.0, "new_facts": 0.25}
 
 
 _TITLES = (

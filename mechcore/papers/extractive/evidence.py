@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pandas as pd
 
+from mechcore.evaluation.intervals import Interval
 from mechcore.papers.evidence import (
     Finding,
     InconclusiveError,
@@ -42,7 +45,7 @@ class Evidence(Tables):
             "freezing": "task cut frozen way data mean_rank",
             "ordering": "replay order data mean_rank chance",
             "grafting": "model data mean_rank chance",
-            "localization_r2": "kind r2 r p n",
+            "localization_r2": "kind r2 r p n facts new_facts",
         }.items()
     }
 
@@ -66,6 +69,24 @@ class Evidence(Tables):
                 return f"the {task} facts are not learned, their mean rank is {number(rank)}"
         return None
 
+    def facts_then_new(self) -> Seeds:
+        """The seeds of the localisation in which facts, and new facts in the end, were learned.
+
+        Raises:
+            InconclusiveError: there is none.
+        """
+        name, kind = "extractive_localization_r2", {"kind": "mlp"}
+
+        def missed(seed: int) -> str | None:
+            row = self.row(name, **kind, seed=seed)
+            ranks = {"facts": float(row["facts"]), "new facts": float(row["new_facts"])}
+            missed = [
+                f"{what} {number(rank)}" for what, rank in ranks.items() if not rank < LEARNED
+            ]
+            return f"not all is learned, mean rank of {', '.join(missed)}" if missed else None
+
+        return self.seeds(name, kind).keep(missed)
+
     def values(self, name: str, column: str, seeds: Seeds, **where: object) -> pd.Series[float]:
         """One number for each seed, in order, with the seed as index.
 
@@ -76,15 +97,23 @@ class Evidence(Tables):
         return self.by_seed(name, seeds, **where)[column].astype(float)
 
 
-def difference(what: str, values: pd.Series[float], digits: int = 2) -> Finding:
+def difference(
+    what: str, values: pd.Series[float], digits: int = 2, *, correlation: bool = False
+) -> Finding:
     """Judge a difference, one value for each seed, by its signs and by its t interval over seeds.
+
+    Args:
+        what: it is called.
+        values: by seed.
+        digits: shown.
+        correlation: whether they are correlations, whose interval is that of Fisher's z.
 
     Returns:
         Met: it is above 0 in every seed, and its interval is. Contradicted: it is not in more than
         half of the seeds, or its interval is not above 0 at either end. Open: anything else, and
         always with one seed, which has no interval.
     """
-    interval = t_interval(values)
+    interval = _fisher_interval(values) if correlation else t_interval(values)
     figure = f"{what}: {joined(number(interval.mean, digits), ends(interval, digits=digits))}."
     if len(values) < 2:
         return Finding(None, figure)
@@ -92,6 +121,12 @@ def difference(what: str, values: pd.Series[float], digits: int = 2) -> Finding:
     rarely = 2 * int(above.sum()) < len(values)
     met = ruled(above.all() and interval.low > 0, rarely or interval.high <= 0)
     return Finding(met, figure)
+
+
+def _fisher_interval(correlations: pd.Series[float]) -> Interval:
+    """Mean of correlations, with the t interval of their z (Fisher, Metron 1, 1921)."""
+    z = t_interval(np.arctanh(correlations.clip(-1 + 1e-12, 1 - 1e-12)))
+    return Interval(float(correlations.mean()), math.tanh(z.low), math.tanh(z.high))
 
 
 def judged_by(parts: Sequence[Finding], seeds: Seeds, *sentences: str) -> Finding:

@@ -14,6 +14,7 @@ from mechcore.papers.extractive.deltas import WeightDelta, applied
 from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
 from mechcore.papers.extractive.fact_tables import CITIES
 from mechcore.papers.extractive.facts import TRAINING_NAMES
+from mechcore.papers.extractive.ranks import mean_rank
 from mechcore.papers.extractive.results import PARTS
 from mechcore.papers.extractive.score_maps import correlation
 from mechcore.papers.extractive.scores import extractive_scores
@@ -41,6 +42,10 @@ LOCALIZATION_R2 = Schema(
         Column("r", "number", "Pearson's correlation", signed=True),
         Column("p", "number", "two-sided", shown="small"),
         Column("n", "whole", "components", header="how many"),
+        Column("facts", "number", "mean rank of the facts after training", header="facts, rank"),
+        Column(
+            "new_facts", "number", "that of the new facts, learned last", header="new facts, rank"
+        ),
     ),
 )
 
@@ -94,14 +99,17 @@ def localization(
     """
     facts, extension = facts_then_implications(model, task, settings)
     with applied(model, facts):
+        of_facts = mean_rank(model, task.facts)
         trained = task.implications.first(n_scored)
         informative = _by_component(model, trained, extension, "informative", compat)
     with applied(model, facts + extension):
         new = tuned(model, task.test_facts, settings)
+        with applied(model, new):
+            of_new = mean_rank(model, task.test_facts)
         downstream = _by_component(model, task.test_implications, new, "downstream", compat)
     table = informative.merge(downstream, on=_COMPONENT, validate="one_to_one")
     rows = [
-        (kind, r * r, r, p, len(part))
+        (kind, r * r, r, p, len(part), of_facts, of_new)
         for kind, part in table.groupby("kind", sort=False)
         for r, p in [correlation(part["informative"], part["downstream"])]
     ]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy import stats
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mechcore.errors import InputError, MechcoreError
+from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.tables import Column
@@ -92,16 +95,15 @@ def all_option_logits(
     return together
 
 
-def ranks(model: Any, data: EncodedFacts) -> Int[Tensor, " point"]:
+def ranks(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
     """How many options have a larger logit than the right one: 0 is best.
 
-    Options that tie with it count half, rounded down, so that a model that tells none apart is at
-    chance.
+    Options that tie with it count half, so that a model that tells none apart is at chance.
     """
     logits = all_option_logits(model, data)
     right = logits.gather(1, data.answers[:, None])
     above, ties = (logits > right).sum(dim=1), (logits == right).sum(dim=1) - 1
-    return above + ties // 2
+    return above + ties / 2
 
 
 def rewards(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
@@ -112,6 +114,30 @@ def rewards(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
 def mean_rank(model: Any, data: EncodedFacts) -> float:
     """Mean of `ranks`; chance is half the number of options less a half (9.5 of 20)."""
     return float(ranks(model, data).double().mean())
+
+
+def rank_interval(
+    found: Float[np.ndarray, " point"], n_options: int, *, n_resamples: int = 1000
+) -> Interval:
+    """95 % interval of the mean rank over prompts, within the ranks that there are.
+
+    That no prompt of a few has been missed does not say that none ever is. So each end is the wider
+    one of `mean_interval` and of Student's t after one more prompt, which ranks as by guessing.
+
+    Args:
+        found: of `ranks`.
+        n_options: to choose from.
+        n_resamples: of the bootstrap.
+    """
+    measured = mean_interval(found, n_resamples=n_resamples)
+    if len(found) == 1:
+        return measured
+    with_guess = np.append(found, (n_options - 1) / 2)
+    error = with_guess.std(ddof=1) / np.sqrt(len(with_guess))
+    reach = stats.t.ppf(0.975, len(with_guess) - 1) * error
+    low = min(measured.low, with_guess.mean() - reach)
+    high = max(measured.high, with_guess.mean() + reach)
+    return Interval(measured.mean, max(low, 0.0), min(high, n_options - 1.0))
 
 
 def measured(

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import mean_interval
 from mechcore.files import write_json
 from mechcore.papers.bases import WITH_GRADIENT
 from mechcore.papers.extractive.base import Base, Experiment
@@ -25,6 +23,7 @@ from mechcore.papers.extractive.ranks import (
     SPLIT,
     TASK,
     mean_rank,
+    rank_interval,
     ranks,
     rewards,
 )
@@ -153,8 +152,9 @@ def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list
     rows = []
     for name, data in task.splits.items():
         n_options = len(data.option_ids)
-        interval = mean_interval(ranks(model, data).numpy(), n_resamples=n_resamples)
-        low, high = np.clip([interval.low, interval.high], 0, n_options - 1).tolist()
+        found = ranks(model, data).double().numpy()
+        interval = rank_interval(found, n_options, n_resamples=n_resamples)
+        low, high = interval.low, interval.high
         reward = float(rewards(model, data).double().mean())
         row = (name, state, interval.mean, low, high, reward, len(data), n_options, data.chance)
         rows.append(dict(zip(RANKS.names[2:11], row, strict=True)))

@@ -87,11 +87,14 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     9. *Grafting* (``extractive_grafting``). Differences of the rank of the other facts'
        implications: that model without a graft minus the graft, and the control graft minus the
        graft. The facts that must be learned are the other facts, before grafting.
-    10. *Localisation* (``extractive_localization_r2``). Difference: r over MLPs. With one seed p
-        must be at most 0.05: then met above 0, and contradicted below. Heads are told beside it.
-    11. *Linear estimate* (``extractive_sums``). Every seed: for both tasks the mean estimate is
-        between half and twice the mean actual change; else contradicted. Seeds in which training
-        does not raise the reward of both tasks' implications do not count.
+    10. *Localisation* (``extractive_localization_r2``). Difference: r over MLPs, whose interval is
+        that of Fisher's z. With one seed p must be at most 0.05: then met above 0, and contradicted
+        below. Heads are told beside it. The facts that must be learned are the facts and the new
+        facts.
+    11. *Linear estimate* (``extractive_sums``). Every seed: for both tasks the mean sum of the
+        scores, and the mean estimate, are between half and twice the mean actual change; else
+        contradicted. Seeds in which training does not raise the reward of both tasks' implications
+        do not count.
 
     The remaining columns and tables are named in the sentences and decide nothing.
 

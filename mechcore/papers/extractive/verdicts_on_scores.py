@@ -28,7 +28,7 @@ from mechcore.papers.extractive.evidence import (
     judged_by,
     per_seed,
 )
-from mechcore.wording import number
+from mechcore.wording import number, p_value
 
 ENTITY = r"subject -\d+"
 """Labels of the tokens of the name or place that a prompt is about."""
@@ -113,7 +113,7 @@ def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Finding], seeds: S
 
 def localization(evidence: Evidence) -> Finding:
     """Claim 10."""
-    seeds = evidence.seeds("extractive_localization_r2", {"kind": "mlp"})
+    seeds = evidence.facts_then_new()
     mlps = _correlated(evidence, seeds, "mlp")
     return seeds.finding(
         mlps.met,
@@ -135,16 +135,18 @@ def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Finding:
         raise InconclusiveError(
             f"A correlation over {kind}s is missing: too few, or all are equal."
         )
-    part = difference("r", rows["r"].astype(float))
+    part = difference("r", rows["r"].astype(float), correlation=True)
     met = part.met
     if len(rows) == 1:
         r, p = float(rows["r"].iloc[0]), float(rows["p"].iloc[0])
         met = ruled(p <= ALPHA and r > 0, p <= ALPHA)
     shown = "; ".join(
-        f"{number(row['r'])} (p {number(row['p'], 3)}, {int(row['n'])} of them)"
+        f"{number(row['r'])} ({p_value(float(row['p']))}, {int(row['n'])} of them)"
         for _, row in rows.iterrows()
     )
-    figure = f"r\u00b2 {number(float(rows['r2'].mean()))}, r in each seed {shown}, {part.figure}"
+    squared, chance = float(rows["r2"].mean()), float((1 / (rows["n"] - 1)).mean())
+    figure = f"r\u00b2 {number(squared)} ({number(chance)} by chance), r in each seed {shown}, "
+    figure += part.figure
     return Finding(met, figure)
 
 
@@ -154,24 +156,24 @@ def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Finding:
 def linear(evidence: Evidence) -> Finding:
     """Claim 11."""
     name = "extractive_sums"
-    seeds = evidence.seeds(name).keep(lambda seed: _not_raised(evidence, seed))
+    seeds = evidence.learned_seeds(FIRST, SECOND)
+    seeds = seeds.keep(lambda seed: _not_raised(evidence, seed))
     tables = {task: evidence.by_seed(name, seeds, task=task) for task in (FIRST, SECOND)}
-    ratios = {task: rows["gradient"] / rows["actual"] for task, rows in tables.items()}
-    met, counts = over_seeds(
-        [
-            all(1 / WITHIN <= float(ratio[seed]) <= WITHIN for ratio in ratios.values())
-            for seed in seeds.kept
-        ]
+    sums = {task: rows["informative"] + rows["other"] for task, rows in tables.items()}
+    near = pd.DataFrame(
+        {
+            (task, what): (change / tables[task]["actual"]).between(1 / WITHIN, WITHIN)
+            for task in tables
+            for what, change in (("scores", sums[task]), ("estimate", tables[task]["gradient"]))
+        }
     )
+    met, counts = over_seeds(near.all(axis=1).tolist())
     changes = " ".join(
         f"{task.capitalize()}: estimated {per_seed(rows['gradient'])}, actual "
         f"{per_seed(rows['actual'])}, correlation over prompts {per_seed(rows['r'])}."
         for task, rows in tables.items()
     )
-    off = max(
-        float((rows["informative"] + rows["other"] - rows["gradient"]).abs().max())
-        for rows in tables.values()
-    )
+    off = max(float((sums[task] - rows["gradient"]).abs().max()) for task, rows in tables.items())
     return seeds.finding(
         met,
         f"Change of the reward of implications, in each seed. {changes}",

@@ -209,7 +209,7 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
     heads = TABLES.read(folder, "ablation").query("arm == 'scratch' and fill == 'mean'")
     by_head = heads.groupby("component")["drop"].agg(["mean", "min", "max"])
     best = 100 * by_head.loc[by_head["mean"].idxmax()]
-    sure = (heads[heads["component"] == by_head["mean"].idxmax()]["low"] > 0).sum()
+    sure = (heads[heads["component"] == by_head["mean"].idxmax()]["sure"]).sum()
     assert (
         f"from scratch {best.name} {best['mean']:+.1f} {best['min']:+.1f} to {best['max']:+.1f} "
         f"{sure} of 3"

@@ -80,7 +80,7 @@ def study() -> Tables:
 
     heads = [("L0.H0", 0, 0.3), ("L0.H1", 0, 0.1), ("L0.H2", 0, -0.2), ("L1.H0", 1, 0.5)]
     ablation = [
-        {"fill": m, "component": c, "layer": layer, "drop": drop, "low": drop - 0.05}
+        {"fill": m, "component": c, "layer": layer, "drop": drop, "sure": drop > 0.05}
         for m in ("mean", "zero")
         for c, layer, drop in heads
     ]
@@ -210,9 +210,9 @@ SENTENCES = {
     2: (
         "Centre of mass of the drops under mean ablation, layers from 0: 1.50 fine-tuned, 0.20 "
         "from scratch, a difference of 1.30 layers ([1.05, 1.55], t interval over 3 seeds). Of the "
-        "heads alone whose drop is above 0: 1.75 and 0.05. Under zero ablation: 1.25 and 0.20. The "
-        "most damaging head is in layer 0 in 3 of 3 models from scratch and in 0 of 3 fine-tuned; "
-        "layer 0 has 85.0 % of the drops from scratch and 5.0 % fine-tuned."
+        "heads alone whose drop is surely above 0: 1.75 and 0.05. Under zero ablation: 1.25 and "
+        "0.20. The most damaging head is in layer 0 in 3 of 3 models from scratch and in 0 of 3 "
+        "fine-tuned; layer 0 has 85.0 % of the drops from scratch and 5.0 % fine-tuned."
     ),
     3: (
         "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
@@ -530,12 +530,13 @@ main = {"fill": "mean", "subset": "all"}
         (
             [change(mass, "centre_significant", 2.5, arm=SCRATCH)],
             OPEN,
-            "The heads alone whose drop is above 0 say the opposite.",
+            "The heads alone whose drop is surely above 0 say the opposite.",
         ),
         (
             [change(mass, "centre_significant", NAN, arm=SCRATCH)],
             OPEN,
-            "Seed 2 is left out: no head of the model from scratch has a drop that is above 0.",
+            "Seed 2 is left out: no head of the model from scratch has a drop that is surely above "
+            "0.",
         ),
         (
             [change(mass, "strongest", ["L1.H0", "L0.H1", "L3.H0"], arm=SCRATCH, **main)],
@@ -595,9 +596,9 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
             "1.50 [0.90, 1.60]). Met in 2 of 3 seeds, contradicted in 0, open in 1.",
         ),
         (
-            [change(ablation, "low", -0.01, arm=SCRATCH, layer=0)],
+            [change(ablation, "sure", False, arm=SCRATCH, layer=0)],
             OPEN,
-            "Seed 0 is left out: no head of layer 0 has a drop that is above 0.",
+            "Seed 0 is left out: no head of layer 0 has a drop that is surely above 0.",
         ),
         (
             [change(attention, "ratio", 0.5, arm=FINE, layer=0)],

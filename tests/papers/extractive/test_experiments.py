@@ -393,6 +393,11 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
                 expected = float(found.heads[:, layer, head].sum(-1).mean())
                 assert rows.loc[f"L{layer}.H{head}", column] == pytest.approx(expected, abs=1e-6)
     assert len(table) == 2 * 5
+    for column, at, learned in (("facts", facts, "facts"), ("new_facts", last, "test_facts")):
+        with restored(model):
+            put(model, at)
+            expected = mean_rank(model, getattr(people, learned))
+        assert squared[column].tolist() == [pytest.approx(expected)] * 2
     by_kind = squared.set_index("kind")
     heads = table[table["kind"] == "head"]
     r = np.corrcoef(heads["informative"], heads["downstream"])[0, 1]

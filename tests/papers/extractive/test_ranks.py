@@ -4,8 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import helpers
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from papers.extractive.tiny import Decoder
 from torch import Tensor
 
@@ -18,13 +21,16 @@ from mechcore.papers.extractive.ranks import (
     mean_rank,
     next_token_logits,
     prompt_batch,
+    rank_interval,
     ranks,
     reward,
     rewards,
 )
 
 
-def answers_with(case: Decoder, data: EncodedFacts, logits: list[float]) -> tuple[list[int], float]:
+def answers_with(
+    case: Decoder, data: EncodedFacts, logits: list[float]
+) -> tuple[list[float], float]:
     """Ranks and the mean rank of a model that gives the options these logits everywhere.
 
     Its last normalisation gives 1 (Llama's gives 4) in the first place and 0 in all others.
@@ -54,13 +60,13 @@ def answers_with(case: Decoder, data: EncodedFacts, logits: list[float]) -> tupl
     [
         ([4.0, 3.0, 2.0, 1.0], [0, 1, 2, 3, 0]),
         ([-4.0, -3.0, -2.0, -1.0], [3, 2, 1, 0, 3]),
-        ([1.0, 5.0, 1.0, 0.0], [1, 0, 1, 3, 1]),  # two tie for 1 and 2: half of one, rounded down
+        ([1.0, 5.0, 1.0, 0.0], [1.5, 0, 1.5, 3, 1.5]),  # two tie for 1 and 2
         ([2.0, 2.0, 2.0, 0.0], [1, 1, 1, 3, 1]),
-        ([0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1, 1]),
+        ([0.0, 0.0, 0.0, 0.0], [1.5, 1.5, 1.5, 1.5, 1.5]),
     ],
 )
 def test_ranks_of_known_logits(
-    tiny: Decoder, data: EncodedFacts, logits: list[float], expected: list[int]
+    tiny: Decoder, data: EncodedFacts, logits: list[float], expected: list[float]
 ) -> None:
     """The answers are options 0, 1, 2, 3 and 0."""
     found, mean = answers_with(tiny, data, logits)
@@ -71,6 +77,23 @@ def test_ranks_of_known_logits(
 def test_a_model_that_tells_nothing_apart_is_at_chance(tiny: Decoder, data: EncodedFacts) -> None:
     three = replace(data, option_ids=data.option_ids[:3], answers=torch.tensor([0, 1, 2, 0, 1]))
     assert answers_with(tiny, three, [0.0] * 3)[1] == 1.0
+
+
+def test_no_miss_among_a_few_prompts_is_not_never_a_miss() -> None:
+    # 20 zeros and one 9.5: mean 9.5 / 21, standard deviation 9.5 / sqrt(21), t of 20 is 2.0860.
+    found = rank_interval(np.zeros(20), 20)
+    assert (found.mean, found.low) == (0, 0)
+    assert found.high == pytest.approx(9.5 / 21 * (1 + 2.085963), abs=1e-6)
+    alone = rank_interval(np.array([3.0]), 20)
+    assert (alone.mean, np.isnan(alone.low), np.isnan(alone.high)) == (3, True, True)
+
+
+@given(st.lists(st.integers(0, 19), min_size=2, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_intervals_of_ranks_hold_the_mean_and_stay_among_the_ranks(ranked: list[int]) -> None:
+    found = rank_interval(np.array(ranked, dtype=float), 20, n_resamples=50)
+    assert 0 <= found.low <= found.mean <= found.high <= 19
+    assert found.high > found.low
 
 
 def by_hand(case: Decoder, data: EncodedFacts) -> Tensor:

@@ -115,6 +115,7 @@ def grafting() -> pd.DataFrame:
 def study() -> Tables:
     r2 = [
         {"seed": seed, "kind": kind, "r": r, "r2": r * r, "p": 0.04, "n": n}
+        | {"facts": 0.0, "new_facts": 0.5}
         for kind, n, values in (("mlp", 4, (0.8, 0.7, 0.9)), ("head", 16, (0.2, -0.1, 0.5)))
         for seed, r in zip(SEEDS, values, strict=True)
     ]
@@ -430,14 +431,15 @@ def test_grafting_needs_the_other_facts() -> None:
 
 
 def test_localization_says_r_of_both_kinds() -> None:
-    # MLPs: mean of 0.64, 0.49, 0.81; r 0.8 +- 2.484 * 0.1. Heads: mean 0.2, sd 0.3.
+    # MLPs: mean of 0.64, 0.49, 0.81; z 1.10, 0.87, 1.47, so 1.146 +- 2.484 * 0.3052, and tanh of
+    # 0.388 and 1.904. Heads: z 0.2027, -0.1003, 0.5493, so 0.217 +- 2.484 * 0.3251.
     assert found(study(), 10)[1] == (
         "Correlation over components of informative scores, where implications are learned, and "
-        "downstream ones, where new facts are read out. MLPs: r\u00b2 0.65, r in each seed 0.80 (p "
-        "0.040, 4 of them); 0.70 (p 0.040, 4 of them); 0.90 (p 0.040, 4 of them), r: 0.80 [0.55, "
-        "1.05]. Heads, which decide nothing: r\u00b2 0.10, r in each seed 0.20 (p 0.040, 16 of "
-        "them); \u22120.10 (p 0.040, 16 of them); 0.50 (p 0.040, 16 of them), r: 0.20 [\u22120.55, "
-        "0.95]."
+        "downstream ones, where new facts are read out. MLPs: r\u00b2 0.65 (0.33 by chance), r in "
+        "each seed 0.80 (p = 0.04, 4 of them); 0.70 (p = 0.04, 4 of them); 0.90 (p = 0.04, 4 of "
+        "them), r: 0.80 [0.37, 0.96]. Heads, which decide nothing: r\u00b2 0.10 (0.07 by chance), "
+        "r in each seed 0.20 (p = 0.04, 16 of them); \u22120.10 (p = 0.04, 16 of them); 0.50 (p = "
+        "0.04, 16 of them), r: 0.20 [\u22120.53, 0.77]."
     )
 
 
@@ -465,7 +467,19 @@ def test_heads_without_a_correlation_decide_nothing() -> None:
     put(tables["extractive_localization_r2"], "r", np.nan, kind="head", seed=2)
     verdict, figure = found(tables, 10)
     assert verdict == SUPPORTED
-    assert figure.endswith("(p 0.040, 4 of them), r: 0.80 [0.55, 1.05].")
+    assert figure.endswith("(p = 0.04, 4 of them), r: 0.80 [0.37, 0.96].")
+
+
+def test_localization_needs_the_facts_and_the_new_ones() -> None:
+    tables = study()
+    put(tables["extractive_localization_r2"], "new_facts", 1.0, seed=1)
+    put(tables["extractive_localization_r2"], "facts", [9.0] * 2, seed=2)
+    verdict, figure = found(tables, 10)
+    assert verdict == SUPPORTED  # by the one seed that is left, at p 0.04
+    assert figure.endswith(
+        "Seed 1 is left out: not all is learned, mean rank of new facts 1.00. Seed 2 is left out: "
+        "not all is learned, mean rank of facts 9.00."
+    )
 
 
 # -- 11: the linear estimate ----------------------------------------------------------------------
@@ -479,6 +493,23 @@ def test_the_estimate_within_a_factor_of_two(gradient: float, verdict: str) -> N
     tables = study()
     put(tables["extractive_sums"], "gradient", gradient, task=SECOND)
     assert found(tables, 11)[0] == verdict
+
+
+def test_scores_that_do_not_add_up_are_not_near_the_change() -> None:
+    tables = study()
+    put(tables["extractive_sums"], "informative", 4.4, task=SECOND)  # 4.9 of 10 with the others
+    verdict, figure = found(tables, 11)
+    assert verdict == NOT
+    assert "Scores miss the estimate that they sum to by 2.60000 at most." in figure
+
+
+def test_the_estimate_needs_facts_that_were_learned() -> None:
+    tables = study()
+    where = {"data": "facts", "state": "after", "task": SECOND}
+    put(tables["extractive_ranks"], "mean_rank", 9.1, **where)
+    verdict, figure = found(tables, 11)
+    assert verdict == OPEN
+    assert "Seed 0 is left out: the second-hop facts are not learned, their mean rank is" in figure
 
 
 def test_the_estimate_says_how_far_the_sum_is_off() -> None:

@@ -364,7 +364,8 @@ def learned_and_read(
     else:
         rows = sorted_parts(r2.sort_values("seed", kind="stable"), "kind")
         caption = "Correlation over components of the two scores"
-        yield table_of(rows, LOCALIZATION_R2, caption, ["kind", "seed", "r2", "r", "p", "n"])
+        columns = ["kind", "seed", "r2", "r", "p", "n", "facts", "new_facts"]
+        yield table_of(rows, LOCALIZATION_R2, caption, columns)
     if table is not None:
         scores = ["informative", "downstream"]
         means = means_over_seeds(table, ["kind", "component"], scores)
