@@ -89,8 +89,8 @@ def _too_few(subsets: Sequence[str]) -> str:
     more = f" and {count(left, 'more subset')}" if left > 0 else ""
     return (
         f"{len(subsets)} examples are too few ({found}{more}): half of each subset, rounded down, "
-        "chooses, the rest reports, the same texts are in the same half, and each half needs at "
-        "least 2; expected 4 or more of one subset, or 2 or more of two: add examples, or draw "
+        "chooses, the rest reports, those of one first text are in one half, and each half needs "
+        "at least 2; expected 4 or more of one subset, or 2 or more of two: add examples, or draw "
         "more of them (--max-id, --max-ood)"
     )
 

@@ -129,7 +129,7 @@ class Examples(Shown):
         return sorted(pd.concat(drawn).index)
 
     def halves(self, seed: int) -> tuple[Examples, Examples]:
-        """Two random halves that share no example, halves of every subset, see `half_rows`.
+        """Two random halves of every subset that share no example or first text, see `half_rows`.
 
         Raises:
             InputError: there are too few.
@@ -166,8 +166,10 @@ class Examples(Shown):
 def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
     """Row numbers, in order, of two random halves of every subset.
 
-    Of an odd subset the second half has one more. Rows of the same texts are in the same half, in
-    whatever subsets they are; where texts are repeated, halves may differ by more.
+    Of an odd subset the second half has one more. Rows of one first text, such as the hypotheses of
+    a premise, are in the same half, in whatever subsets they are; for that, halves may differ by as
+    many rows. Where a first text has more rows of a subset than a half of it holds, only those of
+    its rows that have the same second text are kept together. A second text may be in both halves.
 
     Args:
         frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``.
@@ -175,19 +177,39 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
     """
     import numpy as np
 
-    texts = list(zip(frame["text_a"], frame["text_b"], strict=True))
+    groups = _groups(frame)
     subsets = frame["subset"].to_numpy(dtype=object)
-    in_first: dict[tuple[str, str], bool] = {}
+    in_first: dict[tuple[str, ...], bool] = {}
     generator = np.random.default_rng(seed)
     for name in dict.fromkeys(subsets):
         rows = np.flatnonzero(subsets == name)
-        left = len(rows) // 2
-        drawn = [texts[row] for row in generator.permutation(rows)]
-        repeats = Counter(drawn)
-        for text in dict.fromkeys(drawn):
-            if in_first.setdefault(text, repeats[text] <= left):
-                left -= repeats[text]
+        sizes = Counter(groups[row] for row in rows)
+        left = len(rows) // 2 - sum(n for group, n in sizes.items() if in_first.get(group))
+        # The place of a group is that of one row, lest large groups come first.
+        place = {groups[row]: row for row in reversed(rows)}
+        drawn = [groups[row] for row in generator.permutation(rows) if place[groups[row]] == row]
+        drawn = [group for group in drawn if group not in in_first]
+        for group in drawn:
+            in_first[group] = sizes[group] <= left
+            left -= sizes[group] * in_first[group]
+        others = [group for group in drawn if not in_first[group]]
+        nearest = min(others, key=lambda group: abs(left - sizes[group]), default=None)
+        if nearest is not None and abs(left - sizes[nearest]) < left:
+            in_first[nearest] = True
     halves: tuple[list[int], list[int]] = [], []
-    for row, text in enumerate(texts):
-        halves[not in_first[text]].append(row)
+    for row, group in enumerate(groups):
+        halves[not in_first[group]].append(row)
     return halves
+
+
+def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    """What each row shares with all that go with it: the first text, or both where it has many."""
+    firsts, subsets = frame["text_a"], frame["subset"]
+    sizes = Counter(subsets)
+    many = {
+        text
+        for (text, name), n in Counter(zip(firsts, subsets, strict=True)).items()
+        if n > sizes[name] - sizes[name] // 2
+    }
+    texts = zip(firsts, frame["text_b"], strict=True)
+    return [(a, b) if a in many else (a,) for a, b in texts]

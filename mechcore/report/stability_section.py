@@ -21,8 +21,9 @@ _RANKED = Column("ranked", "text", "what is ranked")
 _HOW = (
     "Two random halves of the examples share none of them, so their rankings agree as those of two "
     "data sets of half the size would; from that the Spearman\u2013Brown formula predicts how two "
-    "data sets of this size would agree. A rho near 0, or a Jaccard index no higher than by "
-    "chance, says that the order is noise."
+    "data sets of this size would agree. Examples that share a text, such as a premise, are taken "
+    "as independent. A rho near 0, or a Jaccard index no higher than by chance, says that the "
+    "order is noise."
 )
 _RANKINGS_SHOWN = (
     "Components ranked by their change and sets by their interaction, on two random halves of the "

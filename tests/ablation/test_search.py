@@ -566,8 +566,8 @@ def test_subsets_that_are_too_small_are_named() -> None:
         parts(u=1, v=1, w=2)
     assert str(caught.value) == (
         "search: 4 examples are too few (2 of 'w', 1 of 'u', 1 of 'v'): half of each subset, "
-        "rounded down, chooses, the rest reports, the same texts are in the same half, and each "
-        "half needs at least 2; expected 4 or more of one subset, or 2 or more of two: add "
+        "rounded down, chooses, the rest reports, those of one first text are in one half, and "
+        "each half needs at least 2; expected 4 or more of one subset, or 2 or more of two: add "
         "examples, or draw more of them (--max-id, --max-ood)"
     )
     assert parts(u=2, v=2) == parts(u=4) == [2, 2]

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.data.examples import COLUMNS, Examples
+from mechcore.data.examples import COLUMNS, Examples, half_rows
 from mechcore.errors import InputError
 
 
@@ -161,6 +162,90 @@ def test_texts_that_are_all_the_same_cannot_be_halved() -> None:
     frame = pd.DataFrame({"text_a": ["x"] * 4, "text_b": "", "label": "l", "subset": "s"})
     with pytest.raises(InputError, match="at least two of one subset, with different texts"):
         Examples("same", frame).halves(0)
+
+
+def pairs(rows: list[tuple[int, str]]) -> pd.DataFrame:
+    """Each a first text and a subset; the second texts differ."""
+    columns = {"text_a": [f"premise {first}" for first, _ in rows]}
+    columns["text_b"] = [f"hypothesis {i}" for i in range(len(rows))]
+    return pd.DataFrame({**columns, "label": "l", "subset": [name for _, name in rows]})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_repeats_halves_are_those_of_a_permutation(seed: int) -> None:
+    frame = pairs([(i, "aab"[i % 3]) for i in range(40)])
+    generator, first = np.random.default_rng(seed), []
+    for name in "ab":
+        rows = np.flatnonzero(frame["subset"] == name)
+        first += [*generator.permutation(rows)[: len(rows) // 2]]
+    assert half_rows(frame, seed)[0] == sorted(first)
+
+
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=60), st.integers(0, 5))
+def test_rows_of_one_first_text_are_in_one_half(firsts: list[int], seed: int) -> None:
+    frame = pairs([(first, "s") for first in firsts])
+    halves = half_rows(frame, seed)
+    assert sorted(halves[0] + halves[1]) == [*range(len(frame))]
+    assert half_rows(frame, seed) == halves
+    shared = set.intersection(*(set(frame["text_a"].iloc[half]) for half in halves))
+    sizes = frame["text_a"].value_counts()
+    fits = sizes <= len(frame) - len(frame) // 2
+    assert shared <= set(sizes[~fits].index)
+    largest = sizes[fits].max() if fits.any() else 0
+    assert abs(len(halves[0]) - len(halves[1])) <= largest + 1
+
+
+def test_halves_of_groups_of_up_to_three_are_even_in_every_subset() -> None:
+    labels = ("entailment", "neutral", "contradiction")
+    rows = [(i, label) for i in range(200) for label in labels[: 3 - (i % 20 == 0)]]
+    rows += [(200 + i, label) for i in range(7) for label in labels[1:]]
+    frame = pairs(rows)
+    for seed in range(10):
+        halves = half_rows(frame, seed)
+        first, second = (frame["subset"].iloc[half].value_counts() for half in halves)
+        difference = (first - second).abs()
+        assert difference["entailment"] == 0
+        assert difference.max() <= 10  # the premises that have two rows alone are at random
+        texts = [set(frame["text_a"].iloc[half]) for half in halves]
+        assert not texts[0] & texts[1]
+
+
+def test_what_an_earlier_subset_put_in_a_half_counts_first() -> None:
+    # The five of "b" that are in the first half fill it, whenever they are drawn.
+    frame = pairs([*((i, "a") for i in range(10)), *((i, "b") for i in range(15))])
+    for seed in range(10):
+        first, _ = half_rows(frame, seed)
+        assert (frame["subset"].iloc[first] == "b").sum() == 7
+
+
+def test_large_groups_are_in_the_first_half_as_often_as_in_the_second() -> None:
+    frame = pairs([*((i // 3, "s") for i in range(60)), *((20 + i, "s") for i in range(60))])
+    found = [sum(row < 60 for row in half_rows(frame, seed)[0]) for seed in range(200)]
+    assert np.mean(found) == pytest.approx(30, abs=1)
+
+
+def test_few_first_texts_are_halved_as_evenly_as_they_can_be() -> None:
+    for sizes, expected in (((4, 4, 2), {4, 6}), ((5, 5, 5), {5, 10}), ((2, 1), {1, 2})):
+        frame = pairs([(i, "s") for i, n in enumerate(sizes) for _ in range(n)])
+        for seed in range(10):
+            halves = half_rows(frame, seed)
+            assert {len(half) for half in halves} == expected
+            texts = [set(frame["text_a"].iloc[half]) for half in halves]
+            assert not texts[0] & texts[1]
+
+
+def test_a_first_text_that_no_half_holds_is_in_both() -> None:
+    one = half_rows(pairs([(0, "s")] * 9), 0)
+    assert [len(half) for half in one] == [4, 5]
+    frame = pairs([*[(0, "s")] * 12, *((1 + i // 2, "s") for i in range(8))])
+    repeated = pd.concat([frame, frame.iloc[:2]], ignore_index=True)
+    for seed in range(10):
+        halves = half_rows(repeated, seed)
+        assert [len(half) for half in halves] == [11, 11]
+        texts = [set(repeated["text_a"].iloc[half]) for half in halves]
+        assert texts[0] & texts[1] == {"premise 0"}
+        both = [set(repeated["text_b"].iloc[half]) for half in halves]
+        assert not both[0] & both[1]
 
 
 def test_a_subset_called_all_is_refused_beside_others() -> None:
