@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from mechcore.components import Mask, ModelShape
@@ -41,7 +43,9 @@ def test_overlap_by_hand() -> None:
         assert [row[name] for name in ("target_sparsity", "n_pairs", "jaccard", "low", "high")] == [
             *(0.5, n, jaccard, low, high)
         ], compared
-        assert row["expected"] == pytest.approx(CHANCE)
+        # Masks of one seed share its noise, whatever they were pruned on.
+        chance = CHANCE if compared.endswith("two seeds") else math.nan
+        assert row["expected"] == pytest.approx(chance, nan_ok=True), compared
     assert not found
 
 
@@ -57,8 +61,7 @@ def test_cores_by_hand() -> None:
         *([1, 2, 1], [1, 1, 0], [2, 1, 0]),
     ]
     assert table["jaccard"].tolist() == [0.5, 0, 0]
-    # One head and two: 1 in 2 share one of two. One and one: 1 in 4 are the same.
-    assert table["expected"].tolist() == pytest.approx([0.25, 0.25, 0.25])
+    assert "expected" not in table  # they are of the same seeds
     # Kept by 2 1 1 0, by 2 2 0 0 and by 1 0 1 2 subnetworks.
     assert table["rho"].tolist() == pytest.approx([0.5**0.5, -0.5, -(0.5**0.5)])
 
