@@ -177,7 +177,9 @@ def read_weights(
     /,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """The model as transformers builds it, and its report of weights that were not as expected.
+    """The model as transformers builds it, and its report, for `mechcore.models.weight_report`.
+
+    Weights that are missing, or of another size than the configuration asks for, are random.
 
     Args:
         name: of the checkpoint.
@@ -200,6 +202,7 @@ def read_weights(
                 trust_remote_code=False,
                 use_safetensors=weights.safetensors,
                 weights_only=True,
+                ignore_mismatched_sizes=True,  # for `check_sizes`, which names them
                 output_loading_info=True,
             )
     except pickle.UnpicklingError as error:

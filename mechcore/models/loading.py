@@ -54,6 +54,7 @@ from mechcore.models.running import (
     kind_of,
     weights_of,
 )
+from mechcore.models.weight_report import check_sizes, left_out, not_read
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
@@ -174,10 +175,15 @@ def _load(
         attn_implementation="eager",
         **(architecture_of(config).body_options if kind == BODY else {}),
     )
+    check_sizes(name, report)
     if missing := sorted(report["missing_keys"]):
         raise InputError(
             f"checkpoint {name}: its files lack the weights {first_names(missing, 4, 400)} of "
             f"{architecture}, which would be random; save the whole fine-tuned model again"
+        )
+    if unread := left_out(hf_model, architecture, report):
+        raise InputError(
+            f"{not_read(name, hf_model, unread)}: take the config.json that was saved with them"
         )
     if isinstance(device_map, Mapping):
         check_covers(device_map, hf_model)

@@ -25,6 +25,7 @@ from mechcore.errors import InputError, first_names, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
+from mechcore.models.weight_report import check_sizes, left_out, not_read
 from mechcore.training.machine import device_of
 
 
@@ -90,8 +91,9 @@ def new_model(
         if from_scratch:
             model = _random(name, loader, config)
         else:
-            model = _pretrained(name, loader, config, revision, allow_pickle)
-            if prompt is None and not keeps and _is_classifier(config):
+            new_head = prompt is None and not keeps
+            model = _pretrained(name, loader, config, revision, allow_pickle, new_head)
+            if new_head and _is_classifier(config):
                 _renew_head(name, model, own_classes)
     config.architectures = [type(model).__name__]
     nn.Module.to(model, place)
@@ -175,7 +177,12 @@ def _random(base: str, loader: Any, config: Any) -> PreTrainedModel:
 
 
 def _pretrained(
-    base: str, loader: Any, config: Any, revision: str | None, allow_pickle: bool
+    base: str,
+    loader: Any,
+    config: Any,
+    revision: str | None,
+    allow_pickle: bool,
+    new_head: bool,
 ) -> PreTrainedModel:
     named = config.architectures
     architecture = str(named[0]) if named else "none"
@@ -190,16 +197,22 @@ def _pretrained(
         pretrained_model_name_or_path=base,
         config=config,
         dtype=torch.float32,
-        ignore_mismatched_sizes=_is_classifier(config),
     )
-    classifier = loader is AutoModelForSequenceClassification
-    missing = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
-    if lacking := sorted(key for key in missing if not (classifier and _is_new(key, model))):
+    check_sizes(base, report, but=lambda key: new_head and _is_new(key, model))
+    missing = report["missing_keys"]
+    if lacking := sorted(key for key in missing if not (new_head and _is_new(key, model))):
         raise InputError(
             f"checkpoint {base}: its files lack the weights {first_names(lacking, 4, 400)} of "
-            f"{type(model).__name__}, or have them in other sizes; expected all but a "
-            "classification head; or train from scratch"
+            f"{type(model).__name__}; expected all{' but a classification head' * new_head}; or "
+            "train from scratch"
         )
+    if unread := left_out(model, architecture, report):
+        problem = not_read(base, model, unread)
+        if architecture == type(model).__name__:
+            raise InputError(
+                f"{problem}: take the config.json that was saved with them, or train from scratch"
+            )
+        warn(f"{problem}; if so, take the one that was saved with them")
     return model
 
 

@@ -323,9 +323,86 @@ def test_weights_that_are_not_in_the_checkpoint_are_not_made_up(bert: Path, lost
     assert f"{lost}.weight" in message
 
 
-def test_weights_of_another_size(bert: Path) -> None:
-    change_config(bert, intermediate_size=25)
-    assert f"checkpoint {bert}: cannot be loaded: " in refusal(bert)
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"intermediate_size": 25}, "bert.encoder.layer.0.intermediate.dense.bias has [24], not "),
+        ({"vocab_size": 41}, "bert.embeddings.word_embeddings.weight has [40, 16], not [41, 16]; "),
+        (
+            {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}},
+            "classifier.bias has [3], not [2], classifier.weight has [3, 16], not [2, 16]; expec",
+        ),
+    ],
+)
+def test_weights_of_another_size(bert: Path, change: dict[str, Any], found: str) -> None:
+    change_config(bert, **change)
+    message = refusal(bert)
+    start = f"checkpoint {bert}: its weights do not have the shapes that its config.json asks for: "
+    assert message.startswith(start)
+    assert found in message
+    assert "expected the config.json that was saved with them" in message
+
+
+def add_weights(path: Path, *names: str) -> None:
+    file = path / "model.safetensors"
+    more = {name: torch.ones(2) for name in names}
+    save_file({**load_file(file), **more}, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_layers_that_the_configuration_leaves_out(bert: Path, head: bool) -> None:
+    """They would not be run, and another network be measured."""
+    change_config(bert, num_hidden_layers=1)
+    message = refusal(bert, head=head)
+    assert "does not read the weights bert.encoder.layer.1.attention.output.LayerNorm.b" in message
+    assert "and 12 more of its files, and would be another network; the config.json" in message
+    assert message.endswith("take the config.json that was saved with them")
+
+
+def test_layers_that_are_left_out_of_a_body(tmp_path: Path, cases: Cases) -> None:
+    for kind in ("BertForMaskedLM", "BertModel"):
+        config = hf.AutoConfig.from_pretrained(cases.path("bert"))
+        getattr(hf, kind)(config).save_pretrained(tmp_path / kind)
+        change_config(tmp_path / kind, num_hidden_layers=1)
+        assert "the BertModel that its" in refusal(tmp_path / kind, head=False)
+
+
+def test_positions_that_transformers_no_longer_knows(bert: Path) -> None:
+    change_config(bert, position_embedding_type="relative_key_query")
+    lost = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    add_weights(bert, lost)
+    assert f"does not read the weights {lost} of its files" in refusal(bert)
+
+
+def test_a_part_of_the_head_that_is_not_read(cases: Cases, bert: Path, tmp_path: Path) -> None:
+    add_weights(bert, "classifier.norm.weight")
+    assert "does not read the weights classifier.norm.weight" in refusal(bert)
+    gpt2 = Path(shutil.copytree(cases.path("gpt2-lm"), tmp_path / "gpt2"))
+    add_weights(gpt2, "lm_head.bias")
+    assert "does not read the weights lm_head.bias" in refusal(gpt2)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names"),
+    [
+        ("bert", ("bert.embeddings.position_ids", "cls.predictions.bias", "qa_outputs.bias")),
+        ("roberta", ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias", "lm_head.bias")),
+        ("gpt2-lm", ("h.0.attn.bias", "h.1.attn.masked_bias", "v_head.summary.bias")),
+        ("gpt2", ("transformer.h.0.attn.bias", "transformer.h.0.attn.masked_bias")),
+        ("llama", ("model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight")),
+    ],
+)
+def test_what_makes_no_difference_may_be_left_out(
+    cases: Cases, tmp_path: Path, architecture: str, names: tuple[str, ...]
+) -> None:
+    path = Path(shutil.copytree(cases.path(architecture), tmp_path / "more"))
+    add_weights(path, *names)
+    batch = padded(texts())
+    found, expected = (
+        forward(load_model(path), batch),
+        forward(cases.get(architecture).model, batch),
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_the_wrong_task(cases: Cases) -> None:

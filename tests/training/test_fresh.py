@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,42 @@ def test_weights_that_are_missing_beside_the_head_are_named(tmp_path: Path) -> N
     kept = {name: value for name, value in weights.items() if name != gone}
     save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=f"lack the weights bert.{gone} of Bert"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
+def test_layers_of_a_base_that_are_left_out_are_told(kind: str, tmp_path: Path) -> None:
+    getattr(hf, kind)(hf_classifier("bert").config).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MechcoreWarning)
+        new_model(tmp_path, classes=CLASSES, seed=0)
+    change_config(tmp_path, num_hidden_layers=1)
+    with pytest.warns(MechcoreWarning, match=r"does not read the weights .*encoder\.layer\.1\."):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+
+
+def test_a_classifier_of_which_layers_are_left_out_is_no_base(tmp_path: Path) -> None:
+    save_classifier(tmp_path)
+    change_config(tmp_path, num_hidden_layers=1)
+    with pytest.raises(InputError, match=r"does not read .* with them, or train from scratch"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+
+
+def test_a_head_that_is_kept_is_never_made_up(tmp_path: Path) -> None:
+    save_classifier(tmp_path, (*CLASSES, "other"))
+    change_config(tmp_path, id2label=dict(enumerate(CLASSES)))
+    with pytest.raises(InputError, match=r"classifier.bias has \[4\], not \[3\]"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "classifier" not in name}
+    save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"lack the weights classifier\.bias, classifier\.weight"):
         new_model(tmp_path, classes=CLASSES, seed=0)
 
 
