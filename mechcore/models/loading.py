@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -231,11 +230,6 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     return tokenizer
 
 
-def has_hooked_transformer() -> bool:
-    """Whether the installed TransformerLens has HookedTransformer (4.x removed it)."""
-    return importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
-
-
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
     """Keep the hub client from logging its retries; the error that ends them says enough."""
@@ -348,7 +342,8 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
     family = architecture_of(config)
     if adapter := family.adapter(architecture, config.model_type):
         register({architecture: adapter})
-        if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
+        classifier = architecture.endswith("ForSequenceClassification")
+        if classifier and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     if architecture not in ArchitectureAdapterFactory._adapters:
         own: str | None = architecture

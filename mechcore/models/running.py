@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, first_names
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.measuring import evaluating
 from mechcore.models.padding import arranged, real_tokens_first
@@ -130,11 +130,30 @@ def name_of(model: Any) -> str:
 
 
 def model_classes(model: Any) -> list[str] | None:
-    """Class names of a classifier, from ``id2label`` in index order; None for language models."""
+    """Class names of a classifier, from ``id2label`` in index order; None for language models.
+
+    Raises:
+        InputError: ``id2label`` does not name each class by its index.
+    """
     if not is_classifier(model):
         return None
-    config = model.original_model.config
-    return [str(config.id2label[i]) for i in range(config.num_labels)]
+    return names_in(model.original_model.config, name_of(model))
+
+
+def names_in(config: Any, owner: str) -> list[str]:
+    """Class names in index order from the ``id2label`` of the configuration of ``owner``.
+
+    Raises:
+        InputError: it does not name each class by its index.
+    """
+    names = dict(config.id2label)
+    if sorted(names) != [*range(len(names))] or None in names.values():
+        found = first_names([f"{i}: {name}" for i, name in sorted(names.items())], 6)
+        raise InputError(
+            f"{owner}: the id2label of its config.json has {found}; expected a name for each of 0 "
+            f"to {len(names) - 1}, the rows of its head: number the classes from 0, and name each"
+        )
+    return [str(names[i]) for i in range(len(names))]
 
 
 def device_of(model: Any) -> torch.device:
@@ -337,7 +356,7 @@ def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " bat
     if not is_causal(model):
         return ids.new_zeros(len(ids))
     if is_classifier(model):
-        pad_id = model.original_model.config.get_text_config().pad_token_id
+        pad_id = getattr(model.original_model.config.get_text_config(), "pad_token_id", None)
         mask = mask if pad_id is None else mask * (ids != pad_id)
     return last_real_position(mask)
 

@@ -21,7 +21,7 @@ from mechcore.errors import InputError, MechcoreWarning, shown, warn
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.encoded import encode_for
-from mechcore.models.loading import has_hooked_transformer
+from mechcore.models.hooked import has_hooked_transformer
 from mechcore.models.placing import check_device
 from mechcore.models.running import model_classes
 from mechcore.models.vocabulary import check_vocabulary

@@ -25,6 +25,7 @@ from mechcore.errors import InputError, first_names, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
+from mechcore.models.running import names_in
 from mechcore.models.weight_report import check_sizes, left_out, not_read
 from mechcore.training.machine import device_of
 
@@ -69,7 +70,7 @@ def new_model(
         raise InputError(f"checkpoint {name}: is a GGUF file; expected one in Hugging Face format")
     config = read_config(name, revision)
     tokenizer = load_tokenizer(name, revision=revision)
-    own_classes = _classes_of(config)
+    own_classes = _classes_of(config, name)
     if prompt is None:
         wanted = _check_classes(name, classes, own_classes)
         keeps = not from_scratch and {*map(normal_name, wanted)} == {
@@ -105,11 +106,11 @@ def _is_classifier(config: Any) -> bool:
     return bool(named) and str(named[0]).endswith("ForSequenceClassification")
 
 
-def _classes_of(config: Any) -> list[str] | None:
+def _classes_of(config: Any, base: str) -> list[str] | None:
     """The names of a classifier's classes in index order; None where there are no such names."""
     if not _is_classifier(config):
         return None
-    names = [str(config.id2label[i]) for i in sorted(config.id2label)]
+    names = names_in(config, f"checkpoint {base}")
     return None if are_generic(names) else names
 
 
@@ -159,7 +160,11 @@ def _fit_tokenizer(
 ) -> None:
     """Give the configuration the tokenizer's padding token, and make sure of the vocabulary."""
     # RoBERTa's positions are counted from the padding token of its pretraining.
-    if config.pad_token_id is None or from_scratch or not architecture_of(config).encoder:
+    if (
+        getattr(config, "pad_token_id", None) is None
+        or from_scratch
+        or not architecture_of(config).encoder
+    ):
         config.pad_token_id = tokenizer.pad_token_id
     largest = max(tokenizer.get_vocab().values())
     if largest >= config.vocab_size:

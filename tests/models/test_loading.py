@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from mechcore.components import Mask
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
-from mechcore.models import load_model, load_tokenizer
+from mechcore.models import hooked, load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import (
     check_hooks,
@@ -447,6 +447,40 @@ def test_a_language_model_that_is_bridged_otherwise_is_refused(tmp_path: Path) -
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize("has", [True, False])
+def test_the_backend_that_has_the_right_logits_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool
+) -> None:
+    monkeypatch.setattr(hooked, "has_hooked_transformer", lambda: has)
+    helpers.gpt2_language_model(scale_attn_weights=False).save_pretrained(tmp_path)
+    message = refusal(tmp_path)
+    assert message.endswith("use a model of another family")
+    assert ('load it with backend "hooked" (--backend hooked), or use' in message) == has
+
+
+def test_a_model_that_fails_in_float32_needs_another_configuration(bert: Path) -> None:
+    change_config(bert, chunk_size_feed_forward=4)
+    message = refusal(bert)
+    assert "BertForSequenceClassification fails on a text of 6 tokens in torch.float32: The " in (
+        message
+    )
+    assert "set chunk_size_feed_forward to 0 in its config.json" in message
+    assert "dtype" not in message
+
+
+def test_a_configuration_without_a_padding_token(tmp_path: Path) -> None:
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, "rotary_dim": 4}
+    config = hf.CodeGenConfig(**sizes, vocab_size=40, bos_token_id=None, eos_token_id=None)
+    assert not hasattr(config, "pad_token_id")
+    reference = hf.CodeGenForCausalLM(config).eval()
+    helpers.randomise(reference)
+    reference.save_pretrained(tmp_path)
+    rows = texts((7, 7))
+    with torch.no_grad():
+        found = forward(load_model(tmp_path), padded(rows, "left", extra=2))[:, -1]
+    torch.testing.assert_close(found, reference_logits(reference, rows), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_never_changes_a_language_models_last_logits(cases: Cases, side: str) -> None:
     case = cases.get("gpt2-lm")
@@ -536,6 +570,16 @@ def test_the_hooked_backend_reads_gpt2s_attention_scale(
 
 
 @pytest.mark.hooked
+def test_an_activation_that_the_hooked_backend_does_not_know(tmp_path: Path) -> None:
+    helpers.gpt2_language_model(activation_function="quick_gelu").save_pretrained(tmp_path)
+    message = refusal(tmp_path, backend="hooked")
+    start = f"checkpoint {tmp_path}: TransformerLens cannot make a HookedTransformer of it: act_fn"
+    assert message.startswith(start)
+    assert message.endswith('use backend "bridge"')
+    load_model(tmp_path)
+
+
+@pytest.mark.hooked
 def test_the_hooked_backend_reads_language_models_only(cases: Cases) -> None:
     assert 'use backend "bridge"' in refusal(cases.path("gpt2"), backend="hooked")
 
@@ -547,6 +591,24 @@ def test_the_hooked_backend_says_so_where_there_is_none(
     message = refusal(cases.path("gpt2-lm"), backend="hooked")
     assert "has no HookedTransformer" in message
     assert "transformer-lens<4" in message
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ({"1": "a", "2": "b", "3": "c"}, "1: a, 2: b, 3: c; expected a name for each of 0 to 2"),
+        ({"0": "a", "2": "b", "3": "c"}, "0: a, 2: b, 3: c; expected"),
+        ({"0": None, "1": "b", "2": "c"}, "0: None, 1: b, 2: c; expected"),
+    ],
+)
+def test_classes_that_are_not_named_by_their_index(
+    bert: Path, names: dict[str, str | None], found: str
+) -> None:
+    change_config(bert, id2label=names, label2id={})
+    with pytest.raises(InputError) as caught:
+        model_classes(load_model(bert))
+    start = f"BertForSequenceClassification ({bert}): the id2label of its config.json has {found}"
+    assert str(caught.value).startswith(start)
 
 
 # -- batches and identities -----------------------------------------------------------------------

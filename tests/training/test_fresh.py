@@ -271,6 +271,13 @@ def test_a_head_that_is_kept_is_never_made_up(tmp_path: Path) -> None:
         new_model(tmp_path, classes=CLASSES, seed=0)
 
 
+def test_a_base_whose_classes_are_not_named_by_their_index(tmp_path: Path) -> None:
+    save_classifier(tmp_path)
+    change_config(tmp_path, id2label={i + 1: name for i, name in enumerate(CLASSES)}, label2id={})
+    with pytest.raises(InputError, match=r"the id2label of its config\.json has 1: contra"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+
+
 def test_a_pickle_is_read_only_when_it_is_allowed(tmp_path: Path) -> None:
     body = save_body("bert", tmp_path)
     (tmp_path / "model.safetensors").unlink()

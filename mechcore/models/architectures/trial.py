@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from mechcore.errors import InputError, reason
 from mechcore.models.architectures.base import architecture_of
+from mechcore.models.hooked import can_be_hooked
 from mechcore.models.running import forward, is_causal
 
 _PADDING = 2
@@ -34,15 +35,16 @@ class Trial:
     def __init__(self, hf_model: Any) -> None:
         embedding, config = hf_model.get_input_embeddings().weight, hf_model.config
         longest = architecture_of(config).longest_text - _PADDING
-        self.pad = config.pad_token_id or 0
+        self.pad = getattr(config, "pad_token_id", None) or 0
         ids = [i for i in range(min(len(embedding), 7)) if i != self.pad][: max(longest, 1)]
         self.rows = torch.tensor([ids, ids[::-1]], device=embedding.device)
         try:
             self.expected = _at(hf_model(self.rows)[0], -1)
         except Exception as error:  # what a model makes of its precision is of any kind
             raise InputError(
-                f"model: Hugging Face's own {type(hf_model).__name__} fails in {embedding.dtype}: "
-                f"{reason(error)}; expected a dtype in which it runs, float32 in most cases"
+                f"model: Hugging Face's own {type(hf_model).__name__} fails on a text of "
+                f"{len(ids)} tokens in {embedding.dtype}: {reason(error)}; "
+                f"{_remedy(config, embedding.dtype)}"
             ) from error
 
     @torch.no_grad()
@@ -73,9 +75,21 @@ class Trial:
         if apart > most:  # NaN is not, and is refused wherever logits are read
             raise InputError(
                 f"checkpoint {name}: as TransformerLens bridges a {kind}, its logits are not those "
-                f"of Hugging Face: they differ by {apart:.2g}, expected at most {most:.2g}; use a "
-                "model of another family"
+                f"of Hugging Face: they differ by {apart:.2g}, expected at most {most:.2g}; "
+                + 'load it with backend "hooked" (--backend hooked), or ' * can_be_hooked(kind)
+                + "use a model of another family"
             )
+
+
+def _remedy(config: Any, dtype: torch.dtype) -> str:
+    if dtype != torch.float32:
+        return "expected a dtype in which it runs, float32 in most cases"
+    if getattr(config, "chunk_size_feed_forward", 0):
+        return (
+            "expected a model that takes texts of any length: set chunk_size_feed_forward to 0 in "
+            "its config.json, which gives the same numbers"
+        )
+    return "expected a model that runs: correct what the error names in its config.json"
 
 
 def _at(output: Tensor, position: int) -> Float[Tensor, "row out"]:
