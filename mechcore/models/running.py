@@ -285,6 +285,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     if not bool((inputs["attention_mask"] != 0).any(1).all()):
         raise InputError("batch: a row has no real token: its attention_mask is 0 throughout")
     _check_known(ids, model)
+    _check_steady(ids, model)
     if "token_type_ids" in inputs and (known := n_token_types(model)):
         types = inputs["token_type_ids"]
         inputs["token_type_ids"] = _known_types(types, inputs["attention_mask"] != 0, known)
@@ -304,6 +305,20 @@ def _check_known(ids: Tensor, model: Any) -> None:
             f"batch: input_ids has {int(ids[row, position])} in row {row} at position {position}; "
             f"expected 0 to {rows - 1}, the rows of the embedding of {name_of(model)}: tokenize "
             "with the tokenizer of the model's own checkpoint"
+        )
+
+
+def _check_steady(ids: Tensor, model: Any) -> None:
+    """Refuse batches that are so long that the answers of their shorter texts change."""
+    if kind_of(model) != "bridge":
+        return
+    steady = architecture_of(model.original_model.config).steady_length
+    if steady is not None and ids.shape[1] > steady:
+        raise InputError(
+            f"batch: rows have {ids.shape[1]} tokens, padding included; expected at most {steady}: "
+            f"{name_of(model)} has rotations (longrope or dynamic in its config.json) that change "
+            "for all texts of a batch where one is longer, so that answers would depend on the "
+            "batch; cut texts (--max-length, max_length in Python), or leave out longer ones"
         )
 
 
@@ -333,7 +348,7 @@ def _as_tensor(name: str, values: Any) -> Tensor:
 
 
 def longest_input(model: Any) -> int:
-    """How many tokens the model has positions for."""
+    """How many tokens the model has positions for that are the same in every batch."""
     if kind_of(model) != "bridge":
         return int(model.cfg.n_ctx)
     return architecture_of(model.original_model.config).longest_text

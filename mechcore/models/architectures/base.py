@@ -67,7 +67,27 @@ class Architecture:
         config = self.config.get_text_config()
         names = ("max_position_embeddings", "max_seq_len", "seq_length")  # the others: MPT, Bloom
         found = (getattr(config, name, None) for name in names)
-        return int(next(filter(None, found), 2048)) - self.first_position
+        positions = int(next(filter(None, found), 2048)) - self.first_position
+        return positions if self.steady_length is None else min(positions, self.steady_length)
+
+    @property
+    def steady_length(self) -> int | None:
+        """Tokens up to which a text's answer is its own, whatever else is in its batch.
+
+        Rotations of some kinds change for all texts of a batch when one of them is longer. None
+        where they never do.
+        """
+        config = self.config.get_text_config()
+        given = getattr(config, "rope_parameters", None) or {}
+        ropes = [each for each in given.values() if isinstance(each, Mapping)]
+        ends = []
+        for rope in ropes or [given]:  # of each kind of layer, or of all
+            kind = str(rope.get("rope_type"))
+            if kind == "longrope":
+                ends.append(int(rope["original_max_position_embeddings"]))
+            elif "dynamic" in kind:
+                ends.append(int(config.max_position_embeddings))
+        return min(ends, default=None)
 
     @classmethod
     def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
