@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechcore.errors import InputError, shown, warn
+from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -84,6 +84,22 @@ class LabelMap:
             f"{label} -> {' or '.join(f'{self.classes[i]} ({i})' for i in sorted(classes))}"
             for label, classes in self.correct.items()
         )
+
+
+def names_in(id2label: Mapping[int, str | None], owner: str) -> list[str]:
+    """Class names in index order from the ``id2label`` of the configuration of ``owner``.
+
+    Raises:
+        InputError: it does not name each class by its index.
+    """
+    names = [id2label.get(i) for i in range(len(id2label))]
+    if None in names:
+        found = first_names([f"{i}: {name}" for i, name in sorted(id2label.items())], 6)
+        raise InputError(
+            f"{owner}: the id2label of its config.json has {found}; expected a name for each of 0 "
+            f"to {len(names) - 1}, the rows of its head: number the classes from 0, and name each"
+        )
+    return [str(name) for name in names]
 
 
 def are_generic(names: Iterable[str]) -> bool:

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechcore.errors import InputError, first_names
+from mechcore.data.labels import names_in
+from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.measuring import evaluating
 from mechcore.models.padding import arranged, real_tokens_first
@@ -137,23 +138,7 @@ def model_classes(model: Any) -> list[str] | None:
     """
     if not is_classifier(model):
         return None
-    return names_in(model.original_model.config, name_of(model))
-
-
-def names_in(config: Any, owner: str) -> list[str]:
-    """Class names in index order from the ``id2label`` of the configuration of ``owner``.
-
-    Raises:
-        InputError: it does not name each class by its index.
-    """
-    names = dict(config.id2label)
-    if sorted(names) != [*range(len(names))] or None in names.values():
-        found = first_names([f"{i}: {name}" for i, name in sorted(names.items())], 6)
-        raise InputError(
-            f"{owner}: the id2label of its config.json has {found}; expected a name for each of 0 "
-            f"to {len(names) - 1}, the rows of its head: number the classes from 0, and name each"
-        )
-    return [str(names[i]) for i in range(len(names))]
+    return names_in(model.original_model.config.id2label, name_of(model))
 
 
 def device_of(model: Any) -> torch.device:

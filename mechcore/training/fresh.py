@@ -20,12 +20,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from mechcore.data.labels import are_generic, normal_name
+from mechcore.data.labels import are_generic, names_in, normal_name
 from mechcore.errors import InputError, first_names, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
-from mechcore.models.running import names_in
 from mechcore.models.weight_report import check_sizes, left_out, not_read
 from mechcore.training.machine import device_of
 
@@ -110,7 +109,7 @@ def _classes_of(config: Any, base: str) -> list[str] | None:
     """The names of a classifier's classes in index order; None where there are no such names."""
     if not _is_classifier(config):
         return None
-    names = names_in(config, f"checkpoint {base}")
+    names = names_in(config.id2label, f"checkpoint {base}")
     return None if are_generic(names) else names
 
 

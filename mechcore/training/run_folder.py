@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, shown
-from mechcore.files import appearing, check_can_write, tensors_digest, write_json
+from mechcore.files import appearing, check_can_write, locked, tensors_digest, write_json
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.progress import say
 from mechcore.training.objectives import Objective
@@ -27,6 +28,7 @@ from mechcore.training.settings import TrainSettings
 SETTINGS_FILE = "training.json"
 STATE_FOLDER = "state"
 FINAL = "final"
+_LOCK = ".training.lock"
 _COMPLETE = "complete.json"
 """Written last into a state, with the sizes of its files."""
 
@@ -87,6 +89,25 @@ def weights_digest(model: nn.Module) -> str:
     return tensors_digest(model.state_dict())
 
 
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Hold a lock on the folder of a run, so that no other process trains into it meanwhile.
+
+    Raises:
+        InputError: another one does.
+    """
+    with ExitStack() as stack:
+        free = True
+        with suppress(OSError):  # where no file can be made: `begin` says so
+            free = stack.enter_context(locked(out / _LOCK))
+        if not free:
+            raise InputError(
+                f"{out}: another process is training into it; wait until it ends, or choose "
+                "another folder"
+            )
+        yield
+
+
 def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
     """Make the folder of a run, or make sure that it is the folder of this one.
 
@@ -95,7 +116,7 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
     """
     path = out / SETTINGS_FILE
     if not path.is_file():
-        if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        if out.is_file() or (out.is_dir() and {path.name for path in out.iterdir()} - {_LOCK}):
             raise InputError(
                 f"{out}: is not empty, and no training run ({SETTINGS_FILE} is missing); expected "
                 "a new folder, or that of the same run to go on"
