@@ -42,8 +42,8 @@ class Trial:
             self.expected = _at(hf_model(self.rows)[0], -1)
         except Exception as error:  # what a model makes of its precision is of any kind
             raise InputError(
-                f"model: Hugging Face's own {type(hf_model).__name__} fails on a text of "
-                f"{len(ids)} tokens in {embedding.dtype}: {reason(error)}; "
+                f"model: Hugging Face's own {type(hf_model).__name__} fails in {embedding.dtype} "
+                f"on a text of {len(ids)} tokens: {reason(error)}; "
                 f"{_remedy(config, embedding.dtype)}"
             ) from error
 
