@@ -26,6 +26,9 @@ SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclu
 SIGNIFICANT = 0.05
 """P-values from here on are called not small."""
 
+QUICK = "--quick"
+"""The option whose results are not meaningful, as origins of settings name it."""
+
 
 def role_name(role: str) -> str:
     """``in-domain`` for ``id``, and so on; a role of no name is its own."""

@@ -13,10 +13,11 @@ from mechcore.cli.execution import COMMAND_LINE, RunOptions
 from mechcore.cli.options import Given
 from mechcore.settings import origins
 from mechcore.steps.config import Resources
+from mechcore.wording import QUICK
 
 Quick: TypeAlias = Annotated[
     bool,
-    typer.Option("--quick", help="Try all steps in a minute or two; figures mean nothing."),
+    typer.Option(QUICK, help="Try all steps in a minute or two; results are not meaningful."),
 ]
 
 
@@ -39,7 +40,7 @@ def do_from_base(
     first = default_settings(base)
     start = first.quick() if quick else first
     settings = given.over(start)
-    stages = (("defaults", given.made.kind()), ("--base", first), ("--quick", start))
+    stages = (("defaults", given.made.kind()), ("--base", first), (QUICK, start))
     how.do(
         kind,
         settings,

@@ -54,7 +54,7 @@ def label_values(name: str, values: Any, n: int | None = None) -> list[Hashable]
         if not _can_be_told_apart(value):
             raise InputError(
                 f"{name}: found {value!r} in row {row}; expected something hashable that equals "
-                "itself, such as a string or a number"
+                "itself, such as a string or a number, and no missing one"
             )
     return found
 
@@ -62,7 +62,7 @@ def label_values(name: str, values: Any, n: int | None = None) -> list[Hashable]
 def _can_be_told_apart(value: Any) -> bool:
     try:
         hash(value)
-        return bool(value == value)  # NaN does not
+        return value is not None and bool(value == value)  # NaN does not
     except TypeError:  # nor does pandas' NA, which is neither true nor false
         return False
 

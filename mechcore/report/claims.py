@@ -21,7 +21,7 @@ from mechcore.report.blocks import (
 )
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
-from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, number
+from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, QUICK, SUPPORTED, number
 
 VERDICTS = "verdicts"
 Make: TypeAlias = Callable[[RunFolder, Gallery], Section]
@@ -88,6 +88,10 @@ class Claims:
 
     def findings(self, run: RunFolder) -> Iterator[Finding]:
         """The verdict on every claim; their numbers stand in the table of verdicts."""
+        if QUICK in (run.config.get("origins") or {}).values():
+            yield Finding(
+                f"Made with {QUICK}, to try all steps: these results are not meaningful.", VERDICTS
+            )
         for _, row in self._rows(run):
             verdict = row["verdict"][:1].upper() + row["verdict"][1:]
             yield Finding(f"{verdict}: {_title(row)}.", self.where.get(row["claim"], VERDICTS))

@@ -324,7 +324,7 @@ def test_labels_and_states_may_be_of_any_kind() -> None:
         np.array(labels),
         [bool(i) for i in numbers],
         [(label, 1) for label in labels],
-        [None if i else "left" for i in numbers],
+        [("right", 0) if i else "left" for i in numbers],
     ]
     for kind in kinds:
         found = decode(torch.tensor(states), kind, shuffles=2)

@@ -63,6 +63,17 @@ def test_a_section_has_its_verdicts_first_and_offers_its_tables() -> None:
 @pytest.mark.parametrize(
     ("seeds", "lines", "name"), [([0], 1, "loss"), ([0, 1], 3, "loss, mean of 2 seeds")]
 )
+def test_a_quick_study_says_so_before_its_verdicts() -> None:
+    quick = RunFolder(Path("run"), {"origins": {"epochs": "--quick"}}, {"verdicts": VERDICTS})
+    other = RunFolder(Path("run"), {"origins": {"epochs": "file"}}, {"verdicts": VERDICTS})
+    assert [each.text for each in CLAIMS.findings(quick)] == [
+        "Made with --quick, to try all steps: these results are not meaningful.",
+        "Supported: It holds.",
+        "Supported: So does it.",
+    ]
+    assert len([*CLAIMS.findings(other)]) == 2
+
+
 def test_lines_are_the_mean_over_seeds_and_several_seeds(
     seeds: list[int], lines: int, name: str
 ) -> None:

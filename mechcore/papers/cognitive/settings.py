@@ -178,12 +178,13 @@ class CognitiveSettings:
         check(self, "cognitive study")
         if list(self.sizes) != sorted({*self.sizes}) or not self.sizes or self.sizes[0] < 8:
             _refuse("sizes", list(self.sizes), "increasing whole numbers from 8")
-        for name in ("n_dev", "n_test", "n_analysis"):
+        for name, option in (("n_dev", "dev"), ("n_test", "test"), ("n_analysis", "analysis")):
             if getattr(self, name) < 8 or getattr(self, name) % 8:
-                _refuse(name, getattr(self, name), "a multiple of 8, the number of conditions")
+                expected = f"a multiple of 8 from 8, as there are 8 conditions (--{option})"
+                _refuse(name, getattr(self, name), expected)
         if not _FEWEST <= self.n_analysis <= self.n_test:
-            expected = f"from {_FEWEST} to n_test ({self.n_test}), 5 of every condition"
-            _refuse("n_analysis", self.n_analysis, expected)
+            known = f"from {_FEWEST} to n_test ({self.n_test}), 5 of every condition (--analysis)"
+            _refuse("n_analysis", self.n_analysis, known)
         if self.alpha < 1 / (1 + self.permutations):
             _refuse("alpha", self.alpha, "from 1 / (1 + permutations) to below 1")
         for arm in TRAINED:
@@ -229,7 +230,7 @@ class CognitiveSettings:
     def quick(self) -> CognitiveSettings:
         """The same study in a minute or two: one rate, short training, few trials; for trying out.
 
-        Its figures mean nothing.
+        Its results are not meaningful.
         """
         short: dict[str, Any] = {
             "steps": 40,

@@ -122,7 +122,7 @@ class ExtractiveSettings:
     )
     cuts: tuple[int, ...] | None = setting(
         None,
-        "Layers that freezing begins the late ones at; else all.",
+        "First layers of the late group that freezing tries; else all.",
         "--cuts",
         least=1,
         distinct=True,

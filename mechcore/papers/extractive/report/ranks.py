@@ -206,8 +206,8 @@ def _dots(
                 seed_dots([(title, each) for title, each in panels if len(each)], "row", names),
                 f"{name}-{which}".rstrip("-"),
                 f"{caption}; {basis(rows)}",
-                f"Dot plots of the mean rank of {which or main} of every seed; the numbers are in "
-                "the table below.",
+                f"Dot plots of the mean rank of {'other data' if which else main} of every seed; "
+                "the numbers are in the table below.",
                 fold="The same for all other data" if which else "",
             )
 
