@@ -30,7 +30,7 @@ from mechcore.cli.shared import (
     show_sizes,
     show_subnetworks,
 )
-from mechcore.errors import InputError
+from mechcore.errors import InputError, warn
 from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.steps.config import EMBEDDED, StudyConfig
 
@@ -280,10 +280,13 @@ def export(
     """A subnetwork as an ordinary Hugging Face checkpoint, means folded into its weights."""
     from mechcore.components import Mask
     from mechcore.models.export import export_checkpoint
+    from mechcore.pruning.subnetwork import means_found_with
 
     if mask is None:
         raise InputError("--mask is missing; name the mask file to export")
     must_not_exist(out)
+    if mask.is_dir():
+        raise InputError(f"--mask {mask}: is a folder; name one of the mask files in it")
     values = Mask.load(mask, any_model=any_model)
     model = given.settings.model
     source, averages = model.source, None
@@ -294,6 +297,13 @@ def export(
         if fill == "mean":
             with progress.shown():
                 averages = means_of(inputs, means)
+            found_with = means_found_with(mask)
+            if found_with not in ("", averages.data):
+                warn(
+                    f"mask {mask}: was found with means over other data than those that are folded "
+                    "in, so the checkpoint is not the subnetwork that was evaluated: give the "
+                    "means of the run (--means), or its --train, --max-train and --data-seed"
+                )
     export_checkpoint(
         source,
         out,

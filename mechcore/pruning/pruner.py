@@ -8,7 +8,7 @@ to the rounding of batched products (arXiv 2403.03942, section 3).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def prune(
                     }
                     store.save(states, {"failed": failed})
             advance()
-    return _results(trainings, failed, ModelIdentity.of(model))
+    return _results(trainings, failed, ModelIdentity.of(model), means)
 
 
 def _moved(
@@ -164,13 +164,17 @@ def _take_step(
 
 
 def _results(
-    trainings: Sequence[MaskTraining], failed: dict[str, str], identity: ModelIdentity
+    trainings: Sequence[MaskTraining],
+    failed: dict[str, str],
+    identity: ModelIdentity,
+    means: MeanActivations,
 ) -> list[Subnetwork]:
     finished, missing = [], dict(failed)
     for each in trainings:
         if each.name not in failed:
             try:
-                finished.append(each.subnetwork().with_identity(identity))
+                found = each.subnetwork().with_identity(identity)
+                finished.append(replace(found, means=means.data))
             except OffTrackError as error:
                 missing[each.name] = str(error)
     if missing:

@@ -86,6 +86,6 @@ def attribute(
     scores = ranking.scores(model, data, means, **({"seed": seed} if ranking.seed else {}))
     masks = [discretise(scores, target, shape).with_identity(identity) for target in targets]
     return [
-        Subnetwork(mask, target, seed, scores, method)
+        Subnetwork(mask, target, seed, scores, method, means=means.data)
         for mask, target in zip(masks, targets, strict=True)
     ]

@@ -43,6 +43,8 @@ class Subnetwork(Shown):
         method: how it was found.
         history: one row per training step with the columns `HISTORY`; empty where nothing is
             trained.
+        means: digest of the data over which the means were taken that it was found with, ``data``
+            of `mechcore.MeanActivations`; empty where it was found without any.
     """
 
     mask: Mask
@@ -53,6 +55,7 @@ class Subnetwork(Shown):
     history: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame(columns=list(HISTORY), dtype="float32")
     )
+    means: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "target", float(self.target))  # numbers of NumPy are welcome
@@ -92,6 +95,7 @@ class Subnetwork(Shown):
             "target": repr(self.target),
             "seed": repr(self.seed),
             "method": self.method,
+            "means": self.means,
             **self.mask.facts,
         }
         history = torch.tensor(self.history[list(HISTORY)].to_numpy(dtype="float32"))
@@ -127,6 +131,7 @@ class Subnetwork(Shown):
                     scores,
                     method,
                     pd.DataFrame(file.get_tensor("history").numpy(), columns=list(HISTORY)),
+                    facts.get("means", ""),
                 )
         except (KeyError, ValueError, SafetensorError) as error:
             raise InputError(
@@ -171,3 +176,9 @@ def target_name(target: float) -> str:
     """What a target sparsity is called in names, such as ``s0.50``; of no two the same."""
     short = f"{target:.2f}"
     return f"s{short if float(short) == target else repr(target)}"
+
+
+def means_found_with(path: str | Path) -> str:
+    """`Subnetwork.means` of a mask file; empty where it does not say."""
+    with safe_open(path, framework="pt") as file:
+        return str((file.metadata() or {}).get("means", ""))

@@ -563,6 +563,23 @@ def test_export(files: Path) -> None:
         torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)
 
 
+def test_export_warns_of_means_that_the_mask_was_not_found_with(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = f"--model {tiny_encoder_dir()}"
+    pruning = "--prune-method attribution --sparsities 0.5 --seeds 0"
+    assert call(f"prune {model} --train {files}/train.csv {pruning} --out masks") == 0
+    (mask,) = Path("masks/masks").iterdir()
+    capsys.readouterr()
+    for train, out in (("train", "same"), ("id", "other")):
+        command = f"export {model} --mask {mask} --train {files}/{train}.csv"
+        assert call(f"{command} --out {out}") == 0
+        said = capsys.readouterr().err
+        assert ("found with means over other data" in said) == (train == "id")
+    assert call(f"export {model} --mask masks/masks --train {files}/id.csv --out none") == 2
+    assert "masks/masks: is a folder; name one of the mask files in it" in capsys.readouterr().err
+
+
 def test_heads(files: Path) -> None:
     command = f"heads --model {tiny_encoder_dir()} --data {files}/id.csv --max-examples 10"
     assert call(f"{command} --out heads.csv") == 0

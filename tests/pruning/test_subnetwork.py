@@ -98,6 +98,7 @@ def test_a_pruned_subnetwork_comes_back_with_its_history(
     assert len(back.history) == QUICK.steps
     assert_frame_equal(back.history, each.history)
     assert torch.equal(back.log_alpha, each.log_alpha)
+    assert back.means == each.means == loud_means.data
 
 
 def test_other_files_are_refused(
