@@ -142,9 +142,9 @@ def check_out(out: Path, state: Path, resume: bool) -> None:
     if not resume:
         must_not_exist(out)
     elif not state.is_file():
-        raise InputError(
-            f"{out}: nothing to resume, there is no {state.name} in it: leave --resume out"
-        )
+        done = (out / "tables").is_dir()
+        remedy = "it is finished, see its tables" if done else "leave --resume out"
+        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it: {remedy}")
 
 
 # -- output ---------------------------------------------------------------------------------------

@@ -154,7 +154,8 @@ def _choose_columns(
         if role in mapped and mapped[role] not in found:
             raise InputError(
                 f"{path}: no column {mapped[role]!r} for {role}; found {first_names(found)}: "
-                f"name one of them with --columns {role}=NAME (columns= in Python)"
+                f"name one of them with --columns {role}=NAME (columns= in Python); files whose "
+                "columns have different names make a task (--task)"
             )
         taken = {*mapped.values(), *chosen.values()}
         free = [name for name in names if name in found and name not in taken]

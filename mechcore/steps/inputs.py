@@ -65,6 +65,7 @@ class Inputs:
     def add(self, role: str, examples: Examples, available: int, *, words: bool = False) -> None:
         """Take in the examples of a role, drawn from so many, and check their labels."""
         self._check_segments(role, examples)
+        self._check_shared(role, examples)
         self.data[role] = self.encode(examples, words=words)
         self.available[role] = available
         if role != "train":
@@ -80,6 +81,18 @@ class Inputs:
                     f"{role} data {examples.name}: read as {here}, those of {other} as {there}, "
                     "which a classifier may answer quite differently; if a column of second texts "
                     "was overlooked, name it with --columns text_b=NAME"
+                )
+
+    def _check_shared(self, role: str, examples: Examples) -> None:
+        """Warn where much of the test data of one role is that of the other."""
+        other = {"id": "ood", "ood": "id"}.get(role, "")
+        if other in self.data:
+            both = [examples.frame, self.data[other].examples.frame]
+            texts, known = ({*zip(f["text_a"], f["text_b"], strict=True)} for f in both)
+            if 2 * len(texts & known) >= min(len(texts), len(known)):
+                warn(
+                    f"{role} data {examples.name}: {len(texts & known)} of {len(texts)} different "
+                    f"texts are in the {other} data, too; if that is not meant, name another file"
                 )
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:

@@ -144,6 +144,18 @@ def test_chats_need_a_prompt(instruct: Path) -> None:
         open_model(ModelConfig(str(instruct), chat_template=True))
 
 
+def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:
+    pairs = [("a b", "c"), ("b", "c d"), ("d", "e"), ("e", "a")]
+    loaded = inputs(cases, "bert")
+    loaded.add("id", examples(pairs), 4)
+    with pytest.warns(MechcoreWarning, match="2 of 3 different texts are in the id data, too"):
+        loaded.add("ood", examples([*pairs[:2], ("a", "e")]), 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MechcoreWarning)
+        loaded.add("ood", examples([pairs[0], ("a", "e"), ("b", "e")]), 3)
+        loaded.add("train", examples(pairs), 4)
+
+
 def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
     pair = {"text_a": ["the cat"], "text_b": ["a dog"], "label": ["entailment"], "subset": ["all"]}
     pairs = Examples("pairs", pd.DataFrame(pair))
