@@ -81,7 +81,7 @@ def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
             ]
         )
     head = ["arm", "seed", "trials", "accuracy", "centre, mean ablation", "zero ablation"]
-    head += ["heads above 0 alone", "% in layer 0", "strongest"]
+    head += ["heads surely above 0 alone", "% in layer 0", "strongest"]
     return markdown(head, rows)
 
 
