@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -168,7 +169,7 @@ def decode(
             groups are too few for the folds.
         MechcoreError: a fit did not converge.
     """
-    _check_options(classifier, folds, c, shuffles, resolution)
+    _check_options(classifier, folds, c, shuffles, seed, resolution)
     values, _ = matrix_of(states)
     classes, codes = coded("labels", labels, len(values))
     grouping = None if groups is None else coded("groups", groups, len(values))[1]
@@ -250,13 +251,25 @@ def decode_table(
 # -- folds, shuffles ------------------------------------------------------------------------------
 
 
-def _check_options(classifier: str, folds: int, c: float, shuffles: int, resolution: float) -> None:
+def _check_options(
+    classifier: str, folds: int, c: float, shuffles: int, seed: int, resolution: float
+) -> None:
+    def is_whole(value: Any, least: int) -> bool:
+        return isinstance(value, Integral) and int(value) >= least
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, Real)
+
     for good, found in (
         (classifier in ("logistic", "svm"), f"classifier {classifier!r}; expected logistic or svm"),
-        (folds >= 2, f"folds is {folds}; expected at least 2"),
-        (0 < c < np.inf, f"c is {c}; expected a number over 0"),
-        (shuffles >= 0, f"shuffles is {shuffles}; expected 0 or more"),
-        (0 <= resolution < 1, f"resolution is {resolution}; expected 0 or more, under 1"),
+        (is_whole(folds, 2), f"folds is {folds}; expected at least 2, a whole number"),
+        (is_number(c) and 0 < c < np.inf, f"c is {c}; expected a number over 0"),
+        (is_whole(shuffles, 0), f"shuffles is {shuffles}; expected 0 or more, a whole number"),
+        (is_whole(seed, 0), f"seed is {seed}; expected 0 or more, a whole number"),
+        (
+            is_number(resolution) and 0 <= resolution < 1,
+            f"resolution is {resolution}; expected 0 or more, under 1",
+        ),
     ):
         if not good:
             raise InputError(f"decode: {found}")
