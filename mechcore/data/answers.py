@@ -110,16 +110,20 @@ def check_continues(
         ids: tokens of the prompts.
         tokenizer: of all of them.
 
-    Of an answer of one token it warns: that token is scored whatever the text would be.
+    Of an answer of one token it warns: that token is scored whatever the text would be. No token
+    goes beyond a word with the space before it, so that one prompt is tried of all that end alike.
 
     Raises:
         InputError: the tokenizer joins a prompt and an answer of several tokens otherwise.
     """
+    endings: dict[str, int] = {}
+    for row, prompt in enumerate(prompts):
+        endings.setdefault(_ending(prompt), row)
     for label, answer in tokens.items():
-        together = [prompt + answers[label] for prompt in prompts]
+        together = [prompts[row] + answers[label] for row in endings.values()]
         found = tokenizer(together, add_special_tokens=False, verbose=False)["input_ids"]
-        for text, whole, prompt in zip(together, found, ids, strict=True):
-            if whole == [*prompt, *answer]:
+        for text, whole, row in zip(together, found, endings.values(), strict=True):
+            if whole == [*ids[row], *answer]:
                 continue
             end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])
             pieces = tokenizer.convert_ids_to_tokens(list(answer))
@@ -132,3 +136,9 @@ def check_continues(
                 raise InputError(told)
             warn(f"{told}, or what is scored is another word than the text would have")
             break
+
+
+def _ending(text: str) -> str:
+    """The last word, the space before it and what follows it."""
+    words = text.split()
+    return text[max(text.rstrip().rfind(words[-1]) - 1, 0) :] if words else text

@@ -1,4 +1,4 @@
-"""Chats that prompts are turns of."""
+"""Chats that prompts are turns of, and answers that prompts go on with."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import transformers as hf
 
-from mechcore.data.answers import chat_prompt
+from mechcore.data.answers import chat_prompt, check_continues
 from mechcore.data.encoding import encode
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 
 
 def examples(first: str, second: str) -> Examples:
@@ -74,3 +74,45 @@ def test_a_template_that_loses_a_text_is_refused() -> None:
     prompt = chat_prompt(chatting("<user>{{ messages[0].content[:4] }}"), "{a} so {b}")
     with pytest.raises(InputError, match=r"expected the places \{a\} and \{b\}, each once"):
         encode(examples("the cat", "a dog"), helpers.word_tokenizer(), max_length=9, prompt=prompt)
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+
+class Letters:
+    """A tokenizer of letters that joins a "t" and an "h" after it; it counts what it reads."""
+
+    def __init__(self) -> None:
+        self.n_read = 0
+
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[str]]]:
+        self.n_read += len(texts)
+        return {"input_ids": [[*text.replace("th", "\u00fe")] for text in texts]}
+
+    def convert_ids_to_tokens(self, ids: list[str]) -> list[str]:
+        return ids
+
+
+def continues(prompts: list[str], answers: dict[str, str]) -> Letters:
+    tokenizer: Any = Letters()
+    ids = tokenizer(prompts)["input_ids"]
+    tokens = {label: tuple(word) for label, word in answers.items()}
+    tokenizer.n_read = 0
+    check_continues(answers, tokens, prompts, ids, tokenizer)
+    return tokenizer
+
+
+def test_prompts_that_end_alike_are_tried_once() -> None:
+    prompts = [f"{i} of many is" for i in range(500)] + ["a  is", "is", "is ", "which are", ""]
+    assert continues(prompts, {"a": "he", "b": "ha"}).n_read == 2 * 5  # " is" comes 501 times
+
+
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_a_prompt_that_is_joined_is_found_wherever_it_is(n_before: int) -> None:
+    prompts = ["it is"] * n_before + ["not a", "a cat", "the cat"]
+    with pytest.raises(
+        InputError, match=r"'he' of label 'a': is \['h', 'e'\] alone, but 'a cathe'"
+    ):
+        continues(prompts, {"a": "he"})
+    with pytest.warns(MechcoreWarning, match="but 'a cath' ends in"):
+        continues(prompts, {"a": "h"})
