@@ -44,7 +44,8 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
     if not math.isfinite(value):
         return NOT_AVAILABLE
     exact = isinstance(value, Integral) and digits == 0
-    text = str(value) if exact else f"{value:.{digits}f}"
+    # 97.65 and what is that but for rounding, such as 97.64999999999999, are one number.
+    text = str(value) if exact else f"{round(value, digits + 9):.{digits}f}"
     if float(text) == 0:
         return text.lstrip("-")
     if value < 0:

@@ -12,13 +12,15 @@ from typing import Any
 import pandas as pd
 
 from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
-from mechcore.evaluation.p_values import among_controls
+from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.tables import PLACE, Column, N, Schema
 
 CONTROL_COLUMNS = (
     Column("control_drop", "number", "mean of the drop over random sets of heads"),
-    Column("control_low", "number", "2.5 % of these are below"),
-    Column("control_high", "number", "2.5 % of these are above"),
+    Column("control_low", "number", f"2.5 % of these are below; of fewer than {FEW_CONTROLS} none"),
+    Column(
+        "control_high", "number", f"2.5 % of these are above; of fewer than {FEW_CONTROLS} none"
+    ),
     Column("n_controls", "whole", "these sets, of as many other heads of the same layers"),
     Column("p_control", "number", "of so large a drop, up or down, among them", shown="small"),
 )

@@ -217,18 +217,28 @@ def verdict(roles: pd.DataFrame) -> str:
             verb = "is" if len(inside) == 1 else "are"
             parts.append(f"{len(inside)} {verb} {IN_ONLY} ({listed(named)})")
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
-        drop, high = (
-            100 * max(0.0, *(idle[f"information_{end}_{place}"].max() for place in PLACES))
-            for end in ("drop", "drop_high")
-        )
-        cost = f"costs up to {drop:.1f} points in domain or out of domain, intervals to {high:.1f}"
-        gone = f"{len(idle)} can go, one at a time ({cost})"
+        gone = f"{len(idle)} can go, one at a time ({_largest_cost(idle)})"
         parts.append(gone if len(idle) else "none is shown to be idle")
     reasons = [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
     if not known:
         return f"Of {len(roles)} components ablated alone no role is known: {'; '.join(reasons)}."
     parts += reasons
     return f"Of {len(roles)} components ablated alone, {'; '.join(parts)}."
+
+
+def _largest_cost(idle: pd.DataFrame) -> str:
+    """The most that any of some components costs, in domain or out of domain."""
+    (drop, high), (moved, moved_high) = (
+        [
+            100 * max(0.0, *(idle[f"{figure}_{end}_{place}"].max() for place in PLACES))
+            for end in ("drop", "drop_high")
+        ]
+        for figure in ("information", "threshold")
+    )
+    return (
+        f"costs up to {drop:.1f} points of information in domain or out of domain, intervals to "
+        f"{high:.1f}, and by a moved threshold up to {moved:.1f}, to {moved_high:.1f}"
+    )
 
 
 def _group(

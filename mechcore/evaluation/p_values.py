@@ -22,6 +22,9 @@ N_RESAMPLES = 2000
 ROUNDING = 1e-9
 """What equal effects, summed in another order, differ by at most."""
 
+FEW_CONTROLS = 40
+"""Controls under which a twentieth of them is less than one on either side."""
+
 RESOLUTION = 1e-4
 """Root mean square of differences, in nats or shares, under which they are those of rounding."""
 
@@ -113,13 +116,14 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
 
     Returns:
         ``control_drop``, their mean, ``control_low`` and ``control_high``, which 95 % of them are
-        between, ``n_controls``, and ``p_control``, the share of them and the effect itself that is
-        at least as large in size; missing where there is none.
+        between, or all of fewer than `FEW_CONTROLS`, ``n_controls``, and ``p_control``, the share
+        of them and the effect itself that is at least as large in size; missing where there is
+        none.
     """
     n = len(controls)
     if not n:
         return {"n_controls": 0}
-    low, high = np.quantile(controls, [0.025, 0.975])
+    low, high = np.quantile(controls, [0.025, 0.975] if n >= FEW_CONTROLS else [0.0, 1.0])
     p = p_among(abs(value), np.abs(controls))
     mean = float(np.mean(controls))
     return {"control_drop": mean, "control_low": low, "control_high": high} | {

@@ -33,7 +33,7 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, ratio_intervals
-from mechcore.evaluation.p_values import among_controls
+from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import dtype_of
@@ -328,15 +328,16 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
 
     Returns:
         Their names, by the size of blind_drop over all examples, out of domain where there are
-        such rows, in information where that is known and else in margin.
+        such rows, in information where that is known and else in margin; those that lose and gain
+        nothing are left out.
     """
     rows = dependence[dependence["subset"] == ALL]
     for column, wanted in (("role", "ood"), ("metric", "information")):
         there = (rows[column] == wanted).any()
         if there or column == "metric":
             rows = rows[rows[column] == (wanted if there else "margin")]
-    order = rows["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
-    return rows.loc[order, "receiver"].tolist()[:n]
+    sizes = rows["blind_drop"].abs().sort_values(ascending=False, kind="stable")
+    return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
 
 
 def _estimate(name: str, found: Interval) -> dict[str, float]:

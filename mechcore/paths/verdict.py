@@ -27,7 +27,7 @@ from mechcore.evaluation.p_values import p_among
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
 from mechcore.tables import Column, Schema, estimate
-from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, number
+from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, count, number
 
 ALPHA = 0.05
 
@@ -114,18 +114,19 @@ def core_dependence_verdict(
     ]
     p = p_among(total, controls)
     mean = float(np.mean(controls)) if controls else math.nan
-    n, noun = len(names), "component" if len(names) == 1 else "components"
+    n, are = len(names), "is" if len(names) == 1 else "are"
     change, most, fewest, beside = (
         number(-100 * each, 1, signed=True) for each in (total, high, low, mean)
     )
     text = (
-        f"blind to the core, each alone, the {n} {noun} needed out of domain and not shown to be "
-        f"needed in domain {'changes' if n == 1 else 'change'} information out of domain by "
+        f"blind to the core, each alone, the {count(n, 'component')} behind it that {are} needed "
+        "out of domain and not shown to be needed in domain "
+        f"{'changes' if n == 1 else 'change'} information out of domain by "
         f"{change} points on average ({most} to {fewest}); "
     )
     text += (
         f"blind to as many random heads of the same layers by {beside} "
-        f"({len(controls)} sets, p = {p:.2g})"
+        f"({count(len(controls), 'set')}, p = {p:.2g})"
         if controls
         else "nothing stands beside it, as no random heads were tried"
     )

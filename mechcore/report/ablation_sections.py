@@ -9,6 +9,7 @@ import pandas as pd
 from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS
+from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report import ablation_figures, figures, interaction_figures
 from mechcore.report.blocks import (
     AS_FIGURE,
@@ -78,7 +79,8 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
     how = "To the left of zero the model is worse without them. "
     lines = "Lines are 95 % intervals over examples." + left_out
     if (ablation["kind"] == SINGLE).any():
-        yield Paragraph("Heads are ablated in the full model, alone and together.")
+        together = " and together" if n_sets > 1 else ""
+        yield Paragraph(f"Heads are ablated in the full model, alone{together}.")
     else:
         yield Paragraph(
             "The core is empty, so no core head was ablated; the other heads show what is usual.",
@@ -113,8 +115,8 @@ def _control_table(controls: pd.DataFrame) -> Table:
     beside = zip(*ends, rows["metric"], strict=True)
     caption = (
         "Core heads, alone and together, beside other heads: as many of each layer, outside the "
-        "core; in brackets what 95 % of these are between, and p of so large a change among them "
-        "(points for accuracy, nats for the margin; n examples)"
+        f"core; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
+        "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
     )
     shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
     shown += [("change", [effect(*each, unit=False) for each in own])]
@@ -215,15 +217,19 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
     values = [with_interval(*row) for row in parts]
     limits = interaction_figures.saturated(overall)
     rows["verdict"] = [
-        _verdict(low, high) + "; change saturates" * saturates
-        for low, high, saturates in zip(rows["low"], rows["high"], limits, strict=True)
+        _verdict(low, high, p) + "; change saturates" * saturates
+        for low, high, p, saturates in zip(
+            rows["low"], rows["high"], rows["p"], limits, strict=True
+        )
     ]
     shown: list[Shown] = [SET.called("set"), PLACED, "metric", *sides.items()]
     shown += [("interaction", values), Column("verdict", "text", header="interval says")]
     return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
 
 
-def _verdict(low: float, high: float) -> str:
+def _verdict(low: float, high: float, p: float) -> str:
+    if p == 1:  # where the interval leaves out zero, it is that of rounding
+        return "includes zero" if low <= 0 <= high else "no more than rounding"
     if low > 0:
         return "superadditive"
     if high < 0:

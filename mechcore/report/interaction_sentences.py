@@ -32,7 +32,8 @@ def interaction_sentences(run: RunFolder) -> Iterator[str]:
 
 
 def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core: list[str]) -> str:
-    above, below = part[part["low"] > 0], part[part["high"] < 0]
+    shown = part[part["p"] < 1]  # others are no more than rounding
+    above, below = shown[shown["low"] > 0], shown[shown["high"] < 0]
     unknown = bool(part["low"].isna().all())
     choices = above if len(above) else part
     top = choices.iloc[int(choices["interaction"].abs().argmax())]

@@ -208,10 +208,12 @@ def _kinds(outside: pd.DataFrame, names: Sequence[str]) -> Iterator[Paragraph]:
         (True, False): "information alone for",
         (False, True): "the threshold alone for",
         (True, True): "information and the threshold for",
-        (False, False): "neither for",
     }
     parts = [f"{what} {listed(found[key])}" for key, what in words.items() if key in found]
-    text = f"Out of domain, being blind to the core surely changes {'; '.join(parts)}."
+    texts = [f"being blind to the core changes {'; '.join(parts)}"] if parts else []
+    if (False, False) in found:
+        texts.append(f"for {listed(found[False, False])} a change of neither is shown")
+    text = f"Out of domain, by intervals, {'; '.join(texts)}."
     yield Paragraph(f"{text} What is not shown may be there all the same.")
 
 

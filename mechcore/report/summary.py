@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
+from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
@@ -235,6 +236,9 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
     if len(singles) == 0:
         return
     several = singles["set"].nunique() > 1
+    if singles["accuracy_drop"].isna().all():
+        yield "What ablating a single core head does to out-of-domain accuracy is not known."
+        return
     yield from _worst(worst_single(run), overall, run.table("ablation_controls"), several=several)
     gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
     if len(gains):
@@ -254,13 +258,15 @@ def _worst(
     several: bool,
 ) -> Iterator[str]:
     if worst is None:
-        yield "Ablating a single core head lowers out-of-domain accuracy for none of them."
+        heads = "any core head" if several else "the core head"
+        yield f"Ablating {heads} alone does not lower out-of-domain accuracy."
         return
     name, data = worst["set"], worst["data"]
     low, high = worst["accuracy_drop_low"], worst["accuracy_drop_high"]
+    which, most = ("Of the core heads, ablating", " most") if several else ("Ablating", "")
     text = (
-        f"Of the core heads, ablating {name} alone lowers out-of-domain accuracy most: "
-        f"{_change(worst)} on {data}, to {percent(worst['accuracy'])}"
+        f"{which} {name} alone lowers out-of-domain accuracy{most}: {_change(worst)} on {data}, to "
+        f"{percent(worst['accuracy'])}"
     )
     text += _in_domain(overall, name)
     beside = _beside(controls, "accuracy", name)
@@ -302,10 +308,11 @@ def _whole_core(run: RunFolder) -> Iterator[str]:
     mean, low, high = (-row[f"control_{end}"] for end in ("drop", "high", "low"))
     ends = (effect(end, "margin", unit=False) for end in (low, high))
     sets = count(row["n_controls"], "set")
+    most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
     yield (
         f"{text}, and without as many other heads of each layer by {effect(mean, 'margin')} on "
-        f"average (95 % of {sets} between {' and '.join(ends)}, {p_value(row['p_control'])} of so "
-        f"large a change among these; n = {whole(row['n'])})."
+        f"average ({most} of {sets} between {' and '.join(ends)}, {p_value(row['p_control'])} of "
+        f"so large a change among these; n = {whole(row['n'])})."
     )
 
 

@@ -91,7 +91,7 @@ _TERMS: Sequence[tuple[str, str]] = (
     (
         "Heuristic core and core",
         "The heads that every subnetwork keeps, at every seed and sparsity. The size expected by "
-        "chance is that of subnetworks that keep as many heads, each picked at random.",
+        "chance is that of subnetworks that keep as many heads of each layer, picked at random.",
     ),
     (
         "Spearman's rho and rho",
@@ -126,9 +126,8 @@ _TERMS: Sequence[tuple[str, str]] = (
     ),
     (
         "Effective size",
-        "The share of components that the sparsest subnetwork keeps whose accuracy is not below "
-        "the full model's by more than a set tolerance, the faithful one; 100 % where there is "
-        "none.",
+        "The share of components that the sparsest subnetwork keeps whose accuracy is below the "
+        "full model's by less than a set tolerance, the faithful one; 100 % where there is none.",
     ),
 )
 _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."

@@ -174,7 +174,7 @@ def test_the_figures_of_a_verdict() -> None:
         readers([0.1, 0.2], [[0.0, 0.0]] * 39), roles(a=OUT, b=OUT_ONLY)
     )
     why = found.explanation
-    assert "the 2 components needed out of domain and not shown to be needed in domain" in why
+    assert "the 2 components behind it that are needed out of domain and not shown to be" in why
     assert "change information out of domain by \u221215." in why
     assert "heads of the same layers by 0.0 (39 sets, p = 0.025)" in why
     [row] = found.table().to_dict("records")

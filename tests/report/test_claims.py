@@ -60,9 +60,6 @@ def test_a_section_has_its_verdicts_first_and_offers_its_tables() -> None:
     assert list(found.files) == ["drops.csv", "means.csv"]
 
 
-@pytest.mark.parametrize(
-    ("seeds", "lines", "name"), [([0], 1, "loss"), ([0, 1], 3, "loss, mean of 2 seeds")]
-)
 def test_a_quick_study_says_so_before_its_verdicts() -> None:
     quick = RunFolder(Path("run"), {"origins": {"epochs": "--quick"}}, {"verdicts": VERDICTS})
     other = RunFolder(Path("run"), {"origins": {"epochs": "file"}}, {"verdicts": VERDICTS})
@@ -74,6 +71,9 @@ def test_a_quick_study_says_so_before_its_verdicts() -> None:
     assert len([*CLAIMS.findings(other)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("seeds", "lines", "name"), [([0], 1, "loss"), ([0, 1], 3, "loss, mean of 2 seeds")]
+)
 def test_lines_are_the_mean_over_seeds_and_several_seeds(
     seeds: list[int], lines: int, name: str
 ) -> None:

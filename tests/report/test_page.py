@@ -153,7 +153,7 @@ def test_the_core_is_beside_other_heads_of_its_layers(rich: Page, rich_run: Path
     assert (
         f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
         f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats on "
-        f"average (95 % of 20 sets between {-whole.control_high:+.2f} and "
+        f"average (all of 20 sets between {-whole.control_high:+.2f} and "
         f"{-whole.control_low:+.2f}, p = 0.048 of so large a change among these; n = 300)."
     ) in rich.text.replace("\u2212", "-")
 
