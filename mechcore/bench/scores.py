@@ -18,6 +18,7 @@ from mechcore.components import Component, ComponentLike, Mask, ModelShape, pars
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
+from mechcore.wording import count
 
 Ranking: TypeAlias = Tensor | np.ndarray | pd.Series
 """Scores of components, largest first: [layer, component] as in a mask, or by component's name."""
@@ -174,9 +175,10 @@ def _finite(what: str, keys: Sequence[Any], values: np.ndarray) -> dict[Any, flo
 
 def _check_scored(scores: Collection[Any], true: Iterable[Any], what: str) -> None:
     if missing := sorted(str(each) for each in true if each not in scores):
+        others = f", nor have {count(n, 'other')}" if (n := len(missing) - 1) else ""
         raise InputError(
-            f"scores: the true {what} {missing[0]} has none, nor have {len(missing) - 1} others; "
-            f"expected a score of every true {what}: pass 0 where nothing is predicted"
+            f"scores: the true {what} {missing[0]} has none{others}; expected a score of every "
+            f"true {what}: pass 0 where nothing is predicted"
         )
 
 

@@ -80,6 +80,11 @@ def open(
             "by which results are kept; functions such as mechcore.sweep take a model that is "
             "loaded"
         )
+    if not isinstance(settings, (StudyConfig, type(None))):
+        raise InputError(
+            f"open: settings are a {type(settings).__name__}; expected a StudyConfig of mechcore, "
+            "as in StudyConfig(seeds=(42, 43))"
+        )
     config = settings or StudyConfig()
     if config.variants or config.training is not None:
         raise InputError(
@@ -101,6 +106,11 @@ def open(
         model = replace(model, prompt=prompt, answers=answers)
     _check_mapping("columns", columns, "meaning: column", '{"text_a": "premise"}')
     _check_mapping("label_map", label_map, "label: name of a class", '{0: "entailment"}')
+    if own is not None and missing == list(ROLES) and (columns or label_map):
+        raise InputError(
+            "open: columns and label_map are for data of your own, and an embedded model without "
+            "any brings its own; name data (train, id, ood), or leave them out"
+        )
     kept = Store(store)
     data = replace(
         config.data,

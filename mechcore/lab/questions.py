@@ -10,7 +10,7 @@ it is named after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -151,7 +151,7 @@ class Lab(Shown):
         Raises:
             InputError: there is no set, or a component is out of range.
         """
-        if not components:
+        if not all(len(each) if isinstance(each, Sized) else 1 for each in components or ((),)):
             raise InputError("ablate: no set; expected at least one, as in lab.ablate('L3.H5')")
         found = self._ablated(components).values()
         return pd.concat([_costs(each, **self.statistics) for each in found], ignore_index=True)
@@ -165,7 +165,8 @@ class Lab(Shown):
         Returns:
             The columns of `mechcore.interactions`, out of domain first.
         """
-        joint = ComponentSet.of(components)
+        named = [part for c in components for part in (c.split("+") if isinstance(c, str) else [c])]
+        joint = ComponentSet.of(named)
         if len(joint) < 2:
             raise InputError(f"interaction: found {joint}; expected two components or more")
         found = self._ablated([*(ComponentSet((each,)) for each in joint.components), joint])
@@ -212,12 +213,22 @@ class Lab(Shown):
         return pd.read_parquet(folder / HEADS_FILE)
 
     def show_attention(
-        self, text: str | tuple[str, str], heads: Sequence[ComponentLike]
+        self, text: str | tuple[str, str], heads: str | Sequence[ComponentLike]
     ) -> AttentionView:
-        """The attention of heads on a text as it stands, or on a pair as the model reads it."""
+        """The attention of heads on a text as it stands, or on a pair as the model reads it.
+
+        Raises:
+            InputError: it is neither a text nor a pair of them, or a head is out of range.
+        """
         found = self._opened
+        if not isinstance(text, str) and not (isinstance(text, (tuple, list)) and len(text) == 2):
+            raise InputError(
+                f"show_attention: found {text!r}; expected a text, or a pair of them such as "
+                '("The cat sat.", "A cat sat.")'
+            )
         examples = given_examples([text], "id", labelled=False)
         assert examples is not None
+        heads = heads.split("+") if isinstance(heads, str) else heads
         prompt = None if isinstance(text, str) else found.config.prompt
         encoded = encode_for(found.model, found.tokenizer, examples, prompt=prompt, words=True)
         return attention_view(attention_examples(found.model, encoded, found.tokenizer, heads))

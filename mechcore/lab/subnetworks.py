@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pandas as pd
 
 from mechcore.errors import InputError
@@ -19,6 +20,7 @@ from mechcore.steps.tables import SUBNETWORKS
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.subnetworks.core import HeuristicCore, heuristic_core
 from mechcore.subnetworks.smallest import SMALLEST, explain_smallest
+from mechcore.wording import count
 
 if TYPE_CHECKING:
     from mechcore.lab.questions import Lab
@@ -33,7 +35,7 @@ class Pruned(Shown):
     subnetworks: list[Subnetwork]
 
     def _summary(self) -> str:
-        return f"{len(self)} subnetworks: {', '.join(each.name for each in self)}"
+        return f"{count(len(self), 'subnetwork')}: {', '.join(each.name for each in self)}"
 
     def __len__(self) -> int:
         return len(self.subnetworks)
@@ -100,8 +102,8 @@ class Smallest(Shown):
         kept = f"{len(mask.kept)}/{len(mask.shape.components)} kept"
         losses = {row["measure"]: "loss", "accuracy": "accuracy_loss"}
         lost = (
-            f"{measure} lost: {row[f'id_{name}']:.1%} in domain, "
-            f"{row[f'ood_{name}']:.1%} out of domain"
+            f"{measure} lost: {_points(row, f'id_{name}')} in domain, "
+            f"{_points(row, f'ood_{name}')} out of domain"
             for measure, name in losses.items()
         )
         return f"{self.subnetwork.name}, {kept}, {'; '.join(lost)}"
@@ -119,3 +121,9 @@ class Smallest(Shown):
             allow_pickle=model.allow_pickle,
         )
         return Path(out)
+
+
+def _points(row: pd.Series, name: str) -> str:
+    high = 100 * row[f"{name}_high"] if f"{name}_high" in row else float("nan")
+    upper = f" (up to {high:.1f})" if np.isfinite(high) else ""
+    return f"{100 * row[name]:.1f} points{upper}"

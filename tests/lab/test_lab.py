@@ -113,6 +113,8 @@ def test_removable_heads_and_export(lab: Lab, tmp_path: Path, means: MeanActivat
     expected = evaluate(model, lab.data["id"], mask=mask, means=means).logits[:3]
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
     (row,) = smallest.losses.to_dict("records")
+    lost, high = (100 * row[f"id_loss{end}"] for end in ("", "_high"))
+    assert f"accuracy lost: {lost:.1f} points (up to {high:.1f}) in domain, " in repr(smallest)
     for role in ("id", "ood"):
         full = evaluate(model, FRAMES[role], in_domain=False).accuracy
         pruned = evaluate(model, FRAMES[role], mask=mask, means=means).accuracy
@@ -336,13 +338,37 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
         lab.prune(0.3, seeds=-1)
 
 
+def test_sets_may_be_written_as_elsewhere(lab: Lab) -> None:
+    pd.testing.assert_frame_equal(
+        lab.interaction("L0.H1+L1.H0"), lab.interaction("L0.H1", "L1.H0")
+    )
+    shown = lab.show_attention("the cats", "L0.H1+L1.H0")
+    assert [each.component for each in shown.examples] == ["L0.H1", "L1.H0"]
+
+
+def test_settings_are_those_of_a_study(place: Path) -> None:
+    with pytest.raises(InputError, match="open: settings are a dict; expected a StudyConfig"):
+        mechcore.open("embedded", settings={"seeds": [1]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"columns": {"text_a": "a"}}, {"label_map": {0: "b"}}])
+def test_an_embedded_model_with_its_own_data_maps_nothing(place: Path, given: Any) -> None:
+    with pytest.raises(InputError, match="open: columns and label_map are for data of your own"):
+        mechcore.open("embedded", **given)
+
+
 def test_questions_that_have_no_answer(lab: Lab) -> None:
     with pytest.raises(InputError, match="blame: no subset 'nowhere'; the data has"):
         lab.blame(subset="nowhere")
     with pytest.raises(InputError, match="ablate: no set; expected at least one"):
         lab.ablate()
+    with pytest.raises(InputError, match="ablate: no set; expected at least one"):
+        lab.ablate("L0.H1", [])
     with pytest.raises(InputError, match="expected two components or more"):
         lab.interaction("L0.H1")
+    for text in (3, None, ("a", "b", "c")):
+        with pytest.raises(InputError, match=r"show_attention: found .*; expected a text, or a p"):
+            lab.show_attention(text, ["L0.H1"])  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"within 0 points of accuracy: none; s0\.30-"):
         lab.smallest(loss=0)
     with pytest.raises(InputError, match=r"by is 'size'; expected accuracy or information"):
