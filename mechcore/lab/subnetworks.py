@@ -100,7 +100,8 @@ class Smallest(Shown):
     def _summary(self) -> str:
         row, mask = self.losses.iloc[0], self.subnetwork.mask
         kept = f"{len(mask.kept)}/{len(mask.shape.components)} kept"
-        losses = {row["measure"]: "loss", "accuracy": "accuracy_loss"}
+        losses = {row["measure"]: "loss"}
+        losses.setdefault("accuracy", "accuracy_loss")
         lost = (
             f"{measure} lost: {_points(row, f'id_{name}')} in domain, "
             f"{_points(row, f'ood_{name}')} out of domain"
