@@ -339,9 +339,7 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
 
 
 def test_sets_may_be_written_as_elsewhere(lab: Lab) -> None:
-    pd.testing.assert_frame_equal(
-        lab.interaction("L0.H1+L1.H0"), lab.interaction("L0.H1", "L1.H0")
-    )
+    pd.testing.assert_frame_equal(lab.interaction("L0.H1+L1.H0"), lab.interaction("L0.H1", "L1.H0"))
     shown = lab.show_attention("the cats", "L0.H1+L1.H0")
     assert [each.component for each in shown.examples] == ["L0.H1", "L1.H0"]
 
