@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from ablation.planted import game
 from hypothesis import given
@@ -26,8 +27,16 @@ def test_controls_by_hand() -> None:
     # As large in size: of 1, -3, 3 two; of 1, -7, 3 one; of 1, -5, 3 two, a tie among them.
     assert margin["p_control"].tolist() == pytest.approx([3 / 4, 2 / 4, 3 / 4])
     assert margin["n_controls"].tolist() == [3, 3, 3]
-    # 2.5 % of the way from -5 to 3 by way of 1.
-    assert margin.loc["all", ["control_low", "control_high"]].tolist() == pytest.approx([-4.7, 2.9])
+    # All of so few are between -5 and 3.
+    assert margin.loc["all", ["control_low", "control_high"]].tolist() == pytest.approx([-5, 3])
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high"), [(1, 0, 0), (6, 0, 5), (39, 0, 38), (40, 0.975, 38.025), (201, 5, 195)]
+)
+def test_what_most_controls_are_between(n: int, low: float, high: float) -> None:
+    found = among_controls(9.0, np.arange(n))
+    assert [found["control_low"], found["control_high"]] == pytest.approx([low, high])
 
 
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]), st.sampled_from([1.0, -1.0]))
