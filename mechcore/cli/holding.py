@@ -32,6 +32,8 @@ def hold(out: Path) -> None:
     path, stack = out.absolute(), ExitStack()
     if path in _held:
         return
+    made = [folder for folder in path.parents if not folder.exists()]
+    stack.callback(_remove_empty, made)
     with suppress(PermissionError):
         if not stack.enter_context(locked(path.parent / f".{path.name}.lock")):
             raise InputError(
@@ -39,3 +41,10 @@ def hold(out: Path) -> None:
                 "another --out"
             )
     _held[path] = stack
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove what was made for the lock alone, the innermost first."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()

@@ -49,6 +49,13 @@ def test_nothing_stays_beside_an_output(masks: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"masks", "out"}
 
 
+def test_folders_that_were_made_for_nothing_are_removed(masks: Path, tmp_path: Path) -> None:
+    assert call("core", tmp_path / "nosuch", "--out", tmp_path / "a" / "b" / "out") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"masks"}
+    assert call("core", masks, "--out", tmp_path / "a" / "b" / "out") == 0
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"out"}
+
+
 def test_an_output_is_held_until_the_command_ends(tmp_path: Path) -> None:
     def is_free() -> bool:
         with locked(tmp_path / ".out.lock") as free:
