@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +63,22 @@ def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
         # gone, and begins again (filelock since 3.24).
         path.unlink(missing_ok=True)
         lock.release()
+
+
+@contextmanager
+def alone(path: Path, refusal: str) -> Iterator[None]:
+    """Hold a lock while the block lasts, where its file can be made.
+
+    Raises:
+        InputError: another process has it; ``refusal`` says so.
+    """
+    with ExitStack() as stack:
+        free = True
+        with suppress(OSError):  # what is written next says so
+            free = stack.enter_context(locked(path))
+        if not free:
+            raise InputError(refusal)
+        yield
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:

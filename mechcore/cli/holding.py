@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from mechcore.errors import InputError
-
 _held: dict[Path, ExitStack] = {}
 
 
@@ -27,20 +25,20 @@ def hold(out: Path) -> None:
     Raises:
         InputError: another process has it.
     """
-    from mechcore.files import locked
+    from mechcore.files import alone
 
-    path, stack = out.absolute(), ExitStack()
+    path = out.absolute()
     if path in _held:
         return
-    made = [folder for folder in path.parents if not folder.exists()]
-    stack.callback(_remove_empty, made)
-    with suppress(PermissionError):
-        if not stack.enter_context(locked(path.parent / f".{path.name}.lock")):
-            raise InputError(
-                f"{out}: another mechcore command is writing to it; wait until it ends, or choose "
-                "another --out"
-            )
-    _held[path] = stack
+    refusal = (
+        f"{out}: another mechcore command is writing to it; wait until it ends, or choose another "
+        "--out"
+    )
+    with ExitStack() as stack:
+        made = [folder for folder in path.parents if not folder.exists()]
+        stack.callback(_remove_empty, made)
+        stack.enter_context(alone(path.parent / f".{path.name}.lock", refusal))
+        _held[path] = stack.pop_all()
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -285,8 +285,6 @@ def export(
     if mask is None:
         raise InputError("--mask is missing; name the mask file to export")
     must_not_exist(out)
-    if mask.is_dir():
-        raise InputError(f"--mask {mask}: is a folder; name one of the mask files in it")
     values = Mask.load(mask, any_model=any_model)
     model = given.settings.model
     source, averages = model.source, None

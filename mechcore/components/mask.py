@@ -309,6 +309,8 @@ class Mask(Shown):
             InputError: the file is missing or is not a mask.
         """
         path = Path(path)
+        if path.is_dir():
+            raise InputError(f"mask file {path}: is a folder; name one of the mask files in it")
         if not path.is_file():
             raise InputError(f"mask file {path}: no such file")
         try:

@@ -165,8 +165,7 @@ class Lab(Shown):
         Returns:
             The columns of `mechcore.interactions`, out of domain first.
         """
-        named = [part for c in components for part in (c.split("+") if isinstance(c, str) else [c])]
-        joint = ComponentSet.of(named)
+        joint = ComponentSet.of([_members(each) for each in components])
         if len(joint) < 2:
             raise InputError(f"interaction: found {joint}; expected two components or more")
         found = self._ablated([*(ComponentSet((each,)) for each in joint.components), joint])
@@ -189,8 +188,7 @@ class Lab(Shown):
         Returns:
             As `ablate`, with the columns senders, receiver and input; out of domain first.
         """
-        of = senders.split("+") if isinstance(senders, str) else senders
-        to = receivers.split("+") if isinstance(receivers, str) else receivers
+        of, to = _members(senders), _members(receivers)
         found = self._ablated(sets.paths(of, to, self.model, **options)).values()
         tables = [_costs(each, path_table, **self.statistics) for each in found]
         return pd.concat(tables, ignore_index=True)
@@ -221,17 +219,16 @@ class Lab(Shown):
             InputError: it is neither a text nor a pair of them, or a head is out of range.
         """
         found = self._opened
-        if not isinstance(text, str) and not (isinstance(text, (tuple, list)) and len(text) == 2):
+        examples = given_examples([text], "id", labelled=False)
+        if examples is None:
             raise InputError(
                 f"show_attention: found {text!r}; expected a text, or a pair of them such as "
                 '("The cat sat.", "A cat sat.")'
             )
-        examples = given_examples([text], "id", labelled=False)
-        assert examples is not None
-        heads = heads.split("+") if isinstance(heads, str) else heads
         prompt = None if isinstance(text, str) else found.config.prompt
         encoded = encode_for(found.model, found.tokenizer, examples, prompt=prompt, words=True)
-        return attention_view(attention_examples(found.model, encoded, found.tokenizer, heads))
+        named = _members(heads)
+        return attention_view(attention_examples(found.model, encoded, found.tokenizer, named))
 
     def prune(
         self,
@@ -344,6 +341,11 @@ class Lab(Shown):
             )
             for role in reversed(TEST_ROLES)
         }
+
+
+def _members(given: Any) -> Any:
+    """What is joined by plus in a text; anything else as it is."""
+    return given.split("+") if isinstance(given, str) else given
 
 
 _ENDS = ("drop", "drop_low", "drop_high", "p_adjusted")

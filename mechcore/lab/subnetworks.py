@@ -125,6 +125,6 @@ class Smallest(Shown):
 
 
 def _points(row: pd.Series, name: str) -> str:
-    high = 100 * row[f"{name}_high"] if f"{name}_high" in row else float("nan")
+    high = 100 * row.get(f"{name}_high", float("nan"))
     upper = f" (up to {high:.1f})" if np.isfinite(high) else ""
     return f"{100 * row[name]:.1f} points{upper}"

@@ -179,6 +179,8 @@ def target_name(target: float) -> str:
 
 
 def means_found_with(path: str | Path) -> str:
-    """`Subnetwork.means` of a mask file; empty where it does not say."""
+    """`Subnetwork.means` of a mask file; empty where it does not say, as those in JSON."""
+    if Path(path).suffix == ".json":
+        return ""
     with safe_open(path, framework="pt") as file:
         return str((file.metadata() or {}).get("means", ""))

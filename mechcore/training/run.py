@@ -30,10 +30,10 @@ from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import (
     FINAL,
     STATE_FOLDER,
-    alone,
     begin,
     facts_of,
     finish_with,
+    held,
     newest_state,
     remove_after,
     state_path,
@@ -93,7 +93,7 @@ def train(
     for data in evaluations.values():
         objective.correct(data)
     facts = facts_of(model, objective, encoded, measured, settings)
-    with alone(out):
+    with held(out):
         begin(out, facts, place)
         if has_ended(read_records(out), settings, total) and (out / FINAL).is_dir():
             shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)

@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, shown
-from mechcore.files import appearing, check_can_write, locked, tensors_digest, write_json
+from mechcore.files import alone, appearing, check_can_write, tensors_digest, write_json
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.progress import say
 from mechcore.training.objectives import Objective
@@ -89,23 +89,16 @@ def weights_digest(model: nn.Module) -> str:
     return tensors_digest(model.state_dict())
 
 
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
+def held(out: Path) -> AbstractContextManager[None]:
     """Hold a lock on the folder of a run, so that no other process trains into it meanwhile.
 
     Raises:
         InputError: another one does.
     """
-    with ExitStack() as stack:
-        free = True
-        with suppress(OSError):  # where no file can be made: `begin` says so
-            free = stack.enter_context(locked(out / _LOCK))
-        if not free:
-            raise InputError(
-                f"{out}: another process is training into it; wait until it ends, or choose "
-                "another folder"
-            )
-        yield
+    return alone(
+        out / _LOCK,
+        f"{out}: another process is training into it; wait until it ends, or choose another folder",
+    )
 
 
 def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:

@@ -552,12 +552,15 @@ def test_export(files: Path) -> None:
     model = load_model(tiny_encoder_dir())
     mask = Mask.full(model).without("L0.H1", "L1.MLP")
     mask.save("mask.safetensors")
+    mask.save("mask.json")
     command = f"export --model {tiny_encoder_dir()} --mask mask.safetensors"
     assert call(f"{command} --train {files}/train.csv --out pruned") == 0
+    by_hand = command.replace(".safetensors", ".json")
+    assert call(f"{by_hand} --train {files}/train.csv --out by-hand") == 0
     assert call(f"{command} --fill zero --out zeroed") == 0
     data = encoded(files / "ood.csv")
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
-    for folder, fill in (("pruned", "mean"), ("zeroed", "zero")):
+    for folder, fill in (("pruned", "mean"), ("by-hand", "mean"), ("zeroed", "zero")):
         mine = evaluate(load_model(folder), data)
         masked = evaluate(model, data, mask=mask, means=means, fill=fill)
         torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)

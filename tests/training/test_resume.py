@@ -16,6 +16,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
 
+from mechcore import files
 from mechcore.errors import InputError, MechcoreError
 from mechcore.files import locked
 from mechcore.progress import _Lines, shown_on
@@ -23,7 +24,6 @@ from mechcore.training import (
     TrainSettings,
     new_model,
     read_history,
-    run_folder,
     train_classifier,
 )
 from mechcore.training.objectives import Objective
@@ -158,7 +158,7 @@ def test_a_finished_run_is_read_where_nothing_can_be_written(
     def refuse(*_: Any) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(run_folder, "locked", refuse)
+    monkeypatch.setattr(files, "locked", refuse)
     run(whole)
 
 

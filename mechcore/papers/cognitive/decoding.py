@@ -152,9 +152,8 @@ def decoding_tables(
     Warns:
         MechcoreWarning: the check does not hold.
     """
-    check_trials(trials)
+    problems = check_trials(trials)
     states = _states(model, tokenizer, trials, layers)
-    problems = _problems(trials)
     parts = [_decoded(each, states, trials, shuffles) for each in problems]
     table = pd.concat(parts).sort_values(["layer", "column"], kind="stable", ignore_index=True)
     unread = table[table["read"] == "no"]
@@ -272,8 +271,8 @@ def _states(
     }
 
 
-def check_trials(trials: Trials) -> None:
-    """See whether what the states say can be cross-validated on these trials.
+def check_trials(trials: Trials) -> list[_Problem]:
+    """All that is decoded, if it can be cross-validated on these trials.
 
     Raises:
         InputError: there are under 5 trials of a condition, or under 5 pairs of numbers of a side.
@@ -285,7 +284,8 @@ def check_trials(trials: Trials) -> None:
             f"folds; expected at least {FOLDS} of each of the 8 conditions: give more trials "
             f"({8 * FOLDS} of `generate` will do)"
         )
-    for each in _problems(trials):
+    problems = _problems(trials)
+    for each in problems:
         different = pd.DataFrame({"side": each.labels, "pair": each.groups}).drop_duplicates()
         fewest = int(different["side"].value_counts().min())
         if each.groups is not None and fewest < FOLDS:
@@ -294,6 +294,7 @@ def check_trials(trials: Trials) -> None:
                 f"numbers of one side for {FOLDS} folds, which share none; expected at least "
                 f"{FOLDS}: ask for more differences (--differences), or more trials (--analysis)"
             )
+    return problems
 
 
 # -- the check ------------------------------------------------------------------------------------

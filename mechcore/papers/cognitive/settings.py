@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import Rendering
-from mechcore.settings import check, setting
+from mechcore.settings import check, entries, setting
 from mechcore.training import TrainSettings
 
 if TYPE_CHECKING:
@@ -178,13 +178,14 @@ class CognitiveSettings:
         check(self, "cognitive study")
         if list(self.sizes) != sorted({*self.sizes}) or not self.sizes or self.sizes[0] < 8:
             _refuse("sizes", list(self.sizes), "increasing whole numbers from 8")
-        for name, option in (("n_dev", "dev"), ("n_test", "test"), ("n_analysis", "analysis")):
+        options = {name: each.setting.option for name, each in entries(type(self)).items()}
+        for name in ("n_dev", "n_test", "n_analysis"):
             if getattr(self, name) < 8 or getattr(self, name) % 8:
-                expected = f"a multiple of 8 from 8, as there are 8 conditions (--{option})"
+                expected = f"a multiple of 8 from 8, as there are 8 conditions ({options[name]})"
                 _refuse(name, getattr(self, name), expected)
         if not _FEWEST <= self.n_analysis <= self.n_test:
-            known = f"from {_FEWEST} to n_test ({self.n_test}), 5 of every condition (--analysis)"
-            _refuse("n_analysis", self.n_analysis, known)
+            expected = f"from {_FEWEST} to n_test ({self.n_test}), 5 of every condition"
+            _refuse("n_analysis", self.n_analysis, f"{expected} ({options['n_analysis']})")
         if self.alpha < 1 / (1 + self.permutations):
             _refuse("alpha", self.alpha, "from 1 / (1 + permutations) to below 1")
         for arm in TRAINED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -79,11 +79,8 @@ class Evidence(Tables):
 
         def missed(seed: int) -> str | None:
             row = self.row(name, **kind, seed=seed)
-            ranks = {"facts": float(row["facts"]), "new facts": float(row["new_facts"])}
-            missed = [
-                f"{what} {number(rank)}" for what, rank in ranks.items() if not rank < LEARNED
-            ]
-            return f"not all is learned, mean rank of {', '.join(missed)}" if missed else None
+            missed = not_learned({"facts": row["facts"], "new facts": row["new_facts"]})
+            return f"not all is learned, mean rank of {missed}" if missed else None
 
         return self.seeds(name, kind).keep(missed)
 
@@ -135,6 +132,11 @@ def judged_by(parts: Sequence[Finding], seeds: Seeds, *sentences: str) -> Findin
     return seeds.finding(
         all_of([part.met for part in parts]), *sentences, *figures, one_seed(seeds)
     )
+
+
+def not_learned(ranks: Mapping[str, float]) -> str:
+    """The mean ranks, by what they are of, that are too high for facts that were learned."""
+    return ", ".join(f"{what} {number(rank)}" for what, rank in ranks.items() if not rank < LEARNED)
 
 
 def per_seed(values: pd.Series[float], digits: int = 2) -> str:

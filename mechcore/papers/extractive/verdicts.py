@@ -28,11 +28,11 @@ from mechcore.papers.evidence import (
 )
 from mechcore.papers.extractive.evidence import (
     FIRST,
-    LEARNED,
     SECOND,
     Evidence,
     difference,
     judged_by,
+    not_learned,
     one_seed,
     per_seed,
 )
@@ -230,8 +230,8 @@ def grafting(evidence: Evidence) -> Finding:
 
 
 def _missed(which: str, ranks: Mapping[str, float]) -> str | None:
-    missed = [f"{order} {number(rank)}" for order, rank in ranks.items() if not rank < LEARNED]
-    return f"the {which} facts are not learned, mean rank {', '.join(missed)}" if missed else None
+    missed = not_learned(ranks)
+    return f"the {which} facts are not learned, mean rank {missed}" if missed else None
 
 
 def _all_ranks(what: str, found: Mapping[str, pd.Series[float]], rows: pd.DataFrame) -> str:
