@@ -44,13 +44,21 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
     if not math.isfinite(value):
         return NOT_AVAILABLE
     exact = isinstance(value, Integral) and digits == 0
-    # 97.65 and what is that but for rounding, such as 97.64999999999999, are one number.
-    text = str(value) if exact else f"{round(value, digits + 9):.{digits}f}"
+    text = str(value) if exact else f"{rounded(value, digits):.{digits}f}"
     if float(text) == 0:
         return text.lstrip("-")
     if value < 0:
         return MINUS + text[1:]
     return f"+{text}" if signed else text
+
+
+def rounded(value: float, digits: int) -> float:
+    """To so many digits, where 97.65 and 97.64999999999999, which it is as a sum, are one number.
+
+    >>> rounded(97.64999999999999, 1) == rounded(97.65, 1)
+    True
+    """
+    return round(round(value, digits + 9), digits)
 
 
 def percent(share: float) -> str:

@@ -41,7 +41,7 @@ from mechcore.ablation.settings import RoleSettings
 from mechcore.errors import InputError
 from mechcore.evaluation.p_values import ROUNDING, adjusted_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
-from mechcore.wording import OUT_FIRST, PLACES, listed, number
+from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded
 
 BOTH = "needed in both"
 IN_ONLY = "needed in domain only"
@@ -341,7 +341,7 @@ def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
 def _drop(row: Any, figure: str, place: str) -> list[float]:
     """A drop and the ends of its interval, in points."""
     ends = ("drop", "drop_low", "drop_high")
-    return [round(100 * row[f"{figure}_{end}_{place}"], 1) + 0.0 for end in ends]  # no -0.0
+    return [rounded(100 * row[f"{figure}_{end}_{place}"], 1) + 0.0 for end in ends]  # no -0.0
 
 
 def _change(row: Any, figure: str, place: str) -> str:

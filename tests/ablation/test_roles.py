@@ -24,9 +24,11 @@ from mechcore.ablation.roles import (
     ROLES,
     THRESHOLD,
     UNDECIDED,
+    information_change,
     ranked,
 )
 from mechcore.errors import InputError
+from mechcore.wording import number
 
 SMALL, LARGE = 0.002, 0.02
 """Standard errors: that of drops known well, and that of drops of which little is known."""
@@ -241,3 +243,11 @@ def test_tables_that_do_not_belong_together() -> None:
         component_roles(first, second)
     with pytest.raises(InputError, match=r"L0\.H0 comes twice"):
         component_roles(pd.concat([first, first]), first)
+
+
+def test_a_drop_is_rounded_as_in_tables() -> None:
+    """100 * 0.0655 is 6.550000000000001, which alone would be rounded up."""
+    ends = {"": 0.0655, "_low": 0.0645, "_high": 0.0665}
+    row = {f"information_drop{end}_ood": value for end, value in ends.items()}
+    change, low, high = (number(-100 * ends[end], 1) for end in ("", "_high", "_low"))
+    assert information_change(row, "ood") == f"{change} [{low}, {high}]"
