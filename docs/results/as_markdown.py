@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from mechcore.wording import rounded
+
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
@@ -15,7 +17,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def percent(share: float) -> str:
     """A share in percent, without the sign."""
-    return f"{100 * share:.1f}"
+    return f"{rounded(100 * share, 1):.1f}"
 
 
 def verdicts(table: pd.DataFrame) -> str:
