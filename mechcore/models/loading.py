@@ -139,7 +139,9 @@ def load_model(
     hf_model = hf_model.eval()
     architecture = type(hf_model).__name__
     if backend == "hooked":
+        trial = Trial(hf_model)
         model = hooked_transformer(name, architecture, hf_model, device or "cpu", precision)
+        trial.check(name, model)
     else:
         model = _bridge(name, architecture, hf_model, revision)
     for parameter in model.parameters():

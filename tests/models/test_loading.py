@@ -580,6 +580,19 @@ def test_an_activation_that_the_hooked_backend_does_not_know(tmp_path: Path) -> 
 
 
 @pytest.mark.hooked
+def test_a_hooked_transformer_with_other_logits_is_refused(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = hooked._sizes
+    monkeypatch.setattr(hooked, "_sizes", lambda config: {**right(config), "eps": 0.5})
+    message = refusal(cases.path("gpt2-lm"), backend="hooked")
+    assert "its logits are not those of Hugging Face: they differ by " in message
+    assert message.endswith(
+        'load it with backend "bridge" (--backend bridge), or use a model of another family'
+    )
+
+
+@pytest.mark.hooked
 def test_the_hooked_backend_reads_language_models_only(cases: Cases) -> None:
     assert 'use backend "bridge"' in refusal(cases.path("gpt2"), backend="hooked")
 

@@ -1,4 +1,4 @@
-"""Whether a bridge has Hugging Face's logits.
+"""Whether a model of TransformerLens has Hugging Face's logits.
 
 An adapter may leave out what a family does in one of its settings, and no error says so.
 """
@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from mechcore.errors import InputError, reason
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.hooked import can_be_hooked
-from mechcore.models.running import forward, is_causal
+from mechcore.models.running import forward, is_causal, kind_of
 
 _PADDING = 2
 
 
 class Trial:
-    """A few tokens through a model, before it is bridged and after.
+    """A few tokens through a model of Hugging Face, and through that of TransformerLens.
 
     Args:
         hf_model: a model of Hugging Face, not bridged yet; the padding token of a classifier is
@@ -33,6 +33,7 @@ class Trial:
 
     @torch.no_grad()
     def __init__(self, hf_model: Any) -> None:
+        self.kind = type(hf_model).__name__
         embedding, config = hf_model.get_input_embeddings().weight, hf_model.config
         longest = architecture_of(config).longest_text - _PADDING
         self.pad = getattr(config, "pad_token_id", None) or 0
@@ -42,14 +43,14 @@ class Trial:
             self.expected = _at(hf_model(self.rows)[0], -1)
         except Exception as error:  # what a model makes of its precision is of any kind
             raise InputError(
-                f"model: Hugging Face's own {type(hf_model).__name__} fails in {embedding.dtype} "
+                f"model: Hugging Face's own {self.kind} fails in {embedding.dtype} "
                 f"on a text of {len(ids)} tokens: {reason(error)}; "
                 f"{_remedy(config, embedding.dtype)}"
             ) from error
 
     @torch.no_grad()
     def check(self, name: str, model: Any) -> None:
-        """Make sure that the bridge gives the same logits of padded rows.
+        """Make sure that the other model gives the same logits of padded rows.
 
         Raises:
             InputError: it does not, or fails.
@@ -62,23 +63,29 @@ class Trial:
             "input_ids": F.pad(self.rows, sides, value=self.pad),
             "attention_mask": F.pad(torch.ones_like(self.rows), sides),
         }
-        kind = type(model.original_model).__name__
         try:
             found = _at(forward(model, batch), -1 if left else length - 1)
         except Exception as error:  # what a bridge makes of an architecture is of any kind
             raise InputError(
-                f"checkpoint {name}: TransformerLens cannot run a {kind}: {error!r}"
+                f"checkpoint {name}: TransformerLens cannot run a {self.kind}: {error!r}"
             ) from error
         exact = dtype in (torch.float32, torch.float64)
         most = 1e-5 + (1e-3 if exact else 0.2) * float(self.expected.abs().max())
         apart = float((found - self.expected).abs().max())
         if apart > most:  # NaN is not, and is refused wherever logits are read
             raise InputError(
-                f"checkpoint {name}: as TransformerLens bridges a {kind}, its logits are not those "
-                f"of Hugging Face: they differ by {apart:.2g}, expected at most {most:.2g}; "
-                + 'load it with backend "hooked" (--backend hooked), or ' * can_be_hooked(kind)
-                + "use a model of another family"
+                f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits are not "
+                f"those of Hugging Face: they differ by {apart:.2g}, expected at most {most:.2g}; "
+                + self._other_way(model)
             )
+
+    def _other_way(self, model: Any) -> str:
+        other = "hooked" if kind_of(model) == "bridge" else "bridge"
+        there = other == "bridge" or can_be_hooked(self.kind)
+        return (
+            f'load it with backend "{other}" (--backend {other}), or ' * there
+            + "use a model of another family"
+        )
 
 
 def _remedy(config: Any, dtype: torch.dtype) -> str:
