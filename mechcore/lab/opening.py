@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import EXPECTED, given_examples, given_sources, is_task
 from mechcore.data.sources import Source
-from mechcore.data.task import ROLES
+from mechcore.data.task import ROLES, TASKS
 from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.lab.questions import Lab
@@ -95,7 +95,10 @@ def open(
     missing = [role for role, data in given.items() if data is None]
     task = is_task(train) and len(missing) == 2
     if not task and 0 < len(missing) < len(ROLES):
-        raise InputError(f"open: {' and '.join(missing)} missing; expected data of all three roles")
+        raise InputError(
+            f"open: {' and '.join(missing)} missing; expected data of all three roles"
+            + f", or one of the tasks {', '.join(TASKS)}" * (len(missing) == 2)
+        )
     model, own = config.model, EMBEDDED.get(str(checkpoint))
     if own is None:
         model = replace(model, source=str(checkpoint))

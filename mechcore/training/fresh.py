@@ -93,21 +93,27 @@ def new_model(
         else:
             new_head = prompt is None and not keeps
             model = _pretrained(name, loader, config, revision, allow_pickle, new_head)
-            if new_head and _is_classifier(config):
+            if new_head and _named(config).endswith(_WITH_HEAD):
                 _renew_head(name, model, own_classes)
     config.architectures = [type(model).__name__]
     nn.Module.to(model, place)
     return model.train(), tokenizer
 
 
-def _is_classifier(config: Any) -> bool:
+_CLASSIFIER, _OF_TOKENS = "ForSequenceClassification", "ForTokenClassification"
+_WITH_HEAD = (_CLASSIFIER, _OF_TOKENS)
+"""Classes whose heads have the weights' names of a classifier's."""
+
+
+def _named(config: Any) -> str:
+    """The class that a checkpoint was saved from, ``none`` where it does not say."""
     named = config.architectures
-    return bool(named) and str(named[0]).endswith("ForSequenceClassification")
+    return str(named[0]) if named else "none"
 
 
 def _classes_of(config: Any, base: str) -> list[str] | None:
     """The names of a classifier's classes in index order; None where there are no such names."""
-    if not _is_classifier(config):
+    if not _named(config).endswith(_CLASSIFIER):
         return None
     names = names_in(config.id2label, f"checkpoint {base}")
     return None if are_generic(names) else names
@@ -188,8 +194,7 @@ def _pretrained(
     allow_pickle: bool,
     new_head: bool,
 ) -> PreTrainedModel:
-    named = config.architectures
-    architecture = str(named[0]) if named else "none"
+    architecture = _named(config)
     weights = find_weights(base, architecture, config, revision, allow_pickle=allow_pickle)
     model, report = read_weights(
         base,
@@ -232,10 +237,12 @@ def _is_new(key: str, model: PreTrainedModel) -> bool:
 def _renew_head(base: str, model: PreTrainedModel, own: Sequence[str] | None) -> None:
     """Put a new head in the place of a base's own, which is for other classes."""
     wanted = cast(dict[int, str], model.config.id2label).values()
+    old = ", ".join(own) if own else "classes without names"
+    if _named(model.config).endswith(_OF_TOKENS):
+        old = "tokens"
     warn(
-        f"checkpoint {base}: its classification head is for "
-        f"{', '.join(own) if own else 'classes without names'}, and is replaced by a new one for "
-        f"{', '.join(wanted)}"
+        f"checkpoint {base}: its classification head is for {old}, and is replaced by a new one "
+        f"for {', '.join(wanted)}"
     )
     fresh = type(model)(model.config)
     new = {key: value for key, value in fresh.state_dict().items() if _is_head(key, model)}

@@ -304,6 +304,8 @@ def test_a_loaded_model_is_no_checkpoint(place: Path) -> None:
 def test_data_of_every_role(place: Path) -> None:
     with pytest.raises(InputError, match="open: train and id missing"):
         mechcore.open("embedded", ood=FRAMES["ood"])
+    with pytest.raises(InputError, match=r"id and ood missing; .*, or one of the tasks "):
+        mechcore.open("embedded", "nosuchtask")
 
 
 def test_no_data_are_told_as_such(tmp_path: Path) -> None:

@@ -178,6 +178,22 @@ def test_a_head_for_other_classes_is_replaced_and_announced(
     assert all(torch.equal(v, kept[n]) for n, v in model.bert.state_dict().items())
 
 
+def test_the_head_of_a_token_classifier_is_none_of_texts(tmp_path: Path) -> None:
+    config = hf_classifier("bert").config
+    config.num_labels = 3
+    old = hf.BertForTokenClassification(config)
+    torch.nn.init.normal_(old.classifier.weight, std=0.3)
+    old.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    model: Any
+    with pytest.warns(MechcoreWarning, match="is for tokens, and is replaced by a new one for x,"):
+        model, _ = new_model(tmp_path, classes=["x", "y", "z"], seed=0)
+    assert float(model.classifier.weight.detach().std()) == pytest.approx(0.02, rel=0.5)
+    assert torch.equal(
+        model.bert.embeddings.word_embeddings.weight, old.bert.embeddings.word_embeddings.weight
+    )
+
+
 def test_a_language_model_learns_with_a_prompt(tmp_path: Path) -> None:
     gpt2_language_model(pad_token_id=None).save_pretrained(tmp_path / "base")
     no_padding_tokenizer().save_pretrained(tmp_path / "base")
