@@ -15,7 +15,7 @@ LIBRARIES = ["transformer_lens.model_bridge", "scipy.stats", "pandas", "matplotl
 
 
 def context() -> Any:
-    """Of `multiprocessing`."""
+    """Of `multiprocessing`, whose one process to fork from is shared by all tests."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(LIBRARIES)
     return found

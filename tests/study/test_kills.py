@@ -1,13 +1,12 @@
 """Studies that are killed, and whose disk is full: nothing is lost, repeated or left behind.
 
-The studies run in processes forked from one that has imported everything, so that a start takes
+The studies run in processes forked from one that has imported the libraries, so that a start takes
 next to no time and a kill can fall on any moment of the work.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import resource
@@ -18,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 from helpers import undrawn
 from steps.small_study import CONFIG, files, results
@@ -29,9 +29,7 @@ N_KILLS = 10
 
 @pytest.fixture(scope="module")
 def processes() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mechcore.study.run", "mechcore.steps.study", "mechcore.cli"])
-    return context
+    return forks.context()
 
 
 def study(out: str, largest_file: int | None = None) -> None:
