@@ -89,10 +89,16 @@ PLANTED = {
 
 
 def planted(
-    rng: np.random.Generator, n: int, n_idle: int, *, ood: bool, kept: float = 0.98
+    rng: np.random.Generator,
+    n: int,
+    n_idle: int,
+    *,
+    ood: bool,
+    kept: float = 0.98,
+    rarest: float = 0.5,
 ) -> Ablations:
-    """Answers of a model with planted components and without each."""
-    label = np.arange(n) % 2
+    """Answers of a model with planted components and without each; the second label is rarer."""
+    label = (np.arange(n) % round(1 / rarest) == 1).astype(int)
     sign = 2 * label - 1
 
     def clue(right: float) -> np.ndarray:
@@ -122,16 +128,21 @@ def planted(
 
 
 def judged(
-    n: int, n_idle: int, n_draws: int, *, kept: float = 0.98, seed: int = 0
+    n: int,
+    n_idle: int,
+    n_draws: int,
+    *,
+    kept: float = 0.98,
+    rarest: float = 0.5,
+    seed: int = 0,
 ) -> Iterator[pd.DataFrame]:
     """The roles in each draw."""
     for draw in range(n_draws):
         rng = np.random.default_rng([seed, draw])
-        tables = [
-            information_table(planted(rng, n, n_idle, ood=ood, kept=kept), n_resamples=2, seed=draw)
-            for ood in (False, True)
-        ]
-        yield component_roles(*tables)
+        answers = (
+            planted(rng, n, n_idle, ood=ood, kept=kept, rarest=rarest) for ood in (False, True)
+        )
+        yield component_roles(*(information_table(a, n_resamples=2, seed=draw) for a in answers))
 
 
 def false_discoveries(table: pd.DataFrame) -> tuple[float, float]:
@@ -153,9 +164,9 @@ if __name__ == "__main__":
             shares = (coverage(name, n_labels, size, options.samples) for size in sizes)
             title = f"{name}, {n_labels} labels"
             print(f"{title:<32}", *(f"{share:<6.3f}" for share in shares), flush=True)
-    for kept in (0.98, 0.9):
-        tables = list(judged(3000, 67, options.draws, kept=kept))
-        print(f"\nroles, noise that correlates by {kept}")
+    for n, rarest, kept in ((3000, 0.5, 0.98), (3000, 0.5, 0.9), (2000, 0.025, 0.9)):
+        tables = list(judged(n, 67, options.draws, kept=kept, rarest=rarest))
+        print(f"\nroles, {n} examples, rarer label {rarest:.1%}, noise that correlates by {kept}")
         for component, wanted in PLANTED.items():
             roles = Counter(table.set_index("component")["role"][component] for table in tables)
             print(f"{component} {wanted:<28}", dict(roles))

@@ -33,7 +33,7 @@ def _drop_columns(figure: str, meaning: str) -> tuple[Column, ...]:
         Column(
             f"{drop}_se", "share", f"standard error of {drop}, as in its interval", shown="bare"
         ),
-        Column(f"{figure}_p", "number", f"p of {drop} being 0, paired t test", shown="small"),
+        Column(f"{figure}_p", "number", f"p of {drop} being 0, as in its interval", shown="small"),
         Column(
             f"{figure}_p_adjusted",
             "number",
@@ -82,9 +82,9 @@ def information_table(
         the set: balanced_accuracy_drop, its parts information_drop and threshold_drop, shift_drop
         (how much less often the label is said of which that changes most), and
         auc_drop, that of the area under the curve of the margin where there are two labels. Each
-        has an interval, a standard error, the p of a paired t test of its being 0, and that p
-        corrected over the sets (Benjamini-Hochberg, within a subset and figure). Interval and p of
-        shift_drop are corrected for the labels among which it is the largest (Bonferroni).
+        has an interval, a standard error, the p of its being 0 by a t test of what the interval is
+        made of, and that p corrected over the sets (Benjamini-Hochberg, within a subset and
+        figure). Interval and p of shift_drop are corrected for the labels among which it is the largest (Bonferroni).
         ``reason`` says why figures are missing, where they are.
 
     Raises:
@@ -133,7 +133,7 @@ def _columns(
         level=1 - (1 - level) / n_choices,
         seed=seed,
     )
-    p = np.minimum(n_choices * paired_p(effect.values), 1)
+    p = np.minimum(n_choices * paired_p(effect.in_answers, answers=answers), 1)
     columns: tuple[Sequence[float] | np.ndarray, ...] = (
         effect.drops,
         [each.low for each in intervals],

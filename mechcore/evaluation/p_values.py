@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import bootstrap_weights
+from mechcore.evaluation.intervals import bootstrap_weights, mean_errors
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
 
@@ -132,13 +132,24 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
     }
 
 
-def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:
+def paired_p(
+    differences: Float[np.ndarray, "row example"], *, answers: bool = False
+) -> Float[np.ndarray, " row"]:
     """Two-sided p of a paired t test that every row's mean is 0.
 
     Rows without any spread get the sign test's p, 2 to the 1 - n; those that do not differ from 0
-    by more than rounding, see `RESOLUTION`, have p 1.
+    by more than rounding, see `RESOLUTION`, have p 1. A single example has p 1, too.
+
+    Args:
+        differences: paired by examples.
+        answers: test with the two examples more that intervals of answers count, see
+            `mean_intervals`: where answers of a rare label count much and few of them changed,
+            their own spread is far too small.
     """
     n = differences.shape[1]
+    if answers and n > 1:
+        t = differences.sum(1) / (n + 2) / mean_errors(differences, answers=True)
+        return np.where(only_rounding(differences), 1.0, 2 * stats.t.sf(np.abs(t), n - 1))
     mean = differences.mean(1)
     spread = differences.std(1, ddof=1) if n > 1 else np.zeros(len(mean))
     constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import adjusted_p, corrected, paired_p, step_down_p
 
 
@@ -21,6 +22,26 @@ def test_p_is_that_of_a_paired_t_test() -> None:
         wanted = stats.ttest_1samp(rows, 0, axis=1).pvalue
         np.testing.assert_allclose(paired_p(rows), wanted, rtol=1e-9)
         np.testing.assert_allclose(paired_p(-rows), wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.999])
+def test_p_of_answers_says_what_their_interval_does(level: float) -> None:
+    rng = np.random.default_rng(5)
+    for n in (2, 5, 60):
+        rows = rng.choice([-1.0, 0, 0, 0, 0.5, 1], (200, n))
+        ends = mean_intervals(rows, answers=True, level=level)
+        outside = [each.low > 0 or each.high < 0 for each in ends]
+        assert (paired_p(rows, answers=True) < 1 - level).tolist() == outside
+    assert any(outside)
+    assert not all(outside)
+
+
+def test_p_of_answers_by_hand() -> None:
+    # 3 of 4 changed, with the two examples more: mean 3/6, squares 4/6, t = 0.5 / sqrt(5/12 / 6).
+    rows = np.array([[1.0, 1, 1, 0], [0, 0, 0, 0]])
+    wanted = 2 * stats.t.sf(0.5 / np.sqrt((4 / 6 - 0.25) / 6), 3)
+    np.testing.assert_allclose(paired_p(rows, answers=True), [wanted, 1])
+    np.testing.assert_array_equal(paired_p(np.array([[1.0], [0]]), answers=True), [1, 1])
 
 
 def test_p_without_any_spread_by_hand() -> None:
