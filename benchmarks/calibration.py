@@ -35,13 +35,13 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.ablation.effects import METRICS
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate
 from mechcore.bench.planting import Form, plant, tokenizer_of
 from mechcore.bench.population import Population, as_texts
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import encode
 from mechcore.data.examples import ALL
+from mechcore.evaluation.evaluate import METRICS
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model

@@ -259,7 +259,8 @@ class Schema:
         """Read such a table; empty cells are missing numbers, and never anything in texts.
 
         Raises:
-            InputError: a column is missing or holds something else than it should.
+            InputError: a column is missing or holds something else than it should, or rows are
+                longer than the header.
         """
         import pandas as pd
 
@@ -272,6 +273,8 @@ class Schema:
             raise InputError(
                 f"{path}: cannot be read as CSV ({error}); run its step again"
             ) from error
+        if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first cells for names
+            raise InputError(f"{path}: rows have more cells than the header; run its step again")
         if len(frame) == 0:
             frame = frame.reindex(columns=[*dict.fromkeys([*self.required, *frame.columns])])
         missing = [name for name in self.required if name not in frame.columns]
@@ -294,7 +297,13 @@ class Schema:
 
 def _values(texts: pd.Series, kind: Kind, where: str) -> pd.Series:
     if kind == "flag":
-        return texts.str.lower().isin(["true", "1"]).astype(bool)
+        known = {"true": True, "1": True, "false": False, "0": False}
+        flags = texts.str.lower().map(known)
+        if flags.isna().any():
+            raise InputError(
+                f"{where}: found {texts[flags.isna()].iloc[0]!r}; expected true or false"
+            )
+        return flags.astype(bool)
     try:
         return _numbers(texts, whole=kind == "seed")
     except (ValueError, OverflowError) as error:

@@ -73,6 +73,22 @@ def test_a_file_that_lacks_a_column_is_refused_and_an_empty_one_is_empty(tmp_pat
     assert HEADS.read(tmp_path / "heads.csv").columns.tolist() == HEADS.required
 
 
+@pytest.mark.parametrize("cell", ["yes", "1.0", ""])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(tmp_path, cell):
+    heads(in_core=cell).to_csv(tmp_path / "heads.csv", index=False)
+    with pytest.raises(InputError, match=rf"column in_core: found '{cell}'; expected true or"):
+        HEADS.read(tmp_path / "heads.csv")
+
+
+def test_rows_that_are_longer_than_the_header_are_refused(tmp_path):
+    """pandas shifts all columns where every row is."""
+    names = ",".join(HEADS.required)
+    (tmp_path / "heads.csv").write_text(f"{names}\n{','.join(['1'] * 7)}\n")
+    assert len(HEADS.required) == 6
+    with pytest.raises(InputError, match="rows have more cells than the header"):
+        HEADS.read(tmp_path / "heads.csv")
+
+
 def test_words_where_numbers_should_be_are_refused(tmp_path):
     heads(accuracy="half").to_csv(tmp_path / "heads.csv")
     with pytest.raises(InputError, match=r"heads\.csv: column accuracy: .*expected numbers"):

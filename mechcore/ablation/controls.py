@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.ablation.effects import METRIC, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.evaluation.evaluate import METRICS
 from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.tables import PLACE, Column, N, Schema
 

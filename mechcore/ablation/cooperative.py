@@ -18,7 +18,6 @@ from jaxtyping import Float
 
 from mechcore.ablation.effects import (
     METRIC,
-    METRICS,
     SET,
     SIZE,
     Ablations,
@@ -31,7 +30,7 @@ from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
@@ -96,12 +95,17 @@ def dividends(
         subset, n, metric, drop, dividend with its interval (shares or nats), p and p_adjusted.
 
     Raises:
-        InputError: a subset was not ablated.
+        InputError: a subset was not ablated, or a set is given twice, or none.
     """
     if sets is None:
         listed = closed = _subsets(_components(ablations, components))
     else:
         listed = [ComponentSet.of(each) for each in sets]
+        if not listed or len({*listed}) < len(listed):
+            raise InputError(
+                f"dividends: found the sets {', '.join(map(str, listed)) or 'none'}; expected at "
+                "least one, and each once"
+            )
         parts = {part for each in listed for part in _subsets(each.components)}
         closed = sorted(parts, key=len)
     rows_of = [closed.index(each) for each in listed]

@@ -74,7 +74,7 @@ class Goal:
                 f"race: least is {self.least} and largest {self.largest}; expected one of them: a "
                 "least effect of interest, or a number of sets"
             )
-        if self.least is not None and self.least < 0:
+        if self.least is not None and not self.least >= 0:
             raise InputError(f"race: least is {self.least}; expected an effect of 0 or more")
         if self.largest is not None and self.largest < 1:
             raise InputError(f"race: largest is {self.largest}; expected at least 1 set")

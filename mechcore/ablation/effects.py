@@ -19,16 +19,16 @@ from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import (
+    METRICS,
     Evaluation,
     Metric,
+    check_metric,
     kl_divergence,
 )
 from mechcore.evaluation.intervals import Interval, mean_intervals
 from mechcore.models.model_identity import check_masks
 from mechcore.showing import Shown
 from mechcore.tables import PLACE, Column, N, Schema, estimate
-
-METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -201,7 +201,12 @@ class Answers(Shown):
         return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
 
     def values(self, metric: Metric) -> np.ndarray:
-        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example]."""
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example].
+
+        Raises:
+            InputError: another metric.
+        """
+        check_metric(metric)
         return (self.correct if metric == "accuracy" else self.margin).astype(float)
 
     def _summary(self) -> str:

@@ -84,8 +84,8 @@ def information_table(
         auc_drop, that of the area under the curve of the margin where there are two labels. Each
         has an interval, a standard error, the p of its being 0 by a t test of what the interval is
         made of, and that p corrected over the sets (Benjamini-Hochberg, within a subset and
-        figure). Interval and p of shift_drop are corrected for the labels among which it is the largest (Bonferroni).
-        ``reason`` says why figures are missing, where they are.
+        figure). Interval and p of shift_drop are corrected for the labels among which it is the
+        largest (Bonferroni). ``reason`` says why figures are missing, where they are.
 
     Raises:
         InputError: a group names an unknown subset, or logits were not kept.

@@ -29,7 +29,7 @@ from mechcore.ablation.effects import ComponentSet, SetLike, as_sets
 from mechcore.ablation.sweeping import ablate
 from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import Metric, check_metric
 from mechcore.evaluation.intervals import share_at_most
 from mechcore.masking.counterfactual import of_rows, with_pairs
 from mechcore.masking.means import MeanActivations
@@ -161,11 +161,13 @@ def race(
         Decisions on the mean effect over the examples given.
 
     Raises:
-        InputError: not one of ``least`` and ``largest`` is given, a number is out of range, a set
-            is unreadable, of paths, or has no interaction; or ``state`` is that of another race.
+        InputError: not one of ``least`` and ``largest`` is given, a number is out of range, the
+            metric is unknown, a set is unreadable, of paths, or has no interaction; or ``state`` is
+            that of another race.
 
     >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
+    check_metric(metric)
     data = as_encoded(model, data, role=options.get("role", "id"))
     n_all, chosen = len(data), _checked(as_sets(sets, model), effect)
     goal = Goal(least, largest)

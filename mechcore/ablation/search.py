@@ -38,7 +38,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import Metric, check_metric
 from mechcore.evaluation.p_values import Correction
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
@@ -187,11 +187,12 @@ def find_superadditive(
         options: see `mechcore.ablate`.
 
     Raises:
-        InputError: there are fewer than two components, too few examples, the subset is unknown,
-            or a number is out of range; or ``state`` is that of another search.
+        InputError: there are fewer than two components, too few examples, subset or metric are
+            unknown, or a number is out of range; or ``state`` is that of another search.
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
+    check_metric(metric)
     data = as_encoded(model, data, role=options.get("role", "id"))
     settings: dict[str, Any] = {
         "subset": subset,

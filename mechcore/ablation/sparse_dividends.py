@@ -26,7 +26,6 @@ from jaxtyping import Bool, Float
 
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, dividends
 from mechcore.ablation.effects import (
-    METRICS,
     SET,
     SIZE,
     Ablations,
@@ -52,7 +51,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, warn
 from mechcore.evaluation.cost import Cost
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import Metric, check_metric
 from mechcore.evaluation.p_values import Correction
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
@@ -274,8 +273,7 @@ def check_fit(
     for name, value, least in (("n_sets", n_sets, 1), ("n_verified", n_verified, 0)):
         if value < least:
             raise InputError(f"dividends: {name} is {value}; expected at least {least}")
-    if metric not in METRICS:
-        raise InputError(f"dividends: metric is {metric!r}; expected {' or '.join(METRICS)}")
+    check_metric(metric)
     halves_of(data, subset, 0)
     return chosen
 

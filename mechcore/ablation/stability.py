@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRIC, METRICS, Ablations, ComponentSet
+from mechcore.ablation.effects import METRIC, Ablations, ComponentSet
 from mechcore.ablation.superadditivity import joint_and_alone, with_members
 from mechcore.evaluation.agreement import (
     halved,
@@ -25,7 +25,7 @@ from mechcore.evaluation.agreement import (
     spearman,
     spearman_brown,
 )
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.tables import DATA, ROLE, Column, N, Schema, estimate
 
 TOP = 10

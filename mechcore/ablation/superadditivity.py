@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.ablation.effects import METRIC, SET, SIZE, Ablations, ComponentSet, place
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected, only_rounding
 from mechcore.tables import PLACE, Column, N, Schema, estimate

@@ -45,6 +45,7 @@ from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.stack_of import stack_of
 from mechcore.state import StateFile, fill_facts, input_facts
+from mechcore.wording import PLACES
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
 Parts: TypeAlias = SharingEngine | ReferenceEngine | PathEngine
@@ -145,6 +146,8 @@ def ablate(
     if precision not in (known := get_args(Precision)):
         expected = " or ".join(map(repr, known))
         raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
+    if role not in PLACES:
+        raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     paths = [each for each in listed if isinstance(each, PathSet)]
     components = [each for each in listed if isinstance(each, ComponentSet)]

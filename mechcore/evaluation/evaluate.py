@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,17 @@ MAX_ROWS = 1024
 
 
 Metric: TypeAlias = Literal["accuracy", "margin"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+
+def check_metric(metric: str) -> None:
+    """Make sure that there is such a metric.
+
+    Raises:
+        InputError: there is none.
+    """
+    if metric not in METRICS:
+        raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, METRICS))}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,7 +89,12 @@ class Evaluation(Shown):
         return margins(self.logits, self.correct_classes).numpy()
 
     def values(self, metric: Metric) -> np.ndarray:
-        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example]."""
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example].
+
+        Raises:
+            InputError: another metric.
+        """
+        check_metric(metric)
         return self.correct.astype(float) if metric == "accuracy" else self.margin
 
     @property
@@ -290,7 +306,7 @@ def paired_drop(
         seed: of the resamples.
 
     Raises:
-        InputError: the two are not evaluations of the same examples.
+        InputError: the two are not evaluations of the same examples, or the metric is unknown.
     """
     same = full.correct_classes.shape == other.correct_classes.shape and bool(
         (full.correct_classes == other.correct_classes).all()

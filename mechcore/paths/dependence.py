@@ -26,12 +26,12 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
-from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, Cut, members_of
+from mechcore.ablation.effects import Ablations, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.evaluate import METRICS, Evaluation
 from mechcore.evaluation.intervals import Interval, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against

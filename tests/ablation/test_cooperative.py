@@ -210,6 +210,12 @@ def test_every_subset_is_needed(function: Any) -> None:
         function(found, many)
 
 
+@pytest.mark.parametrize("sets", [[], [[A, B], [B, A]]])
+def test_sets_of_dividends_are_given_once(sets: Any) -> None:
+    with pytest.raises(InputError, match="expected at least one, and each once"):
+        dividends(game(D), sets=sets)
+
+
 def test_an_unknown_correction_of_dividends() -> None:
     with pytest.raises(InputError, match="correction is 'fdr'"):
         dividends(game(D), correction="fdr", n_resamples=1)  # type: ignore[arg-type]

@@ -332,6 +332,8 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
         ({}, "least is None and largest None; expected one of them"),
         ({"least": 0.1, "largest": 2}, "least is 0.1 and largest 2; expected one of them"),
         ({"least": -0.1}, "least is -0.1; expected an effect of 0 or more"),
+        ({"least": float("nan")}, "least is nan; expected an effect of 0 or more"),
+        ({"least": 0.1, "metric": "Accuracy"}, "metric is 'Accuracy'; expected 'accuracy' or"),
         ({"largest": 0}, "largest is 0; expected at least 1 set"),
         ({"least": 0.1, "error": 1.0}, "error is 1.0; expected a probability between 0 and 1"),
         ({"least": 0.1, "most_examples": 1}, "most_examples is 1; expected at least 2"),
@@ -351,5 +353,7 @@ def test_what_cannot_be_raced_is_refused(model: Any, changes: dict[str, Any], me
 def test_a_search_says_what_a_guarantee_needs(model: Any) -> None:
     with pytest.raises(InputError, match="but there is no guarantee; expected a probability"):
         find_superadditive(model, examples(40), None, fill="zero", least=0.1)
+    with pytest.raises(InputError, match="metric is 'acc'; expected"):
+        find_superadditive(model, examples(40), None, fill="zero", metric="acc")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="least is None and largest None"):
         find_superadditive(model, examples(40), None, fill="zero", guarantee=0.05)

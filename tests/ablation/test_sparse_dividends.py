@@ -399,7 +399,7 @@ def test_an_order_too_high_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         ({"n_verified": -1}, "dividends: n_verified is -1; expected at least 0"),
         ({"set_size": 2}, "dividends: set_size is 2; expected from the order, 3, to the 8"),
         ({"set_size": 9}, "dividends: set_size is 9; expected"),
-        ({"metric": "kl"}, "dividends: metric is 'kl'; expected accuracy or margin"),
+        ({"metric": "kl"}, "metric is 'kl'; expected 'accuracy' or 'margin'"),
         ({"subset": "w"}, "no subset 'w'; the data has"),
         ({"correction": "fdr"}, "correction is 'fdr'"),
     ],

@@ -403,6 +403,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"engine": "fast"}, InputError, "engine is 'fast'; expected 'auto' or 'tree' or"),
         ({"precision": "float64"}, InputError, "precision is 'float64'; expected 'float32' or"),
+        ({"role": "OOD"}, InputError, "role is 'OOD'; expected 'id' or 'ood'"),
         *(
             (
                 {"engine": engine, "precision": "bfloat16"},

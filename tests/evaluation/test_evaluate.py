@@ -475,6 +475,13 @@ def test_paired_drop_refuses_other_examples():
         paired_drop(hand_made([True] * 4), hand_made([True] * 3))
 
 
+def test_an_unknown_metric_is_not_taken_for_the_margin():
+    full = hand_made([True] * 4)
+    for call in (lambda: paired_drop(full, full, "Accuracy"), lambda: full.values("acc")):
+        with pytest.raises(InputError, match="expected 'accuracy' or 'margin'"):
+            call()
+
+
 def test_rows_of_different_length_are_refused(cases: Cases) -> None:
     with pytest.raises(InputError, match="input_ids cannot be made a tensor"):
         evaluate(cases.get("bert").model, [{"input_ids": [[1, 2, 3], [1, 2]], "labels": [0, 1]}])
