@@ -436,7 +436,7 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
 
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_path: Path) -> None:
     decided = (("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300))
-    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,{each},0.01,-0.1,0.1,{n},\n"
+    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,{each},0.01,-0.1,0.1,{n},False\n"
             for i, (each, n) in enumerate(decided)]  # fmt: skip
     (tmp_path / "race.csv").write_text(
         "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
@@ -457,7 +457,7 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_pat
 def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
     run: RunFolder, tmp_path: Path
 ) -> None:
-    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,above,0.5,0.4,0.6,90,\n" for i in range(30)]
+    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,above,0.5,0.4,0.6,90,False\n" for i in range(30)]
     (tmp_path / "race.csv").write_text(
         "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
     )
@@ -472,7 +472,7 @@ def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
 
 def test_a_race_of_many_pairs_has_an_atlas(run: RunFolder, tmp_path: Path) -> None:
     for n, expected in ((40, 0), (41, 1)):
-        rows = [f"L0.H{i}+L1.MLP,2,hans,ood,within,0.01,-0.1,0.1,90,\n" for i in range(n)]
+        rows = [f"L0.H{i}+L1.MLP,2,hans,ood,within,0.01,-0.1,0.1,90,False\n" for i in range(n)]
         (tmp_path / "race.csv").write_text(
             "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
         )
