@@ -305,7 +305,7 @@ def _values(texts: pd.Series, kind: Kind, where: str) -> pd.Series:
             )
         return flags.astype(bool)
     try:
-        return _numbers(texts, whole=kind == "seed")
+        return _numbers(texts, whole=kind in ("seed", "whole"))
     except (ValueError, OverflowError) as error:
         raise InputError(f"{where}: {error}; expected numbers") from error
 

@@ -6,7 +6,10 @@ import csv
 from pathlib import Path
 from typing import Any
 
-PLACE = "<!-- models -->"
+PLACE = (
+    "*The families, which stand here on the pages that `mkdocs serve` builds, are those of "
+    "[this table](tables/models.csv).*"
+)
 TABLE = Path(__file__).resolve().parents[1] / "tables" / "models.csv"
 
 

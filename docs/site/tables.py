@@ -11,7 +11,7 @@ from mechcore.ablation.sparse_fit import DIVIDEND_FIT
 from mechcore.report.kinds import REPORTS
 from mechcore.tables import Schema
 
-PLACE = "<!-- tables -->"
+PLACE = "*The tables stand here on the pages that `mkdocs serve` builds.*"
 TITLES = {"heuristic-core": "The main study", "cognitive": "Study of the cognitive task"}
 TITLES |= {"extractive": "Study of extractive structures"}
 

@@ -170,7 +170,16 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     ]
     doubt = f" Not sure: {row['open']}." if row["open"] else ""
     verb = {NONE: "has ", THRESHOLD: ""}.get(row["role"], "is ")
-    return f"{row['component']} {verb}{row['role']}: {'; '.join(parts)}.{doubt}"
+    among = ", corrected for all components" if row["role"] == NONE and _stands_out(row) else ""
+    return f"{row['component']} {verb}{row['role']}{among}: {'; '.join(parts)}.{doubt}"
+
+
+def _stands_out(row: Any) -> bool:
+    """Whether an interval excludes 0, taken by itself."""
+    ends = (
+        [row[f"{f}_drop_{end}_{p}"] for end in ("low", "high")] for f in _FIGURES for p in PLACES
+    )
+    return any(low > 0 or high < 0 for low, high in ends)
 
 
 def ranked(roles: pd.DataFrame) -> pd.DataFrame:
@@ -218,7 +227,7 @@ def verdict(roles: pd.DataFrame) -> str:
             parts.append(f"{len(inside)} {verb} {IN_ONLY} ({listed(named)})")
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
         gone = f"{len(idle)} can go, one at a time ({_largest_cost(idle)})"
-        parts.append(gone if len(idle) else "none is shown to be idle")
+        parts.append(gone if len(idle) else "none is shown to have no effect")
     reasons = [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
     if not known:
         return f"Of {len(roles)} components ablated alone no role is known: {'; '.join(reasons)}."

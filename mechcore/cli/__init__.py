@@ -27,6 +27,9 @@ from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
+_AGAIN = ("run", "demo", "reproduce", "effective-size", "train", "bench")
+"""Commands that go on when they are given again; the others that keep what is finished ask for
+``--resume``."""
 
 REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcore.reproductions")
 """Commands of ``mechcore reproduce``, which packages add."""
@@ -135,12 +138,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
-        _fail(
-            "interrupted; run, demo, reproduce, effective-size, train and bench go on when run "
-            "again, prune, compare, ablate, interactions, dividends and paths with --resume",
-            code,
-        )
+        _fail(f"interrupted{_how_to_go_on(arguments)}", code)
     sys.exit(code or 0)
+
+
+def _how_to_go_on(arguments: Sequence[str] | None) -> str:
+    given = sys.argv[1:] if arguments is None else arguments
+    name = next(iter(given), "")
+    if name in _AGAIN:
+        return "; give the same command again to go on"
+    command = typer.main.get_group(app).commands.get(name)
+    if any(each.name == "resume" for each in getattr(command, "params", ())):
+        return "; give the same command again with --resume to go on"
+    return ""
 
 
 def _fail(message: str, code: int) -> int:

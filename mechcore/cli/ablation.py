@@ -270,7 +270,8 @@ def _show_worst(ablation: Any) -> None:
     shown = overall[overall["set"].isin(names.index)]
     if len(names) == MOST_SHOWN:
         shown = shown.sort_values("margin_drop", ascending=False)
-    show(shown[["set", "role", "n", "accuracy", "accuracy_drop", "margin_drop", "kl"]])
+    shown = shown[["set", "role", "n", "accuracy", "accuracy_drop", "margin_drop", "kl"]]
+    show(shown.rename(columns={"accuracy": "accuracy_without"}))
 
 
 def _show_interactions(interactions: Any) -> None:

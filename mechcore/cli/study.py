@@ -165,7 +165,8 @@ def status(
         show(left[columns])
     size = jobs["bytes"].sum() / 2**20
     print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done; {size:.1f} MiB")
-    show_missing(folder, "missing_masks")
+    if len(left) == 0:  # before that, the table is of an earlier run
+        show_missing(folder, "missing_masks")
     if verify:
         found = damaged(store)
         for line in found:

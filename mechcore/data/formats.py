@@ -44,9 +44,9 @@ def kind_of_file(path: Path) -> str:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    zipped = path.suffix == ".gz"
+    zipped = path.suffix.lower() == ".gz"
     ending = path.suffixes[-1 - zipped :][:1]
-    kind = _KINDS.get(ending[0], "") if ending else ""
+    kind = _KINDS.get(ending[0].lower(), "") if ending else ""
     if not kind or (zipped and kind == ".parquet"):
         raise InputError(
             f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet, or a .txt "
@@ -102,7 +102,7 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _open_text(path: Path, newline: str | None = None) -> IO[str]:
     """A text file, compressed or not; a byte order mark is no part of it."""
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
     return path.open(encoding="utf-8-sig", newline=newline)
 

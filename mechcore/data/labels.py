@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
 
 _MOST_LABELS = 5
@@ -142,15 +142,13 @@ def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> s
             f"label {label!r}: has no answer; those of --answers are {known}: add its answer, or "
             f"rename it with --label-map {label}=NAME (label_map= in Python)"
         )
-    number = _NUMBER.fullmatch(label.strip())
-    if number or are_generic([label]):
-        tail = ".0" if number and number[1] else ""  # as the data has them: names match whole
+    pairs = ",".join(f"{each.strip()}=CLASS" for each in unknown[:_MOST_LABELS])
+    if _NUMBER.fullmatch(label.strip()) or are_generic([label]):
         hint = (
-            "numbers have no agreed meaning: name them with --label-map (label_map= in "
-            f'Python), for example "0{tail}=entailment,1{tail}=neutral,2{tail}=contradiction"'
+            "numbers have no agreed meaning: name them with --label-map "
+            f"{shown(pairs)} (label_map= in Python)"
         )
     else:
-        pairs = ",".join(f"{each}=CLASS" for each in unknown[:_MOST_LABELS])
         hint = (
             f"say which class it is with --label-map {shown(pairs)} (label_map= in Python), or "
             "rename the classes with --class-names"

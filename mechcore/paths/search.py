@@ -116,6 +116,11 @@ def find_paths(
     data = as_encoded(model, data, role=options.get("role", "id"))
     _check(cuts)
     check_options(fill, n_cut=n_cut, n_found=n_found)
+    if n_found > n_cut and len(cuts) > n_cut:
+        raise InputError(
+            f"paths: n_found is {n_found}, but only n_cut = {n_cut} of {len(cuts)} are measured "
+            "(on the command line --find and --measured); expected at least as many"
+        )
     searched, reported = halves_of(data, subset, seed)
     facts: dict[str, Any] = {}
     if state is not None:
@@ -156,6 +161,9 @@ def state_files(folder: str | Path | None) -> list[Path | None]:
 def _check(cuts: Sequence[PathSet]) -> None:
     if not cuts:
         raise InputError("paths: none to search; expected at least one set")
+    twice = [each for each in cuts if cuts.count(each) > 1]
+    if twice:
+        raise InputError(f"paths: {twice[0]} is given more than once; leave one out")
     for each in cuts:
         if len(each.senders) != 1:
             raise InputError(

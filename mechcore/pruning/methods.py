@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning.controls import layer_matched as matched_by_layer
@@ -122,5 +123,11 @@ def random(request: Request) -> list[Subnetwork]:
 
 
 def layer_matched(request: Request) -> list[Subnetwork]:
-    """As many heads per layer as trained masks keep, drawn at random: a control."""
+    """As many heads per layer as trained masks keep, drawn at random: a control.
+
+    Raises:
+        InputError: there are no trained masks.
+    """
+    if not request.trained:
+        raise InputError("layer-matched: no trained masks; expected those that it is to match")
     return matched_by_layer(request.trained)

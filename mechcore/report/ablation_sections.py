@@ -42,7 +42,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     blocks: list[Block] = (
         [*not_run("ablation", title, "the ablation of core heads from the full model").blocks]
         if ablation is None
-        else [*_sets(ablation, gallery)]
+        else [*_sets(run, ablation, gallery)]
     )
     if controls is not None and len(controls):
         blocks.append(_control_table(controls))
@@ -64,9 +64,9 @@ def _other_fill(run: RunFolder) -> str:
     return f"Here the output of what is ablated is replaced by {what}, not by its mean."
 
 
-def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
+def _sets(run: RunFolder, ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
     if len(ablation) == 0:
-        yield Paragraph("There was no head to ablate: the core is empty.", note=True)
+        yield Paragraph(f"There was no head to ablate: {run.no_core}.", note=True)
         return
     n_sets = ablation["set"].nunique()
     drawn = len(figures.sets_to_draw(ablation))
@@ -83,7 +83,8 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
         yield Paragraph(f"Heads are ablated in the full model, alone{together}.")
     else:
         yield Paragraph(
-            "The core is empty, so no core head was ablated; the other heads show what is usual.",
+            f"{run.no_core.capitalize()}, so no core head was ablated; the other heads show what "
+            "is usual.",
             note=True,
         )
     for metric in ("accuracy", "margin"):
@@ -163,7 +164,8 @@ def interactions_section(run: RunFolder, gallery: Gallery) -> Section:
 
 def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
     if len(table) == 0:
-        text = "There is no interaction to report: the core has fewer than two heads."
+        few = run.no_core if run.no_masks else "the core has fewer than two heads"
+        text = f"There is no interaction to report: {few}."
         yield Paragraph(text, note=True)
         return
     for sentence in interaction_sentences(run):

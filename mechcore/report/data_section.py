@@ -63,11 +63,12 @@ def facts_of(run: RunFolder, role: str) -> Mapping[str, Any]:
 def most_frequent(
     table: pd.DataFrame, role: str, data: str, subset: str = ALL
 ) -> tuple[str, float] | None:
-    """The most frequent label of a subset and its share; None where there are no labels."""
+    """The most frequent label of a subset, or all that are, and its share; None without labels."""
     labels = _labels(table, role, data, subset)
     if len(labels) == 0 or not labels.index[0]:
         return None
-    return str(labels.index[0]), float(labels.iloc[0] / labels.sum())
+    first = [str(each) for each in labels.index[labels == labels.iloc[0]]]
+    return " or ".join(first), float(labels.iloc[0] / labels.sum())
 
 
 def majority_sentences(run: RunFolder) -> Iterator[str]:

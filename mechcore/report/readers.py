@@ -57,7 +57,7 @@ def readers_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if paths is None or dependence is None:
         return None
     if paths.empty:
-        text = "The core is empty: there is nothing to read, and no path was cut."
+        text = f"{run.no_core.capitalize()}: there is nothing to read, and no path was cut."
         return Section("readers", _TITLE, [Paragraph(text, note=True)])
     blocks: list[Block] = [_verdict(run)]
     outside = dependence[dependence["role"] == "ood"]

@@ -61,6 +61,18 @@ class RunFolder:
         return [] if core is None else core["component"].tolist()
 
     @property
+    def no_masks(self) -> bool:
+        """Whether training failed for every mask."""
+        return self.filled("missing_masks") is not None and self.filled("subnetworks") is None
+
+    @property
+    def no_core(self) -> str:
+        """Why there is no head of the core, as a clause: to find none is a result, to fail not."""
+        return (
+            "there is no core, as no mask could be used" if self.no_masks else "the core is empty"
+        )
+
+    @property
     def singles(self) -> pd.DataFrame | None:
         """Ablations of single components by name, from ``ablation`` and ``sweep``."""
         found = [self.table(name) for name in ("ablation", "sweep")]
@@ -80,7 +92,8 @@ def read_run(path: str | Path) -> RunFolder:
     """Read the folder of a finished run.
 
     Raises:
-        InputError: ``config.json`` is missing, or a file cannot be read as what it should be.
+        InputError: ``config.json`` is missing or that of a model, or a file cannot be read as what
+            it should be.
     """
     path = Path(path)
     config_path = path / CONFIG_FILE
@@ -92,6 +105,8 @@ def read_run(path: str | Path) -> RunFolder:
     config = _read_json(config_path)
     if not isinstance(config, dict):
         raise InputError(f"{config_path}: found a {type(config).__name__}; expected an object")
+    if "model_type" in config:
+        raise InputError(f"{path}: is a model; expected the folder of a finished run")
     for name in _OBJECTS:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__

@@ -235,7 +235,8 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
         core = categories[categories["in_core"]]
         blocks.append(mass_table(core, "Attention mass of the core heads"))
     else:
-        blocks.append(Paragraph("No head is in the core, so none is outlined.", note=True))
+        text = f"{run.no_core.capitalize()}, so no head is outlined."
+        blocks.append(Paragraph(text, note=True))
     blocks.append(mass_table(categories, f"All {len(categories)} heads", folded=True))
     examples = run.attention_examples
     parts = [

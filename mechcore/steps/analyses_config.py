@@ -217,7 +217,7 @@ class Analyses:
     )
     sweep: Literal["heads", "mlps", "all"] | None = setting(
         "all",
-        "Ablate components one by one for their roles: heads, mlps or all.",
+        "Ablate components one by one for their roles.",
         "--no-sweep",
     )
     roles: RoleSettings = setting(RoleSettings(), "How roles are judged.")

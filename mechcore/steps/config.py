@@ -289,7 +289,7 @@ class StudyConfig:
     )
     sparsities: tuple[float, ...] = setting(
         (0.5, 0.7),
-        "Target sparsities, in [0, 1); in a file none leaves only effective sizes to do.",
+        "Target sparsities, in [0, 1). With none, in a file, only effective sizes are measured.",
         "--sparsities",
         panel="Pruning",
     )

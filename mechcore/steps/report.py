@@ -65,6 +65,12 @@ _TERMS: Sequence[tuple[str, str]] = (
         "only, the two cannot be told apart.",
     ),
     (
+        "Shift",
+        "How much less often the model says the label whose share of its answers changes most, "
+        "labels weighed alike. It can be large where the moved threshold costs nothing, as one "
+        "label may gain what another loses.",
+    ),
+    (
         "Balanced accuracy",
         "The mean over labels of the share of their examples that is answered correctly.",
     ),
@@ -126,8 +132,8 @@ _TERMS: Sequence[tuple[str, str]] = (
     ),
     (
         "Effective size",
-        "The share of components that the sparsest subnetwork keeps whose accuracy is below the "
-        "full model's by less than a set tolerance, the faithful one; 100 % where there is none.",
+        "The share of components that the sparsest faithful subnetwork keeps, one whose accuracy "
+        "is below the full model's by less than a set tolerance; 100 % where there is none.",
     ),
 )
 _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."

@@ -140,8 +140,10 @@ def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
     sparsity = pd.to_numeric(grid["sparsity"]).astype(float)
     kept = pd.to_numeric(grid[KEPT], errors="coerce") if KEPT in grid else 1 - sparsity
     _refuse(grid, ~kept.between(0, 1), "grid", f"{KEPT} is not a share in [0, 1]: {PERCENT}")
-    keys = zip(grid["checkpoint"], grid["seed"], sparsity, strict=True)
-    return dict(zip(keys, kept, strict=True))
+    keys = grid[["checkpoint", "seed"]].assign(sparsity=sparsity)
+    differs = kept.groupby([keys[name] for name in keys]).transform("nunique") > 1
+    _refuse(grid, differs, "grid", f"{KEPT} differs between rows of one subnetwork")
+    return dict(zip(keys.itertuples(index=False, name=None), kept, strict=True))
 
 
 def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:

@@ -85,8 +85,8 @@ def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...
 @pytest.mark.parametrize(
     ("label", "example"),
     [
-        *((label, '"0=entailment,1=neutral,') for label in ("0", "1", "LABEL_1", "-1")),
-        *((label, '"0.0=entailment,1.0=neutral,') for label in ("0.0", "2.0", " 1.0 ")),
+        *((label, f"--label-map {label}=CLASS (") for label in ("0", "LABEL_1", "-1", "2.0")),
+        (" 1.0 ", "--label-map 1.0=CLASS ("),
     ],
 )
 def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str, example: str) -> None:
@@ -94,8 +94,6 @@ def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str, example: 
         LabelMap.between([label], NLI)
     message = str(caught.value)
     assert "contradiction, entailment, neutral" in message
-    assert "--label-map" in message
-    assert "0=entailment" in message
     assert example in message
 
 

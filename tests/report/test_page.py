@@ -255,6 +255,24 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert set(targets) <= set(ids)
 
 
+def test_a_model_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match="is a model; expected the folder of a finished run"):
+        read_run(tmp_path)
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_without_any_mask_there_is_no_core_rather_than_an_empty_one(empty_run: Path) -> None:
+    failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "seed": [1], "target_sparsity": [0.5]})
+    failed.assign(reason="sparsity 0.1").to_csv(empty_run / "tables" / "missing_masks.csv")
+    edit(empty_run, "subnetworks", lambda t: t[:0])
+    edit(empty_run, "core_summary", lambda t: t[:0])
+    text = page_of(empty_run).text
+    assert "There was no head to ablate: there is no core, as no mask could be used." in text
+    assert "There is no interaction to report: there is no core, as no mask could be used." in text
+    assert "core is empty" not in text
+
+
 def test_the_method_names_what_was_run(rich: Page) -> None:
     for fact in (
         "9f2c41aa70be13d5",

@@ -131,6 +131,9 @@ def test_sizes_are_of_what_masks_keep_where_they_miss_their_target(tmp_path: Pat
         assert found[["effective_size", "sparsity", "faithful"]].to_numpy().tolist() == [
             [0.4, 0.5, True]
         ]
+    twice = GRID.assign(kept=GRID.index / len(GRID))
+    with pytest.raises(InputError, match=r"grid: .*kept differs between rows of one subnetwork"):
+        effective_size(FULL, twice, groups=GROUPS)
     with pytest.raises(InputError, match=r"grid: .*kept is not a share"):
         effective_size(full, grid.assign(kept=40.0), groups={"ID": ["dev"]})
 
