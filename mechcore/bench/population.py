@@ -145,7 +145,7 @@ class Oracle:
     def accuracy(self, domain: Domain, without: Collection[Component] = ()) -> float:
         """Share of right answers; answers without a preference count as half."""
         margins, chance = self.margins(domain, without)
-        right = np.where(np.abs(margins) < _NOTHING, 0.5, margins > 0)
+        right = np.where(np.abs(margins) < NOTHING, 0.5, margins > 0)
         return float(right @ chance)
 
     def drop(self, domain: Domain, without: Collection[Component]) -> float:
@@ -158,7 +158,7 @@ class Oracle:
         return found if abs(found) > _LEAST else 0.0
 
 
-_NOTHING = 1e-6
+NOTHING = 1e-6
 """Nats that are rounding."""
 _LEAST = 1e-3
 """Nats that are an interaction: attention is not quite all at one place."""

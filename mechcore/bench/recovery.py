@@ -19,9 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
+from mechcore.bench.population import NOTHING
 from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import ModelShape
 from mechcore.evaluation.cost import Cost, counted
@@ -186,6 +187,12 @@ def recovered_pairs(
 ) -> pd.DataFrame:
     """How well methods find a case's interactions, in domain, for which the truth has them.
 
+    Predictions that are rounding count as 0, which ties with all others of 0 and has the wrong
+    sign: of most pairs exactly 0 is predicted, and rounding would rank above them all. Rounding is
+    less than a millionth of a nat, so that a method all of whose predictions are rounding finds
+    nothing; of a method that predicts in another unit, such as co-ablation with its variances of
+    logits, it is less than a millionth of its largest prediction.
+
     Args:
         case: a model of known truth, of which interactions are known.
         methods: names of `mechcore.ablation.predicting.INTERACTION_METHODS`.
@@ -202,6 +209,7 @@ def recovered_pairs(
     rows = []
     for method in methods if case.truth.interactions else ():
         found = INTERACTION_METHODS[method](_pair_request(case, "id", means, seed, batch_size))
+        predicted = _beyond_rounding(found)
         rows.append(
             {
                 "case": case.name,
@@ -209,12 +217,19 @@ def recovered_pairs(
                 "seed": seed,
                 "n_true": len(case.truth.interactions or ()),
                 "n": len(found.interactions),
-                "auroc": pair_auroc(found.interactions, case.truth),
-                "signs": sign_accuracy(found.interactions, case.truth),
+                "auroc": pair_auroc(predicted, case.truth),
+                "signs": sign_accuracy(predicted, case.truth),
                 **asdict(found.cost),
             }
         )
     return pd.DataFrame(rows, columns=PAIRS.names)
+
+
+def _beyond_rounding(found: Predictions) -> dict[ComponentSet, float]:
+    """Predicted interactions, 0 where they are no more than rounding."""
+    predicted = found.interactions
+    least = NOTHING if found.in_nats else 1e-6 * max(map(abs, predicted.values()), default=0.0)
+    return {pair: 0.0 if abs(value) < least else value for pair, value in predicted.items()}
 
 
 _PASSES = [column.name for column in _COST]

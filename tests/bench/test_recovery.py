@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
 from mechcore.bench import cases
 from mechcore.bench.case import Case
 from mechcore.bench.cases import case_names, load_case, run_benchmark
@@ -20,6 +21,7 @@ from mechcore.bench.planted import CATALOGUE
 from mechcore.bench.recovery import WITH_PAIRS, over_cases, recovered_nodes, recovered_pairs
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.evaluation.cost import Cost
 from mechcore.masking.means import MeanActivations
 
 WITHOUT_NOISE = [name for name in CATALOGUE if not name.endswith("noisy")]
@@ -72,6 +74,62 @@ def test_exact_pairs_find_everything_that_is_planted_without_noise(
         assert pairs["n"].tolist() == [105]
     else:
         assert pairs.empty
+
+
+class MadeUp:
+    """Predicts what it is told to, and of all other pairs exactly 0."""
+
+    def __init__(self) -> None:
+        self.told: Mapping[str, float] = {}
+        self.in_nats = True
+
+    def __call__(self, request: PairRequest) -> Predictions:
+        predicted = {pair: self.told.get(str(pair), 0.0) for pair in request.pairs}
+        return Predictions(predicted, Cost(), in_nats=self.in_nats)
+
+    def scores(self, case: Case, *, in_nats: bool = True, **told: float) -> tuple[float, float]:
+        """AUROC and signs where this is predicted of the pairs named."""
+        names = {"heads": "L0.H2+L1.H1", "mlp": "L0.H2+L0.MLP", "false": "L0.H0+L0.H1"}
+        self.told = {names[key]: value for key, value in told.items()}
+        self.in_nats = in_nats
+        (row,) = recovered_pairs(case, ["made-up"]).itertuples()
+        return row.auroc, row.signs
+
+
+@pytest.fixture
+def made_up() -> Iterator[MadeUp]:
+    method = MadeUp()
+    INTERACTION_METHODS.register("made-up")(method)
+    yield method
+    INTERACTION_METHODS.remove("made-up")
+
+
+def test_predictions_that_are_rounding_find_nothing(backup: Case, made_up: MadeUp) -> None:
+    """Two pairs of 105 interact, both upwards: 103 others to be ranked below."""
+    truth = {str(pair): size for pair, size in (backup.truth.interactions or {}).items()}
+    assert truth == pytest.approx({"L0.H2+L1.H1": 1.8, "L0.H2+L0.MLP": 1.8})
+    assert made_up.scores(backup, heads=1.2e-8, mlp=9e-7) == (0.5, 0)
+    assert made_up.scores(backup, heads=-6.9e-9, mlp=1e-12) == (0.5, 0)
+    assert made_up.scores(backup, heads=2e-6, mlp=9e-7) == (0.75, 0.5)  # one is above 103 ties
+    assert made_up.scores(backup, heads=2e-6, mlp=1e-6) == (1, 1)
+    assert made_up.scores(backup, heads=-2e-6, mlp=1.8) == (1, 0.5)
+    # Rounding of others does no harm either, and what is more than that does.
+    assert made_up.scores(backup, heads=1.8, mlp=1.8, false=9e-7) == (1, 1)
+    assert made_up.scores(backup, false=9e-7) == (0.5, 0)
+    assert made_up.scores(backup, false=2e-6) == (pytest.approx(0.5 * 102 / 103), 0)
+
+
+def test_rounding_in_another_unit_is_relative(backup: Case, made_up: MadeUp) -> None:
+    assert made_up.scores(backup, in_nats=False, heads=1e-9, mlp=1e-9) == (1, 1)
+    assert made_up.scores(backup, in_nats=False, heads=100.0, mlp=9e-5) == (0.75, 0.5)
+    assert made_up.scores(backup, in_nats=False, heads=100.0, mlp=2e-4) == (1, 1)
+    assert made_up.scores(backup, in_nats=False) == (0.5, 0)
+
+
+def test_a_saturated_model_hides_its_backup_from_second_derivatives(backup: Case) -> None:
+    (row,) = recovered_pairs(backup, ["hessian"]).itertuples()
+    assert row.auroc <= 0.5
+    assert row.signs == 0
 
 
 def test_means_over_cases_by_hand() -> None:
