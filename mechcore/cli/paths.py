@@ -86,6 +86,11 @@ class PathOptions:
         """Make sure that options go together."""
         if self.controls and self.find:
             raise InputError("--find: takes no --controls; measure what it finds with controls")
+        if self.find > self.measured:
+            raise InputError(
+                f"--find: is {self.find}, more than the {self.measured} that are measured; raise "
+                "--measured"
+            )
         if self.controls and not (self.together and self.inputs == "all"):
             raise InputError(
                 "--controls: stand beside receivers that see none of the senders; leave --each and "

@@ -95,7 +95,7 @@ def find_paths(
         cuts: sets of paths to one receiver each, see `mechcore.ablation.sets.paths`.
         subset: the subset of the data that the search looks at.
         n_cut: sets cut exactly, the largest by screening; all if there are no more.
-        n_found: sets to report.
+        n_found: sets to report, at most ``n_cut``.
         screening_examples: examples of the search half that are screened with.
         seed: of the split and the draw of these.
         fill: what replaces the senders' outputs, ``"mean"`` or ``"zero"``.
@@ -116,11 +116,6 @@ def find_paths(
     data = as_encoded(model, data, role=options.get("role", "id"))
     _check(cuts)
     check_options(fill, n_cut=n_cut, n_found=n_found)
-    if n_found > n_cut and len(cuts) > n_cut:
-        raise InputError(
-            f"paths: n_found is {n_found}, but only n_cut = {n_cut} of {len(cuts)} are measured "
-            "(on the command line --find and --measured); expected at least as many"
-        )
     searched, reported = halves_of(data, subset, seed)
     facts: dict[str, Any] = {}
     if state is not None:

@@ -194,6 +194,11 @@ def test_sentences() -> None:
     starts = {"L1.H0": "has no detectable effect:", "L2.H0": "moves the threshold:"}
     for name, start in starts.items():
         assert explain_role(found.loc[name]).startswith(f"{name} {start}")
+    # By itself, an interval of one of many components may well exclude 0.
+    row = found.loc["L1.H0"].copy()
+    row["information_drop_low_ood"] = 0.001
+    start = "L1.H0 has no detectable effect, corrected for all components: without it"
+    assert explain_role(row).startswith(start)
 
 
 def test_the_verdict_counts_names_and_measures() -> None:

@@ -1458,6 +1458,10 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("paths {own} --senders L1.H0 --each --controls 2", "--controls: stand beside receivers"),
         ("paths {own} --senders L1.H0 --inputs q --controls 2", "--controls: stand beside recei"),
         ("paths {own} --senders L1.H0 --controls 2 --find 3", "--find: takes no --controls"),
+        (
+            "paths {own} --senders L1.H0 --find 30 --measured 3",
+            "--find: is 30, more than the 3 that are measured; raise --measured",
+        ),
         ("paths {own} --senders L1.MLP --controls 2", "core: found L1.MLP; expected heads"),
         (
             "paths {own} --senders L1.H0 --receivers answer --controls 2",

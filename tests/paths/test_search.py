@@ -148,11 +148,6 @@ def test_a_search_goes_on_where_it_stopped(
         (["L0.H1>L1.H1+L1.H2"], {}, "found 2 receivers; expected one"),
         (["L0.H1>L1.H1"], {"n_found": 0}, "n_found is 0; expected at least 1"),
         (["L0.H1>L1.H1"] * 2, {}, "L0.H1>L1.H1 is given more than once; leave one out"),
-        (
-            ["L0.H0>L1.H1", "L0.H1>L1.H1", "L0.H2>L1.H1"],
-            {"n_cut": 1, "n_found": 2},
-            "n_found is 2, but only n_cut = 1 of 3 are measured",
-        ),
         (["L0.H1>L1.H1"], {"fill": "resample"}, "expected 'mean' or 'zero'"),
         (["L0.H1>L1.H1"], {"subset": "w"}, "no subset 'w'; the data has u, v"),
     ],

@@ -262,12 +262,15 @@ def test_a_model_is_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_without_any_mask_there_is_no_core_rather_than_an_empty_one(empty_run: Path) -> None:
+def test_without_any_mask_there_is_no_core_rather_than_an_empty_one(
+    empty_run: Path, tmp_path: Path
+) -> None:
+    failing = Path(shutil.copytree(empty_run, tmp_path / "run"))
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "seed": [1], "target_sparsity": [0.5]})
-    failed.assign(reason="sparsity 0.1").to_csv(empty_run / "tables" / "missing_masks.csv")
-    edit(empty_run, "subnetworks", lambda t: t[:0])
-    edit(empty_run, "core_summary", lambda t: t[:0])
-    text = page_of(empty_run).text
+    failed.assign(reason="sparsity 0.1").to_csv(failing / "tables" / "missing_masks.csv")
+    edit(failing, "subnetworks", lambda t: t[:0])
+    edit(failing, "core_summary", lambda t: t[:0])
+    text = page_of(failing).text
     assert "There was no head to ablate: there is no core, as no mask could be used." in text
     assert "There is no interaction to report: there is no core, as no mask could be used." in text
     assert "core is empty" not in text
