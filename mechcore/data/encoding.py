@@ -42,8 +42,8 @@ class EncodedExamples(Shown):
         input_ids: token ids, one list per example, without padding.
         token_type_ids: segment ids as the model reads them, or None.
         segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere; or None.
-        words: equal numbers for tokens of equal words (case ignored), `SPECIAL` for special
-            tokens and punctuation; or None.
+        words: equal numbers for tokens of equal words (as the tokenizer normalises them, case
+            ignored), `SPECIAL` for special tokens and punctuation; or None.
         separators: whether a token is a separator ([SEP], </s>, end of text); or None.
         pad_id: token id for padding, on the right.
         answers: for language models, the answer tokens of each label name.
@@ -226,7 +226,7 @@ def encode(
                 places = [_segment_at(offset, ranges) for offset in encoding.offsets]
                 texts_of = (text, text)
             segments.append(places)
-            word_ids.append(_words(encoding, places, texts_of, vocabulary))
+            word_ids.append(_words(encoding, places, texts_of, tokenizer, vocabulary))
             separators.append(
                 [
                     int(place == SPECIAL and token in ends)
@@ -278,7 +278,8 @@ def words_of(
     encoded = tokenizer([text], add_special_tokens=False)
     if encoded["input_ids"][0] != list(ids):
         return None
-    words = _words(encoded.encodings[0], [0] * len(ids), (text, text), vocabulary)
+    places = [0] * len(ids)
+    words = _words(encoded.encodings[0], places, (text, text), tokenizer, vocabulary)
     unknown = tokenizer.unk_token_id  # what it stands for is lost
     return [SPECIAL if i == unknown else word for i, word in zip(ids, words, strict=True)]
 
@@ -319,7 +320,11 @@ def _segment_at(offset: tuple[int, int], ranges: Mapping[int, tuple[int, int]]) 
 
 
 def _words(
-    encoding: Any, places: Sequence[int], texts: tuple[str, str], vocabulary: dict[str, int]
+    encoding: Any,
+    places: Sequence[int],
+    texts: tuple[str, str],
+    tokenizer: PreTrainedTokenizerBase,
+    vocabulary: dict[str, int],
 ) -> list[int]:
     """Number every token by its whole word; punctuation is not a word.
 
@@ -347,10 +352,23 @@ def _words(
         last = key
     numbers = []
     for segment, start, end in spans:
-        name = texts[segment][start:end].strip().strip(_AROUND).lower()
-        known = any(character.isalnum() for character in name)
-        numbers.append(vocabulary.setdefault(name, len(vocabulary)) if known else SPECIAL)
+        word = texts[segment][start:end].strip().strip(_AROUND)
+        if any(character.isalnum() for character in word):
+            numbers.append(vocabulary.setdefault(_name(word, tokenizer), len(vocabulary)))
+        else:
+            numbers.append(SPECIAL)
     return [SPECIAL if owner is None else numbers[owner] for owner in owners]
+
+
+def _name(word: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What equal words have in common: the same to the model, or but for case and encoding.
+
+    Tokenizers may strip accents, as uncased BERT's does. NFKC and case folding are those of the
+    Unicode Standard, sections 3.11 and 3.13.
+    """
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    read = word if normalizer is None else normalizer.normalize_str(word)
+    return unicodedata.normalize("NFKC", read).casefold()
 
 
 _AROUND = string.punctuation.replace("'", "")

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from attention.builders import byte_level, wordpiece
+from tokenizers.normalizers import BertNormalizer
 
 from mechcore.attention import TokenInfo, attention_scores, categorize_heads
 from mechcore.attention.inputs import batches_of
@@ -189,6 +190,15 @@ def test_words_of_a_byte_level_tokenizer_are_those_of_the_text(decoder: Any, tex
     tokenizer = byte_level()
     expected = known(decoder, encoded([text], tokenizer), None)
     assert known(decoder, plain([text], tokenizer), tokenizer) == expected
+
+
+def test_decoded_words_of_an_uncased_tokenizer_are_those_of_the_texts(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=True)
+    texts = ["c\u00e1t saw cat", "Ca\u0301t saw the cat"]
+    expected = known(encoder, encoded(texts, tokenizer), None)
+    assert [expected[row]["words"] for row in (0, 1)] == [[-1, 0, 1, 0, -1], [-1, 0, 1, 2, 0, -1]]
+    assert known(encoder, plain(texts, tokenizer), tokenizer) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel, WordPiece
-from tokenizers.normalizers import Lowercase, Prepend, Replace
+from tokenizers.normalizers import BertNormalizer, Lowercase, Prepend, Replace
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Split
 from tokenizers.processors import TemplateProcessing
@@ -140,6 +140,31 @@ def test_unknown_words_are_told_apart(wordpiece: hf.PreTrainedTokenizerFast) -> 
     assert data.words is not None
     zebra, okapi, again = (data.words[0][i] for i in (1, 2, 4))
     assert zebra != okapi == again
+
+
+def test_words_are_equal_as_the_tokenizer_normalises_them(
+    wordpiece: hf.PreTrainedTokenizerFast,
+) -> None:
+    text = "caf\u00e9 cafe cafe\u0301 CAF\u00c9"
+    uncased = hf.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(wordpiece.backend_tokenizer.to_str()),
+        unk_token="[UNK]",
+    )
+    uncased.backend_tokenizer.normalizer = BertNormalizer(lowercase=True, strip_accents=True)
+    data = encode(examples((text, "")), uncased, max_length=32, words=True)
+    assert data.words == [[-1, 0, 0, 0, 0, -1]]
+    # One that only lower-cases keeps the accent; the two encodings of it are one word all the same.
+    data = encode(examples((text, "")), wordpiece, max_length=32, words=True)
+    assert data.words == [[-1, 0, 1, 0, 0, -1]]
+
+
+def test_words_are_equal_whatever_their_encoding_where_nothing_is_normalised() -> None:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    text = "caf\u00e9 cafe\u0301 \ufb01n fin STRASSE stra\u00dfe cafe"
+    data = encode(examples((text, "")), fast, max_length=32, words=True)
+    assert data.words == [[0, 0, 1, 1, 2, 2, 3]]
 
 
 def test_a_separator_token_in_a_text_is_no_separator(
