@@ -104,6 +104,10 @@ def test_words_segments_and_separators_of_word_pieces(
         *(the, baker, baker, slept, -1),
     ]
     assert data.words[1] == [-1, slept, -1, say, cat, -1]  # the numbering is that of the data set
+    # Words and marks where they stand: the pieces of one share a number that nothing else has.
+    assert data.spans is not None
+    assert data.spans[0] == [-1, 0, 1, 1, 2, 3, 4, 4, 5, 6, -1, 7, 8, 8, 9, -1]
+    assert data.part([1]).spans == [[-1, 0, -1, 1, 2, -1]]
 
 
 SENTENCE_PIECES = {
@@ -207,6 +211,7 @@ def test_batches_hold_every_example_once_and_no_needless_padding(
                 ("segments", -1),
                 ("words", -1),
                 ("separators", 0),
+                ("spans", -1),
             ):
                 expected = [*getattr(five, name)[i], *[filler] * padding]
                 assert batch[name][j].tolist() == expected
