@@ -28,7 +28,8 @@ from measuring import peak, peak_alone, spread
 from shapes import examples, minilm_shaped
 
 from mechcore import categorize_heads
-from mechcore.data.encoding import SPECIAL, EncodedExamples
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.words import SPECIAL
 from mechcore.models.running import forward
 
 BATCH = 64

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
-from mechcore.data.encoding import SPECIAL, EncodedExamples, words_of
+from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import EXPECTED
+from mechcore.data.words import SPECIAL, Words, words_of
 from mechcore.errors import InputError, warn
 from mechcore.models.encoded import as_data, tokenizer_of
 from mechcore.models.padding import real_tokens_first
@@ -88,12 +89,13 @@ def _plain(
         ids, real = batch["input_ids"], batch["attention_mask"] != 0
         is_separator = _among(ids, separators) & real
         segments = _segments(batch, is_separator, _among(ids, special) | ~real, causal)
-        words = ids.masked_fill(segments == SPECIAL, SPECIAL)
+        words, spans = ids.masked_fill(segments == SPECIAL, SPECIAL), None
         if tokenizer is not None:
-            words = _whole_words(ids, segments, tokenizer, vocabulary)
+            words, spans = _whole_words(ids, segments, tokenizer, vocabulary)
         index = torch.arange(start, start + len(ids))
         start += len(ids)
-        yield {**batch, "index": index}, TokenInfo(ids, real, segments, words, is_separator, causal)
+        tokens = TokenInfo(ids, real, segments, words, is_separator, causal, spans)
+        yield {**batch, "index": index}, tokens
 
 
 def _among(ids: Tensor, some: Sequence[int]) -> Tensor:
@@ -129,25 +131,33 @@ def _segments(batch: Batch, separators: Tensor, special: Tensor, causal: bool) -
 
 def _whole_words(
     ids: Tensor, segments: Tensor, tokenizer: Any, vocabulary: dict[str, int]
-) -> Tensor:
-    """Number tokens by their whole words, one run of a segment's tokens at a time."""
-    words, lost = [], 0
+) -> tuple[Tensor, Tensor]:
+    """Number tokens by their whole words, one run of a segment's tokens at a time.
+
+    Returns:
+        Numbers of words, and spans, see `Words`.
+    """
+    words, spans, lost = [], [], 0
     for row, places in zip(ids.tolist(), segments.tolist(), strict=True):
-        row_words: list[int] = []
+        row_words, row_spans = Words([], [])
         for place, run in groupby(zip(places, row, strict=True), key=itemgetter(0)):
             pieces = [token for _, token in run]
-            found: list[int] | None = [SPECIAL] * len(pieces)
+            found: Words | None = Words([SPECIAL] * len(pieces), [SPECIAL] * len(pieces))
             if place != SPECIAL:
                 found = words_of(pieces, tokenizer, vocabulary)
             if found is None:
                 lost += 1
-                found = [vocabulary.setdefault(f"token {i}", len(vocabulary)) for i in pieces]
-            row_words += found
+                numbers = [vocabulary.setdefault(f"token {i}", len(vocabulary)) for i in pieces]
+                found = Words(numbers, list(range(len(pieces))))
+            free = max(row_spans, default=SPECIAL) + 1
+            row_words += found.numbers
+            row_spans += [SPECIAL if span == SPECIAL else free + span for span in found.spans]
         words.append(row_words)
+        spans.append(row_spans)
     if lost:
         warn(
             f"attention scores: {lost} texts of a batch are no longer what the tokenizer made "
             "of them when decoded, so their words are not known, and every token counts as a "
             "word; encode them with encode(..., words=True)"
         )
-    return torch.tensor(words, device=ids.device)
+    return torch.tensor(words, device=ids.device), torch.tensor(spans, device=ids.device)

@@ -13,6 +13,15 @@ from mechcore.attention.categories import MIXED, OTHER
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.tables import PART, Column, Schema
+from mechcore.wording import count
+
+FEWEST_EXAMPLES = 10
+"""Examples that must define a category for its mass to have an interval.
+
+An interval knows only what the examples show. For a head that attends to the category in one text
+of ten, it holds the mean in 41 % of draws of 5 examples, in 65 % of 10 and in 92 % of 50. Where
+masses vary smoothly (a beta distribution with 2 and 6), it does so in 92 to 94 % of draws of 10.
+"""
 
 HEAD_CATEGORIES = Schema(
     "head_categories",
@@ -28,7 +37,12 @@ HEAD_CATEGORIES = Schema(
         Column("distance", "number", "between query and key, mean", "tokens", optional=True),
         Column("left_out", "share", "attention on keys of ignored categories", optional=True),
         Column("mass_*", "share", "attention on the category, where it is defined", shown="bare"),
-        Column("low_*", "share", "lower end of the 95 % interval of the mass"),
+        Column(
+            "low_*",
+            "share",
+            "lower end of the 95 % interval of the mass; missing where fewer than "
+            f"{FEWEST_EXAMPLES} examples define the category",
+        ),
         Column("high_*", "share", "its upper end"),
         Column("uniform_*", "share", "the mass under uniform attention"),
         Column("ratio_*", "number", "mass / uniform", digits=1),
@@ -237,11 +251,14 @@ def _reason(name: str, label: str, table: pd.DataFrame, thresholds: Thresholds) 
     row = table[table["category"] == label].iloc[0]
     known = "low" in table and pd.notna(row["low"])
     interval = f" [{row['low']:.2f}, {row['high']:.2f}]" if known else ""
+    n = int(row["examples"]) if "examples" in table else None
+    few = ", too few for an interval" * (n is not None and n < FEWEST_EXAMPLES and not known)
+    over = "" if n is None else f"{count(n, 'example')}{few}; "
     others = table[table["mass_passes"] & table["ratio_passes"] & (table["category"] != label)]
     beside = f" Less, but enough, goes to {', '.join(others['category'])}." * bool(len(others))
     return (
         f"{name} is {label}: where a query has such a key, it gives it {row['mass']:.2f}{interval} "
-        f"of its attention, {row['ratio']:.1f} times uniform (the rule: {rule}).{beside}"
+        f"of its attention, {row['ratio']:.1f} times uniform ({over}the rule: {rule}).{beside}"
     )
 
 

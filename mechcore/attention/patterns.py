@@ -107,8 +107,9 @@ def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame
         - ``left_out``, where categories are ignored: the attention on their keys, mean over
             queries;
         - ``mass_<category>``: mean over the queries for which the category is defined;
-        - ``low_<category>``, ``high_<category>``: 95 % interval of the mass, from a bootstrap over
-            examples; NaN where fewer than two examples define the category;
+        - ``low_<category>``, ``high_<category>``: 95 % interval of the mass, from examples: at each
+            end the wider of a bootstrap and of Student's t; NaN where fewer than ten examples
+            define the category;
         - ``uniform_<category>``: the mass under uniform attention over the query's keys;
         - ``ratio_<category>``: mass / uniform; NaN, as mass and uniform, where no query counts;
         - ``sd_<category>``: standard deviation over examples of the examples' own mean masses;

@@ -1,8 +1,15 @@
 """Sums over the queries of any number of examples, and the table made of them.
 
-Memory does not grow with the number of examples. Intervals come from a bootstrap over examples
-that streams, too: every example counts in every resample as often as an independent Poisson draw
-says (Hanley and MacGibbon 2006), so that only the sums of the resamples are kept.
+Memory does not grow with the number of examples. Intervals are made of sums, too:
+
+- A bootstrap over examples, in which every example counts in every resample as often as an
+  independent Poisson draw says (Hanley and MacGibbon 2006), so that only the sums of the resamples
+  are kept. Its percentiles alone are too short with few examples.
+- Student's t for a ratio of sums over examples, linearised (the delta method; Cochran, Sampling
+  Techniques, 1977, section 6.4).
+
+Each end is the wider of the two. With few examples, neither knows what none of them shows: see
+`FEWEST_EXAMPLES`.
 """
 
 from __future__ import annotations
@@ -16,11 +23,13 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 from mechcore.attention.categories import OTHER, categories
 from mechcore.attention.labels import (
     DEFAULT_THRESHOLDS,
+    FEWEST_EXAMPLES,
     LabelAgreement,
     Thresholds,
     categorise,
@@ -93,6 +102,9 @@ class HeadScores:
         n_defined: examples for which a category is defined, [layer, category].
         example_sum, example_squares: sums of the examples' own mean masses and of their squares,
             [layer, head, category].
+        mass_squares, mass_queries: sums over examples of the square of an example's mass and of
+            the mass times the queries that count, [layer, head, category].
+        query_squares: sums over examples of the square of these queries, [layer, category].
 
     Raises:
         InputError: ``resamples`` or ``seed`` is negative or no integer, or a category to ignore
@@ -129,10 +141,15 @@ class HeadScores:
         self.share, self.example_sum, self.example_squares = (
             torch.zeros(*heads, n, dtype=torch.float64) for _ in range(3)
         )
+        self.mass_squares, self.mass_queries = (
+            torch.zeros(*heads, n, dtype=torch.float64) for _ in range(2)
+        )
         self.kept, self.distance, self.entropy = (
             torch.zeros(*heads, dtype=torch.float64) for _ in range(3)
         )
-        self.n_defined = torch.zeros(shape.n_layers, n, dtype=torch.float64)
+        self.n_defined, self.query_squares = (
+            torch.zeros(shape.n_layers, n, dtype=torch.float64) for _ in range(2)
+        )
 
     def count(self, patterns: BatchPatterns, index: Sequence[int]) -> None:
         """Count a batch, whose examples have these numbers in the data.
@@ -154,6 +171,9 @@ class HeadScores:
         own = (mass / patterns.defined[:, :, None]).nan_to_num(0.0)  # undefined: 0 / 0
         self.example_sum += own.sum(0)
         self.example_squares += own.square().sum(0)
+        self.mass_squares += mass.square().sum(0)
+        self.mass_queries += (mass * patterns.defined[:, :, None]).sum(0)
+        self.query_squares += patterns.defined.square().sum(0)
         self.n_defined += (patterns.defined > 0).double().sum(0)
         self.n_examples += len(number)
         self.n_queries += patterns.n_queries
@@ -234,18 +254,36 @@ class HeadScores:
         return labels.reshape(len(labels), len(self.shape.heads))
 
     def _interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the masses; NaN for what fewer than two examples define."""
-        several = self.n_defined.numpy() > 1
-        mass = self.resamples.means()[0]
-        if len(mass) == 0:
-            return (np.full(mass.shape[1:], np.nan),) * 2
-        ends = np.full((2, *mass.shape[1:]), np.nan)
-        for layer, i in np.argwhere(several):
+        """Of the masses; NaN for what fewer than `FEWEST_EXAMPLES` define."""
+        enough = self.n_defined.numpy() >= FEWEST_EXAMPLES
+        resampled, mass = self.resamples.means()[0], self.tally.means()[0]
+        ends = np.full((2, *mass.shape), np.nan)
+        if len(resampled) == 0:
+            return ends[0], ends[1]
+        for layer, i in np.argwhere(enough):
             drawn = (self.resamples.defined[:, layer, i] > 0).numpy()
             if drawn.any():
-                of_heads = mass[drawn, layer, :, i]
+                of_heads = resampled[drawn, layer, :, i]
                 ends[:, layer, :, i] = np.quantile(of_heads, QUANTILES, axis=0)
-        return ends[0], ends[1]
+        reach = self._reach(mass)
+        low, high = np.maximum(mass - reach, 0), np.minimum(mass + reach, 1)
+        return np.minimum(ends[0], low), np.maximum(ends[1], high)
+
+    def _reach(self, mass: np.ndarray) -> np.ndarray:
+        """How far Student's t interval goes from the masses, [layer, head, category].
+
+        The residual of an example is its mass less what its queries would have at the mean.
+        """
+        n, queries = self.n_defined[:, None].numpy(), self.tally.defined[:, None].numpy()
+        squares = (
+            self.mass_squares.numpy()
+            - 2 * mass * self.mass_queries.numpy()
+            + mass**2 * self.query_squares[:, None].numpy()
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):  # undefined, or by one example
+            error = np.sqrt(np.maximum(squares, 0) * n / (n - 1)) / queries
+            reach: np.ndarray = stats.t.ppf(QUANTILES[1], n - 1) * error
+        return reach
 
     def _spread(self) -> np.ndarray:
         n = self.n_defined[:, None]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechcore.data.encoding import SPECIAL
+from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError
 from mechcore.models.running import Batch
 
@@ -25,6 +25,8 @@ class TokenInfo:
         words: equal numbers for tokens of equal words, `SPECIAL` for what is no word.
         separators: whether a token is a separator.
         causal: whether keys after the query are out of reach.
+        spans: equal numbers for the tokens of one word where it stands; None where the pieces of
+            words are not known.
     """
 
     ids: Int[Tensor, "batch pos"]
@@ -33,6 +35,7 @@ class TokenInfo:
     words: Int[Tensor, "batch pos"]
     separators: Bool[Tensor, "batch pos"]
     causal: bool
+    spans: Int[Tensor, "batch pos"] | None = None
 
     @classmethod
     def of(cls, batch: Batch, *, causal: bool) -> TokenInfo:
@@ -49,12 +52,13 @@ class TokenInfo:
                 "encode them with encode(..., words=True)"
             )
         ids, real, segments, words, separators = (batch[name] for name in names)
-        return cls(ids, real != 0, segments, words, separators != 0, causal)
+        return cls(ids, real != 0, segments, words, separators != 0, causal, batch.get("spans"))
 
     def to(self, device: torch.device) -> TokenInfo:
         """The same on another device."""
         names = ("ids", "real", "segments", "words", "separators")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        there = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, **there, spans=None if self.spans is None else self.spans.to(device))
 
     @cached_property
     def positions(self) -> Int[Tensor, " pos"]:
@@ -77,10 +81,13 @@ class TokenInfo:
     def occurrences(self) -> Int[Tensor, "batch pos"]:
         """Equal numbers for the pieces of one occurrence of a word, rising along the row.
 
-        An occurrence ends where the word or the segment changes, or where the word's first piece
-        comes again ("had had").
+        Where spans are not known, an occurrence ends where the word or the segment changes, or
+        where the word's first piece comes again ("had had").
         """
         changes = torch.ones_like(self.real)
+        if self.spans is not None:
+            changes[:, 1:] = self.spans.diff(dim=1) != 0
+            return changes.cumsum(1)
         changes[:, 1:] = self.words.diff(dim=1) != 0
         changes[:, 1:] |= self.segments.diff(dim=1) != 0
         run_start = (changes * self.positions).cummax(1).values

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,16 +13,20 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
+from mechcore.data.words import SPECIAL, whole_words
 from mechcore.errors import InputError, warn
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SPECIAL = -1
-"""Segment and word id of special tokens, of prompt text around the segments, and of padding."""
-
-_PER_TOKEN = {"token_type_ids": 0, "segments": SPECIAL, "words": SPECIAL, "separators": 0}
+_PER_TOKEN = {
+    "token_type_ids": 0,
+    "segments": SPECIAL,
+    "words": SPECIAL,
+    "separators": 0,
+    "spans": SPECIAL,
+}
 """Optional fields with a value per token, and their values at padding."""
 
 MOST_PADDING = (256, 0.1)
@@ -42,12 +44,14 @@ class EncodedExamples(Shown):
         input_ids: token ids, one list per example, without padding.
         token_type_ids: segment ids as the model reads them, or None.
         segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere; or None.
-        words: equal numbers for tokens of equal words (case ignored), `SPECIAL` for special
-            tokens and punctuation; or None.
+        words: equal numbers for tokens of equal words (as the tokenizer normalises them, case
+            ignored), `SPECIAL` for special tokens and punctuation; or None.
         separators: whether a token is a separator ([SEP], </s>, end of text); or None.
         pad_id: token id for padding, on the right.
         answers: for language models, the answer tokens of each label name.
         n_cut: how many texts were longer than allowed, and cut.
+        spans: equal numbers for the tokens of one word or mark where it stands in the example,
+            `SPECIAL` elsewhere; or None.
     """
 
     examples: Examples
@@ -59,6 +63,7 @@ class EncodedExamples(Shown):
     pad_id: int
     answers: Mapping[str, tuple[int, ...]] | None = None
     n_cut: int = 0
+    spans: Sequence[Sequence[int]] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -89,8 +94,8 @@ class EncodedExamples(Shown):
 
         Yields:
             ``input_ids``, ``attention_mask``, ``index`` (row in the examples, [batch]) and,
-            where known, ``token_type_ids``, ``segments``, ``words`` and ``separators``, each
-            [batch, pos].
+            where known, ``token_type_ids``, ``segments``, ``words``, ``separators`` and
+            ``spans``, each [batch, pos].
 
         Raises:
             InputError: the batch size is not positive.
@@ -183,8 +188,8 @@ def encode(
     limits = {"truncation": True, "max_length": max_length, "return_offsets_mapping": words}
     texts: list[str] = []
     if prompt is not None:
-        spans = _prompt_spans(prompt, first, second, examples.two_segments)
-        texts = [text for text, _ in spans]
+        filled = _prompt_spans(prompt, first, second, examples.two_segments)
+        texts = [text for text, _ in filled]
         encoded = tokenizer(texts, add_special_tokens=False, **limits)
     elif examples.two_segments:
         encoded = tokenizer(first, second, **limits)
@@ -212,21 +217,23 @@ def encode(
         warn(f"{found} and were cut")
     if answers is not None and tokens is not None:
         check_continues(answers, tokens, texts, encoded["input_ids"], tokenizer)
-    segments = word_ids = separators = None
+    segments = word_ids = separators = spans = None
     ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     if words:
         vocabulary: dict[str, int] = {}
-        segments, word_ids, separators = [], [], []
+        segments, word_ids, separators, spans = [], [], [], []
         for row, encoding in enumerate(encoded.encodings):
             if prompt is None:
                 places = [SPECIAL if s is None else s for s in encoding.sequence_ids]
                 texts_of = (first[row], second[row])
             else:
-                text, ranges = spans[row]
+                text, ranges = filled[row]
                 places = [_segment_at(offset, ranges) for offset in encoding.offsets]
                 texts_of = (text, text)
             segments.append(places)
-            word_ids.append(_words(encoding, places, texts_of, vocabulary))
+            of_row = whole_words(encoding, places, texts_of, tokenizer, vocabulary)
+            word_ids.append(of_row.numbers)
+            spans.append(of_row.spans)
             separators.append(
                 [
                     int(place == SPECIAL and token in ends)
@@ -244,6 +251,7 @@ def encode(
         int(next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)),
         tokens,
         len(too_long),
+        spans,
     )
 
 
@@ -258,29 +266,6 @@ def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool)
             f"{'each of its texts' if pair else 'the text'} needs one of its own; raise "
             "--max-length (max_length in Python and in files)"
         )
-
-
-def words_of(
-    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, int]
-) -> list[int] | None:
-    """Number tokens of one text by their whole words, as `encode` does, from token ids alone.
-
-    Args:
-        ids: without special tokens.
-        tokenizer: a fast tokenizer.
-        vocabulary: numbers of the words known so far; new ones are added.
-
-    Returns:
-        None where the tokenizer makes other tokens of the decoded text, so that the words cannot
-        be told.
-    """
-    text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
-    encoded = tokenizer([text], add_special_tokens=False)
-    if encoded["input_ids"][0] != list(ids):
-        return None
-    words = _words(encoded.encodings[0], [0] * len(ids), (text, text), vocabulary)
-    unknown = tokenizer.unk_token_id  # what it stands for is lost
-    return [SPECIAL if i == unknown else word for i, word in zip(ids, words, strict=True)]
 
 
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
@@ -316,51 +301,3 @@ def _segment_at(offset: tuple[int, int], ranges: Mapping[int, tuple[int, int]]) 
         if end > start and end > low and end <= high:  # a leading space may lie outside
             return segment
     return SPECIAL
-
-
-def _words(
-    encoding: Any, places: Sequence[int], texts: tuple[str, str], vocabulary: dict[str, int]
-) -> list[int]:
-    """Number every token by its whole word; punctuation is not a word.
-
-    What a tokenizer made by SentencePiece calls a word may be a whole text, or reach from space to
-    space, so words also end at white space and at pieces of punctuation.
-    """
-    spans: list[list[int]] = []  # segment, start and end of every word
-    owners: list[int | None] = []
-    last: tuple[int, int | None, bool] | None = None
-    for segment, word, (start, end) in zip(
-        places, encoding.word_ids, encoding.offsets, strict=True
-    ):
-        if segment == SPECIAL or word is None:
-            owners.append(None)
-            last = None
-            continue
-        text = texts[segment]
-        key = segment, word, _is_punctuation(text[start:end])
-        reached = spans[-1][2] if key == last else start
-        if key != last or text[min(start, reached) : end][:1].isspace():
-            spans.append([segment, start, end])
-        else:
-            spans[-1][2] = max(reached, end)
-        owners.append(len(spans) - 1)
-        last = key
-    numbers = []
-    for segment, start, end in spans:
-        name = texts[segment][start:end].strip().strip(_AROUND).lower()
-        known = any(character.isalnum() for character in name)
-        numbers.append(vocabulary.setdefault(name, len(vocabulary)) if known else SPECIAL)
-    return [SPECIAL if owner is None else numbers[owner] for owner in owners]
-
-
-_AROUND = string.punctuation.replace("'", "")
-"""What may stand around a word in one piece with it; contractions keep their apostrophe."""
-
-
-def _is_punctuation(piece: str) -> bool:
-    """Whether a piece is not of a word; a space alone is a part of the word after it."""
-    marks = piece.lstrip(" ")
-    return bool(marks) and all(
-        c.isspace() or c in string.punctuation or unicodedata.category(c).startswith("P")
-        for c in marks
-    )

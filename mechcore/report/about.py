@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from mechcore.ablation.effects import ABLATION
+from mechcore.attention.labels import FEWEST_EXAMPLES
 from mechcore.components import Component
 from mechcore.report.ablation_sections import interaction_table
 from mechcore.report.attention_views import pattern_properties
@@ -202,7 +203,8 @@ def _masses(row: pd.Series) -> Part:
 def _ends(row: pd.Series, name: str) -> str:
     low, high = row.get(f"low_{name}"), row.get(f"high_{name}")
     if low is None or high is None or pd.isna(low) or pd.isna(high):
-        return ""
+        n = row.get(f"examples_{name}", float("nan"))
+        return f"none: {count(n, 'example')}" if n < FEWEST_EXAMPLES else ""
     return f"[{number(100 * low, 1)}, {number(100 * high, 1)}]"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 import torch
 from hypothesis import strategies as st
+from scipy import stats
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -105,6 +107,24 @@ def token_infos(draw: st.DrawFn) -> TokenInfo:
         separators=separators & real,
         causal=draw(st.booleans()),
     )
+
+
+# -- intervals ------------------------------------------------------------------------------------
+
+
+def interval_ends(
+    mass: Sequence[float], count: Sequence[int], resampled: Sequence[float]
+) -> tuple[float, float]:
+    """At each end the wider of a bootstrap and of Student's t, clipped to [0, 1].
+
+    The latter goes over the residuals of the examples, which all have a query that counts.
+    """
+    n, mean = len(mass), sum(mass) / sum(count)
+    residuals = [m - mean * c for m, c in zip(mass, count, strict=True)]
+    variance = sum(each**2 for each in residuals) / (n - 1)
+    reach = float(stats.t(n - 1).ppf(0.975)) * (n * variance) ** 0.5 / sum(count)
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
+    return min(low, max(mean - reach, 0)), max(high, min(mean + reach, 1))
 
 
 # -- tables ---------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import pytest
 import torch
 import transformers as hf
 from attention.builders import byte_level, wordpiece
+from tokenizers.normalizers import BertNormalizer
 
-from mechcore.attention import TokenInfo, attention_scores, categorize_heads
+from mechcore.attention import TokenInfo, attention_scores, categorize_heads, claims
 from mechcore.attention.inputs import batches_of
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
@@ -109,6 +110,7 @@ def known(model: Any, data: Any, tokenizer: Any) -> dict[int, dict[str, list[Any
                 "segments": tokens.segments[i, :n].tolist(),
                 "words": numbered(tokens.words[i, :n].tolist()),
                 "separators": tokens.separators[i, :n].tolist(),
+                "occurrences": tokens.occurrences[i, :n].tolist(),
             }
             beyond = (tokens.segments, tokens.words)
             assert all((each[i, n:] == -1).all() for each in beyond)
@@ -191,6 +193,15 @@ def test_words_of_a_byte_level_tokenizer_are_those_of_the_text(decoder: Any, tex
     assert known(decoder, plain([text], tokenizer), tokenizer) == expected
 
 
+def test_decoded_words_of_an_uncased_tokenizer_are_those_of_the_texts(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=True)
+    texts = ["c\u00e1t saw cat", "Ca\u0301t saw the cat"]
+    expected = known(encoder, encoded(texts, tokenizer), None)
+    assert [expected[row]["words"] for row in (0, 1)] == [[-1, 0, 1, 0, -1], [-1, 0, 1, 2, 0, -1]]
+    assert known(encoder, plain(texts, tokenizer), tokenizer) == expected
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -225,6 +236,34 @@ def test_letters_of_several_bytes_are_letters(decoder: Any, text: str) -> None:
     assert known(decoder, plain([text], tokenizer), tokenizer) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "pieces", "occurrences"),
+    [
+        # A word's first piece may come again in it.
+        ("1221 2002 ok", "1 2 2 1 _ 2 0 0 2 _ o k", [1, 1, 1, 1, *[2] * 5, *[3] * 3]),
+        # A word at the start of a text has other pieces than after a space.
+        ("the the cat", "the _the _cat", [1, 2, 3]),
+        ("The the cat", "The _the _cat", [1, 2, 3]),
+    ],
+)
+def test_pieces_of_one_occurrence_are_those_of_the_tokenizers_word(
+    decoder: Any, text: str, pieces: str, occurrences: list[int]
+) -> None:
+    tokenizer = byte_level(*["The the cat"] * 5)
+    found = known(decoder, encoded([text], tokenizer), None)[0]
+    told = tokenizer.convert_ids_to_tokens(found["ids"])[1:-1]
+    assert " ".join(told).replace("\u0120", "_") == pieces
+    assert found["occurrences"][1:-1] == [1 + each for each in occurrences]
+    assert known(decoder, plain([text], tokenizer), tokenizer) == {0: found}
+
+
+def test_adjacent_words_repeat_each_other(decoder: Any) -> None:
+    tokenizer = byte_level(*["The the cat"] * 5)
+    for texts in (encoded(["the the cat"], tokenizer), plain(["the the cat"], tokenizer)):
+        ((_, tokens),) = batches_of(decoder, texts, tokenizer, 1)
+        assert claims(tokens)["repeated"].nonzero().tolist() == [[0, 2, 1]]
+
+
 def test_digits_are_words_of_their_own(decoder: Any) -> None:
     tokenizer = byte_level()
     expected = known(decoder, encoded(["cat12 12 cat"], tokenizer), None)
@@ -252,6 +291,7 @@ def test_without_a_tokenizer_every_token_is_a_word(decoder: Any) -> None:
         "segments": [0] * 4,
         "words": [0, 0, 1, 1],
         "separators": [False] * 4,
+        "occurrences": [1, 2, 3, 4],
     }
 
 

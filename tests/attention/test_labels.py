@@ -137,8 +137,9 @@ def test_labels_are_those_of_the_rule(
 
 def table_of_three_heads() -> pd.DataFrame:
     """L0.H0 attends to the previous token, L0.H1 spreads, L0.H2 to [CLS] and, a little, back."""
-    tokens = stacked(*[tokens_of("^abc|abc|", "-000-111-")] * 2, tokens_of("^abcd|e|", "-0000-1-"))
-    clear = one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]).expand(1, 3, 1, 9, 9)
+    of_nine, of_eight = tokens_of("^abc|abc|", "-000-111-"), tokens_of("^abcd|e|", "-0000-1-")
+    tokens = stacked(*[of_nine] * 8, *[of_eight] * 4)
+    clear = one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]).expand(1, 12, 1, 9, 9)
     spread = random_patterns(tokens, seed=3, spread=0.5, layers=1, heads=1).nan_to_num(0)
     both = 0.6 * one_hot([0] * 9) + 0.4 * clear
     return score_patterns(torch.cat([clear, spread, both], 2), tokens, resamples=50)
@@ -161,7 +162,8 @@ def test_an_explanation_holds_the_figures_of_the_table(heads: pd.DataFrame, head
     assert sorted(found.table["category"]) == sorted(names)
     for _, line in found.table.iterrows():
         for measure in measures:
-            assert line[measure] == row[f"{measure}_{line['category']}"]
+            expected = row[f"{measure}_{line['category']}"]
+            assert line[measure] == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
         assert line["mass_passes"] == (line["mass"] >= 0.25)
         assert line["ratio_passes"] == (line["ratio"] >= 3)
     assert found.table["mass"].is_monotonic_decreasing
@@ -169,15 +171,25 @@ def test_an_explanation_holds_the_figures_of_the_table(heads: pd.DataFrame, head
 
 
 def test_a_reason_says_what_passed_and_what_to_compare_it_with(heads: pd.DataFrame) -> None:
-    # Attention to the previous token is 1 where there is one; uniform attention gives it 1/9 for 16
-    # queries of two examples and 1/8 for 7 of the third: 1 / ((16 / 9 + 7 / 8) / 23) = 8.67.
+    # Attention to the previous token is 1 where there is one; uniform attention gives it 1/9 for 64
+    # queries of eight examples and 1/8 for 28 of four: 1 / ((64 / 9 + 28 / 8) / 92) = 8.67.
     found = explain(heads, "L0.H0")
     assert found.category == "previous"
     assert found.reason == (
         "L0.H0 is previous: where a query has such a key, it gives it 1.00 [1.00, 1.00] of its "
-        "attention, 8.7 times uniform (the rule: mass of at least 0.25 and 3 times that of "
-        "uniform)."
+        "attention, 8.7 times uniform (12 examples; the rule: mass of at least 0.25 and 3 times "
+        "that of uniform)."
     )
+
+
+def test_a_reason_says_that_there_are_too_few_examples_for_an_interval() -> None:
+    tokens = stacked(*[tokens_of("^abc|abc|", "-000-111-")] * 9)
+    patterns = one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]).expand(1, 9, 1, 9, 9)
+    few = explain(score_patterns(patterns, tokens, resamples=50), "L0.H0").reason
+    assert "it gives it 1.00 of its attention" in few
+    assert "(9 examples, too few for an interval; the rule:" in few
+    one = explain(score_patterns(patterns[:, :1], tokens_of("^abc|abc|", "-000-111-")), "L0.H0")
+    assert "(1 example, too few for an interval; the rule:" in one.reason
 
 
 def test_a_reason_names_further_labels(heads: pd.DataFrame) -> None:
@@ -185,7 +197,7 @@ def test_a_reason_names_further_labels(heads: pd.DataFrame) -> None:
     assert found.category == "first"
     assert found.reason.endswith(" Less, but enough, goes to previous.")
     only = explain(heads, "L0.H2", Thresholds(mass=0.5))
-    assert only.reason.endswith("(the rule: mass of at least 0.5 and 3 times that of uniform).")
+    assert only.reason.endswith("; the rule: mass of at least 0.5 and 3 times that of uniform).")
     # With a ratio that the first token does not reach, the other one is the label.
     assert explain(heads, "L0.H2", Thresholds(mass=0.9)).category == "mixed"
 

@@ -13,6 +13,7 @@ import torch
 from attention.planted import (
     ENCODER,
     chosen,
+    interval_ends,
     one_hot,
     random_patterns,
     stacked,
@@ -71,9 +72,10 @@ def sums(
     return np.array(mass), np.array(uniform), np.array(count)
 
 
-def eight_rows() -> TokenInfo:
+def twelve_rows() -> TokenInfo:
     """Rows of different lengths; only the first has a separator, two repeat a word."""
     layouts = ["^aba|", "^abc", "^ab", "^abcdef", "^abcab", "^a", "^abcd", "^abcde"]
+    layouts += ["^cb", "^dabc", "^edcba", "^ba"]
     return stacked(
         *[
             tokens_of(ids, re.sub(r"\w", "0", ids.replace("|", "-").replace("^", "-")))
@@ -102,31 +104,31 @@ def counted(scores: HeadScores, patterns: Tensor, tokens: TokenInfo, rows: Seque
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_intervals_are_quantiles_over_poisson_resamples(seed: int) -> None:
-    tokens = eight_rows()
+def test_intervals_are_those_of_poisson_resamples_or_of_students_t(seed: int) -> None:
+    tokens = twelve_rows()
     patterns = random_patterns(tokens, spread=2.0)
     table = score_patterns(patterns, tokens, resamples=100, seed=seed)
-    drawn = weights(8, 100, seed)
+    drawn = weights(12, 100, seed)
     for _, row in table.iterrows():
         for name in ENCODER:
             mass, _, count = sums(patterns, tokens, row["layer"], row["head"], name)
             assert row[f"mass_{name}"] == pytest.approx(mass.sum() / count.sum())
             assert row[f"examples_{name}"] == (count > 0).sum()
-            if (count > 0).sum() < 2:
-                assert name == "separator"
+            if (count > 0).sum() < 10:
+                assert name in ("separator", "repeated")
                 assert math.isnan(row[f"low_{name}"])
                 assert math.isnan(row[f"high_{name}"])
                 continue
             with np.errstate(invalid="ignore"):  # nobody of the resample defines it
                 resampled = (mass @ drawn) / (count @ drawn)
-            low, high = np.nanquantile(resampled, [0.025, 0.975])
+            low, high = interval_ends(mass[count > 0], count[count > 0], resampled)
             assert row[f"low_{name}"] == pytest.approx(low, abs=1e-12)
             assert row[f"high_{name}"] == pytest.approx(high, abs=1e-12)
             assert low < row[f"mass_{name}"] < high
 
 
 def test_a_seed_changes_intervals_and_nothing_else() -> None:
-    tokens = eight_rows()
+    tokens = twelve_rows()
     patterns = random_patterns(tokens)
     first, second, again = (
         score_patterns(patterns, tokens, resamples=50, seed=seed) for seed in (0, 1, 0)
@@ -135,9 +137,10 @@ def test_a_seed_changes_intervals_and_nothing_else() -> None:
     interval = first.filter(regex="^(low|high)_").columns
     rest = first.columns.difference(interval)
     pd.testing.assert_frame_equal(second[rest], first[rest])
-    # Two examples repeat a word: an interval of theirs often goes from the one to the other.
+    # An end that is Student's t does not change, and few examples have none.
     many = [name for name in interval if not name.endswith(("separator", "repeated"))]
-    assert (second[many] != first[many]).all(axis=None)
+    assert first[many].notna().all(axis=None)
+    assert (second[many] != first[many]).any(axis=None)
 
 
 @given(token_infos(), st.integers(0, 100), st.data())
@@ -152,6 +155,8 @@ def test_how_batches_are_formed_changes_nothing(
     for row in order:
         counted(apart, patterns, tokens, [row])
     pd.testing.assert_frame_equal(apart.table(), together.table(), atol=1e-7)
+    for name in ("mass_squares", "mass_queries", "query_squares"):  # those of intervals
+        torch.testing.assert_close(getattr(apart, name), getattr(together, name))
 
 
 def bernoulli(n: int, heads: int, rate: float) -> tuple[Tensor, TokenInfo, np.ndarray]:
@@ -183,6 +188,56 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert 0.90 <= held.mean() <= 0.985
 
 
+def giving_back(own: Sequence[Sequence[float]], tokens: TokenInfo) -> Tensor:
+    """Heads that give this much to the previous token, [example][head], the rest to themselves."""
+    pos = tokens.ids.shape[1]
+    behind, itself = one_hot([0, *range(pos - 1)])[0, 0, 0], torch.eye(pos, dtype=torch.float64)
+    share = torch.tensor(own, dtype=torch.float64)[:, :, None, None]
+    return (share * behind + (1 - share) * itself)[None]
+
+
+def test_an_interval_by_hand() -> None:
+    """Student's t with 9 degrees of freedom; a single resample adds nothing to it."""
+    short, long = (tokens_of(ids, "0" * len(ids), causal=True) for ids in ("ab", "abcd"))
+    tokens = stacked(*[short] * 5, *[long] * 5)
+    table = score_patterns(giving_back([[0.2]] * 5 + [[0.4]] * 5, tokens), tokens, resamples=1)
+    # 5 queries give 0.2, 15 give 0.4: 0.35. Residuals: 1 * 0.2 - 0.35, and 3 * (0.4 - 0.35).
+    assert table["mass_previous"].item() == pytest.approx(0.35)
+    reach = 2.262157 * math.sqrt(10 * (10 * 0.15**2 / 9)) / 20
+    assert reach == pytest.approx(0.056554, rel=1e-5)
+    assert table["low_previous"].item() == pytest.approx(0.35 - reach, rel=1e-5)
+    assert table["high_previous"].item() == pytest.approx(0.35 + reach, rel=1e-5)
+
+
+def test_intervals_stay_among_shares() -> None:
+    tokens = stacked(*[tokens_of("ab", "00", causal=True)] * 10)
+    own = [[0.0, 1.0]] * 9 + [[0.9, 0.1]]
+    table = score_patterns(giving_back(own, tokens), tokens, resamples=20)
+    assert table["low_previous"].iloc[0] == 0
+    assert table["high_previous"].iloc[1] == 1
+
+
+def test_few_examples_have_no_interval() -> None:
+    tokens = stacked(*[tokens_of("ab", "00", causal=True)] * 9, tokens_of("a.", "0-", causal=True))
+    table = score_patterns(random_patterns(tokens), tokens, resamples=20)
+    assert (table["examples_previous"] == 9).all()
+    assert table[["low_previous", "high_previous"]].isna().all(axis=None)
+    assert (table["examples_self"] == 10).all()
+    assert table[["low_self", "high_self"]].notna().all(axis=None)
+
+
+def test_intervals_of_few_examples_hold_the_truth_nearly_as_often_as_they_say() -> None:
+    tokens = stacked(*[tokens_of("ab", "00", causal=True)] * 10)
+    own = np.random.default_rng(0).beta(2, 6, (10, 1000))  # mean 0.25
+    scores = head_scores(giving_back(own.tolist(), tokens), tokens, 400)
+    table = scores.table()
+    held = (table["low_previous"] <= 0.25) & (table["high_previous"] >= 0.25)
+    assert 0.925 <= held.mean() <= 0.965
+    # The bootstrap alone does not.
+    ends = np.quantile(scores.resamples.means()[0][:, 0, :, 3], [0.025, 0.975], axis=0)
+    assert np.mean((ends[0] <= 0.25) & (ends[1] >= 0.25)) < 0.915
+
+
 def test_one_example_has_no_interval_and_no_spread() -> None:
     tokens = tokens_of("^ab|", "-00-")
     table = score_patterns(random_patterns(tokens), tokens, resamples=20)
@@ -191,7 +246,7 @@ def test_one_example_has_no_interval_and_no_spread() -> None:
 
 
 def test_no_resamples_give_no_interval() -> None:
-    tokens = eight_rows()
+    tokens = twelve_rows()
     patterns = random_patterns(tokens)
     without = score_patterns(patterns, tokens, resamples=0)
     assert without.filter(regex="^(low|high)_").isna().all(axis=None)
@@ -216,7 +271,7 @@ def test_resamples_and_seeds_are_whole_numbers(resamples: float) -> None:
 
 
 def test_spread_is_over_the_means_of_examples() -> None:
-    tokens = eight_rows()
+    tokens = twelve_rows()
     patterns = random_patterns(tokens, spread=2.0)
     table = score_patterns(patterns, tokens)
     for _, row in table.iterrows():
@@ -228,9 +283,9 @@ def test_spread_is_over_the_means_of_examples() -> None:
 
 
 def test_equal_examples_have_no_spread() -> None:
-    tokens = stacked(*[tokens_of("^ab|", "-00-")] * 5)
+    tokens = stacked(*[tokens_of("^ab|", "-00-")] * 10)
     one = random_patterns(tokens_of("^ab|", "-00-"))
-    table = score_patterns(one.expand(2, 5, 2, 4, 4), tokens, resamples=10)
+    table = score_patterns(one.expand(2, 10, 2, 4, 4), tokens, resamples=10)
     defined = ["first", "separator", "self", "previous", "next"]
     np.testing.assert_allclose(table[[f"sd_{name}" for name in defined]], 0, atol=1e-7)
     for name in defined:

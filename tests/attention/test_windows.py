@@ -52,7 +52,7 @@ def test_keys_out_of_the_window_are_out_of_reach(tmp_path: Path, name: str) -> N
     torch.manual_seed(0)
     kind(config).save_pretrained(tmp_path)
     reference = kind.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    rows = [torch.randint(4, helpers.VOCABULARY, (n,)) for n in (14, 9)]
+    rows = [torch.randint(4, helpers.VOCABULARY, (n,)) for n in (14, 9) * 6]
     with torch.no_grad():
         seen = [reference(row[None], output_attentions=True).attentions for row in rows]
     scores = score_heads(load_model(tmp_path), [helpers.padded(rows)], resamples=20)

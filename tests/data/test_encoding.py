@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel, WordPiece
-from tokenizers.normalizers import Lowercase, Prepend, Replace
+from tokenizers.normalizers import BertNormalizer, Lowercase, Prepend, Replace
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Split
 from tokenizers.processors import TemplateProcessing
@@ -104,6 +104,10 @@ def test_words_segments_and_separators_of_word_pieces(
         *(the, baker, baker, slept, -1),
     ]
     assert data.words[1] == [-1, slept, -1, say, cat, -1]  # the numbering is that of the data set
+    # Words and marks where they stand: the pieces of one share a number that nothing else has.
+    assert data.spans is not None
+    assert data.spans[0] == [-1, 0, 1, 1, 2, 3, 4, 4, 5, 6, -1, 7, 8, 8, 9, -1]
+    assert data.part([1]).spans == [[-1, 0, -1, 1, 2, -1]]
 
 
 SENTENCE_PIECES = {
@@ -140,6 +144,31 @@ def test_unknown_words_are_told_apart(wordpiece: hf.PreTrainedTokenizerFast) -> 
     assert data.words is not None
     zebra, okapi, again = (data.words[0][i] for i in (1, 2, 4))
     assert zebra != okapi == again
+
+
+def test_words_are_equal_as_the_tokenizer_normalises_them(
+    wordpiece: hf.PreTrainedTokenizerFast,
+) -> None:
+    text = "caf\u00e9 cafe cafe\u0301 CAF\u00c9"
+    uncased = hf.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(wordpiece.backend_tokenizer.to_str()),
+        unk_token="[UNK]",
+    )
+    uncased.backend_tokenizer.normalizer = BertNormalizer(lowercase=True, strip_accents=True)
+    data = encode(examples((text, "")), uncased, max_length=32, words=True)
+    assert data.words == [[-1, 0, 0, 0, 0, -1]]
+    # One that only lower-cases keeps the accent; the two encodings of it are one word all the same.
+    data = encode(examples((text, "")), wordpiece, max_length=32, words=True)
+    assert data.words == [[-1, 0, 1, 0, 0, -1]]
+
+
+def test_words_are_equal_whatever_their_encoding_where_nothing_is_normalised() -> None:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    text = "caf\u00e9 cafe\u0301 \ufb01n fin STRASSE stra\u00dfe cafe"
+    data = encode(examples((text, "")), fast, max_length=32, words=True)
+    assert data.words == [[0, 0, 1, 1, 2, 2, 3]]
 
 
 def test_a_separator_token_in_a_text_is_no_separator(
@@ -182,6 +211,7 @@ def test_batches_hold_every_example_once_and_no_needless_padding(
                 ("segments", -1),
                 ("words", -1),
                 ("separators", 0),
+                ("spans", -1),
             ):
                 expected = [*getattr(five, name)[i], *[filler] * padding]
                 assert batch[name][j].tolist() == expected
