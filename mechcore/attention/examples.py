@@ -200,9 +200,12 @@ def _repetitions(data: EncodedExamples, row: int) -> int:
     """Words that both segments have, or that the only one has twice."""
     assert data.words is not None
     assert data.segments is not None
-    words: dict[int, list[int]] = {}
-    for word, segment in zip(data.words[row], data.segments[row], strict=True):
+    segments = data.segments[row]
+    places = segments
+    if 1 not in segments:  # then a word's places are its spans
+        places = range(len(segments)) if data.spans is None else data.spans[row]
+    words: dict[int, set[int]] = {}
+    for word, place in zip(data.words[row], places, strict=True):
         if word >= 0:
-            words.setdefault(word, []).append(segment)
-    two = any(segment == 1 for segment in data.segments[row])
-    return sum(len(set(places)) > 1 if two else len(places) > 1 for places in words.values())
+            words.setdefault(word, set()).add(place)
+    return sum(len(found) > 1 for found in words.values())

@@ -1,6 +1,7 @@
 """Attention of chosen heads on single examples, and which heads and examples are chosen."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import helpers
@@ -15,6 +16,7 @@ from mechcore.attention import attention_examples, clearest_heads, telling_examp
 from mechcore.attention.examples import readable_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
+from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.models import load_model
 from mechcore.models.running import weights_of
@@ -167,3 +169,12 @@ def test_the_telling_example_repeats_most_words_among_the_short_ones() -> None:
 def test_in_one_text_a_word_must_come_twice() -> None:
     pairs = [("the baker slept", ""), ("the baker saw the cook", ""), ("a cook sang", "")]
     assert telling_example(encoded(pairs)) == 1
+
+
+def test_the_pieces_of_one_word_repeat_nothing() -> None:
+    data = encoded([("the baker slept", ""), ("the cook slept", "")])
+    rest = [SPECIAL] * (len(data.input_ids[0]) - 3)
+    words, segments = [[SPECIAL, 5, 5, *rest]] * 2, [[SPECIAL, 0, 0, *rest]] * 2
+    spans = [[SPECIAL, 0, 0, *rest], [SPECIAL, 0, 1, *rest]]
+    assert telling_example(replace(data, words=words, segments=segments, spans=spans)) == 1
+    assert telling_example(replace(data, words=words, segments=segments, spans=None)) == 0
