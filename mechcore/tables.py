@@ -305,7 +305,8 @@ def _values(texts: pd.Series, kind: Kind, where: str) -> pd.Series:
             )
         return flags.astype(bool)
     try:
-        return _numbers(texts, whole=kind in ("seed", "whole"))
+        numbers = _numbers(texts, whole=kind in ("seed", "whole"))
+        return numbers.astype(float) if kind == "whole" and numbers.isna().any() else numbers
     except (ValueError, OverflowError) as error:
         raise InputError(f"{where}: {error}; expected numbers") from error
 
