@@ -7,6 +7,7 @@ that the figures reported are not those the paths were chosen by.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,7 @@ def state_files(folder: str | Path | None) -> list[Path | None]:
 def _check(cuts: Sequence[PathSet]) -> None:
     if not cuts:
         raise InputError("paths: none to search; expected at least one set")
-    twice = [each for each in cuts if cuts.count(each) > 1]
+    twice = [each for each, n in Counter(cuts).items() if n > 1]
     if twice:
         raise InputError(f"paths: {twice[0]} is given more than once; leave one out")
     for each in cuts:
