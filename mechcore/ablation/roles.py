@@ -25,7 +25,7 @@ The first rule that fits gives the role (`ROLES`):
 
 Significance controls the false discovery rate among *components*, not among drops: a component is
 selected by the Simes p of its six drops, corrected over components (Benjamini-Hochberg), and its
-drops are tested at the level that this selection leaves (Benjamini and Bogomolov, J. R. Stat. Soc. B
+drops are tested at the level that this leaves (Benjamini and Bogomolov, J. R. Stat. Soc. B
 76, 2014), see `selective_p`. The p of the equivalence tests are corrected over components
 (Benjamini-Hochberg), for each figure and domain.
 """
@@ -158,7 +158,7 @@ def component_roles(
 
 
 def selective_p(p: Float[np.ndarray, "component drop"]) -> Float[np.ndarray, "component drop"]:
-    """p of every drop, corrected for the drops of its component and for the components.
+    """The p of every drop, corrected for the drops of its component and for the components.
 
     At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
     within each of them Benjamini-Hochberg at alpha R / m selects drops. The corrected p is the
