@@ -96,8 +96,12 @@ def planted(
     ood: bool,
     kept: float = 0.98,
     rarest: float = 0.5,
+    all_effects: bool = False,
 ) -> Ablations:
-    """Answers of a model with planted components and without each; the second label is rarer."""
+    """Answers of a model with planted components and without each; the second label is rarer.
+
+    With ``all_effects``, every planted component changes information and threshold in both domains.
+    """
     label = (np.arange(n) % round(1 / rarest) == 1).astype(int)
     sign = 2 * label - 1
 
@@ -111,6 +115,8 @@ def planted(
         "L0.H3": 1.2 * clue(0.9),
         "L0.H4": np.full(n, -1.2),
     }
+    if all_effects:
+        written = {name: 0.6 * clue(0.8) - 0.6 for name in written}
     noise = rng.normal(size=n)
     signal = sum(written.values()) + 1.2
     margins = {name: signal - part + jitter(rng, noise, kept) for name, part in written.items()}
@@ -134,14 +140,14 @@ def judged(
     *,
     kept: float = 0.98,
     rarest: float = 0.5,
+    all_effects: bool = False,
     seed: int = 0,
 ) -> Iterator[pd.DataFrame]:
     """The roles in each draw."""
+    options = {"kept": kept, "rarest": rarest, "all_effects": all_effects}
     for draw in range(n_draws):
         rng = np.random.default_rng([seed, draw])
-        answers = (
-            planted(rng, n, n_idle, ood=ood, kept=kept, rarest=rarest) for ood in (False, True)
-        )
+        answers = (planted(rng, n, n_idle, ood=ood, **options) for ood in (False, True))
         yield component_roles(*(information_table(a, n_resamples=2, seed=draw) for a in answers))
 
 
@@ -164,9 +170,15 @@ if __name__ == "__main__":
             shares = (coverage(name, n_labels, size, options.samples) for size in sizes)
             title = f"{name}, {n_labels} labels"
             print(f"{title:<32}", *(f"{share:<6.3f}" for share in shares), flush=True)
-    for n, rarest, kept in ((3000, 0.5, 0.98), (3000, 0.5, 0.9), (2000, 0.025, 0.9)):
-        tables = list(judged(n, 67, options.draws, kept=kept, rarest=rarest))
-        print(f"\nroles, {n} examples, rarer label {rarest:.1%}, noise that correlates by {kept}")
+    designs: tuple[tuple[int, dict[str, float]], ...] = (
+        (3000, {"kept": 0.98}),
+        (3000, {"kept": 0.9}),
+        (3000, {"kept": 0.9, "all_effects": True}),
+        (2000, {"kept": 0.9, "rarest": 0.025}),
+    )
+    for n, design in designs:
+        tables = list(judged(n, 67, options.draws, **design))
+        print(f"\nroles, {n} examples,", *(f"{key} {value}" for key, value in design.items()))
         for component, wanted in PLANTED.items():
             roles = Counter(table.set_index("component")["role"][component] for table in tables)
             print(f"{component} {wanted:<28}", dict(roles))

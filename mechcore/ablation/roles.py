@@ -23,8 +23,11 @@ The first rule that fits gives the role (`ROLES`):
 7. no detectable effect; sure if information, threshold and shift are absent in both. Where a figure
    could not be measured: undecided.
 
-Significance is that of the p of each drop corrected by Benjamini-Hochberg over all components and
-their six drops together; p of the equivalence tests are corrected over components in the same way.
+Significance controls the false discovery rate among *components*, not among drops: a component is
+selected by the Simes p of its six drops, corrected over components (Benjamini-Hochberg), and its
+drops are tested at the level that this leaves (Benjamini and Bogomolov, J. R. Stat. Soc. B
+76, 2014), see `selective_p`. The p of the equivalence tests are corrected over components
+(Benjamini-Hochberg), for each figure and domain.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from scipy import stats
 
 from mechcore.ablation.information import REASON
@@ -69,7 +73,8 @@ def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
         Column(
             f"{figure}_p_adjusted_{place}",
             "number",
-            "its p, corrected over all components and their six drops (Benjamini-Hochberg)",
+            "its p, corrected within the component's six drops and over components; under alpha "
+            "for no drop of a component that is not selected (Benjamini and Bogomolov)",
             shown="small",
         ),
     )
@@ -130,7 +135,7 @@ def component_roles(
         )
     wide = pd.concat([t.loc[names].add_suffix(f"_{p}") for p, t in tables.items()], axis=1)
     keys = [f"{figure}_p_{place}" for place in PLACES for figure in _FIGURES]
-    adjusted = _adjusted(wide[keys].to_numpy(float))
+    adjusted = selective_p(wide[keys].to_numpy(float))
     for i, key in enumerate(keys):
         wide[key.replace("_p_", "_p_adjusted_")] = adjusted[:, i]
     states = {
@@ -150,6 +155,27 @@ def component_roles(
     ]
     wide["explanation"] = [explain_role(row) for _, row in wide.iterrows()]
     return wide[COMPONENT_ROLES.names].reset_index(drop=True)
+
+
+def selective_p(p: Float[np.ndarray, "component drop"]) -> Float[np.ndarray, "component drop"]:
+    """The p of every drop, corrected for the drops of its component and for the components.
+
+    At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
+    within each of them Benjamini-Hochberg at alpha R / m selects drops. The corrected p is the
+    least alpha at which a drop is selected; the smallest of a component is that of the component.
+
+    Args:
+        p: of each drop; those that could not be measured are NaN, and stay so.
+    """
+    within = np.apply_along_axis(_adjusted, 1, p)
+    simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)
+    ordered = np.sort(simes[np.isfinite(simes)])
+    if not len(ordered):
+        return within
+    share = np.arange(1, len(ordered) + 1) / len(ordered)
+    reached = np.minimum.accumulate((ordered / share)[::-1])[::-1]
+    corrected: np.ndarray = np.maximum(within[..., None] / share, reached).min(-1)
+    return np.minimum(corrected, 1)
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:

@@ -23,7 +23,8 @@ class RoleSettings:
 
     alpha: float = setting(
         0.05,
-        "Roles: false discovery rate of the drops, and level of the equivalence tests.",
+        "Roles: false discovery rate of the components with a role, and level of the "
+        "equivalence tests.",
         "--alpha",
         rare=True,
         above=0,

@@ -26,6 +26,7 @@ from mechcore.ablation.roles import (
     UNDECIDED,
     information_change,
     ranked,
+    selective_p,
 )
 from mechcore.errors import InputError
 from mechcore.wording import number
@@ -113,22 +114,47 @@ def test_an_interval_without_zero_that_shows_nothing_has_its_corrected_p() -> No
     )
 
 
-def test_figures_are_those_of_the_tables_and_p_is_corrected_over_all_drops() -> None:
+def test_figures_are_those_of_the_tables_and_p_is_corrected_within_and_over_components() -> None:
     names = ["L0.H0", "L0.H1"]
     inside = table(dict(zip(names, [(0.05, LARGE), (0.0, SMALL)], strict=True)))
     outside = table(dict(zip(names, [(0.03, SMALL), (0.01, LARGE)], strict=True)), {"L0.H1": 0.004})
-    found = component_roles(inside, outside.iloc[::-1]).set_index("component")
-    assert found.loc["L0.H1", "information_drop_ood"] == 0.01
-    assert found.loc["L0.H0", "information_drop_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
-    p = np.array([2 * stats.norm.sf(z) for z in (2.5, 0, 0, 15, 0, 0, 0, 0, 0, 0.5, 2, 0)])
-    names = [
-        f"{figure}_p_adjusted_{place}"
-        for place in ("id", "ood")
-        for figure in ("information", "threshold", "shift")
-    ]
-    np.testing.assert_allclose(
-        found[names].to_numpy().ravel(), stats.false_discovery_control(p), rtol=1e-6
-    )
+    roles = component_roles(inside, outside.iloc[::-1]).set_index("component")
+    assert roles.loc["L0.H1", "information_drop_ood"] == 0.01
+    assert roles.loc["L0.H0", "information_drop_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
+    p = {z: 2 * stats.norm.sf(z) for z in (2, 2.5, 15)}
+    corrected = {
+        # L0.H0 is selected alone: the second of its six drops, at half of alpha.
+        ("L0.H0", "information", "id"): 6 * p[2.5] / 2 * 2,
+        ("L0.H0", "information", "ood"): 6 * p[15] * 2,
+        ("L0.H1", "information", "ood"): 1.0,
+        # L0.H1 is selected where both are, at alpha.
+        ("L0.H1", "threshold", "ood"): 6 * p[2],
+    }
+    for (name, figure, place), expected in corrected.items():
+        assert roles.loc[name, f"{figure}_p_adjusted_{place}"] == pytest.approx(expected)
+
+
+def test_a_drop_is_selected_where_its_component_is_and_at_the_level_that_leaves() -> None:
+    """The two steps of Benjamini and Bogomolov, as they are defined at one level."""
+    rng = np.random.default_rng(0)
+    n_selected = set()
+    for alpha in (0.01, 0.05, 0.2, 0.5):
+        p = rng.uniform(size=(40, 6)) ** rng.integers(1, 6, (40, 1))
+        p[3, 2:] = np.nan
+        p[4] = np.nan
+        known = [row[~np.isnan(row)] for row in p]
+        simes = [min(np.sort(r) * len(r) / np.arange(1, len(r) + 1), default=2) for r in known]
+        ordered = np.sort(simes[:4] + simes[5:])
+        at_most = np.flatnonzero(ordered <= alpha * np.arange(1, 40) / 39)
+        n = at_most[-1] + 1 if len(at_most) else 0
+        n_selected.add(n)
+        for row, corrected in zip(p, selective_p(p), strict=True):
+            level, m = alpha * n / 39, (~np.isnan(row)).sum()
+            k = [k for k in range(1, m + 1) if np.sort(row)[k - 1] <= level * k / m]
+            threshold = level * max(k) / m if k else -1
+            np.testing.assert_array_equal(corrected <= alpha, row <= threshold)
+            np.testing.assert_array_equal(np.isnan(corrected), np.isnan(row))
+    assert len(n_selected) > 2
 
 
 def test_settings_decide() -> None:

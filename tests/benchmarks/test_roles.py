@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from benchmarks.in_process import benchmark
 
+from mechcore.ablation.roles import NONE
+
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -31,3 +33,11 @@ def test_planted_components_get_their_roles_and_idle_ones_none(simulation: Any) 
         assert roles.count(wanted) >= 95
     discoveries = np.mean([simulation.false_discoveries(table) for table in tables], axis=0)
     assert (discoveries <= 0.05).all()
+
+
+def test_few_of_the_components_with_a_role_are_idle_where_planted_ones_have_six_effects(
+    simulation: Any,
+) -> None:
+    tables = list(simulation.judged(1500, 27, 15, kept=0.9, all_effects=True))
+    assert not any((table["role"][:5] == NONE).any() for table in tables)
+    assert np.mean([simulation.false_discoveries(table)[0] for table in tables]) <= 0.05
