@@ -139,14 +139,7 @@ def test_the_paper_preset_runs_as_named(
     # Only until the first loss: the whole of it takes 9300 steps.
     asked: list[Any] = []
 
-    def stop(
-        self: Any,
-        values: torch.Tensor,
-        means: Any,
-        examples: list[int],
-        *,
-        dropout_seeds: list[int],
-    ) -> None:
+    def stop(self: Any, values: Any, means: Any, examples: Any, *, dropout_seeds: Any) -> None:
         asked.append((values, len(examples)))
         assert len(set(dropout_seeds)) == 3
         raise KeyboardInterrupt

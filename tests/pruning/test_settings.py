@@ -18,8 +18,8 @@ from mechcore.pruning.settings import check_runs
 
 
 def test_the_paper_preset_is_that_of_the_paper() -> None:
-    # arXiv 2403.03942, section 3 and appendix; of its code are "sampled", the noise, AdamW's default
-    # weight decay, four micro-batches with gates of their own, dropout, and zeros by layer.
+    # arXiv 2403.03942, section 3 and appendix; of its code are "sampled", the noise, AdamW's
+    # default weight decay, four micro-batches with gates of their own, dropout, zeros by layer.
     assert PRESETS["paper"] == PruneSettings(
         steps=6500,
         steps_per_percent=56.0,
