@@ -17,21 +17,22 @@ _SLOW_BRIDGES = version("transformer-lens").startswith("3.")
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any, *, training: bool = False) -> Iterator[None]:
     """Run a block with the model in evaluation mode, and give every module its own mode back.
 
     Args:
         model: of TransformerLens or Hugging Face.
+        training: run it in training mode instead, with dropout.
     """
     parts = (model, getattr(model, "original_model", model))  # a bridge does not list what it wraps
-    training = [each for part in parts for each in part.modules() if each.training]
-    for module in training:
-        module.training = False
+    others = [m for part in parts for m in part.modules() if m.training != training]
+    for module in others:
+        module.training = training
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module in others:
+            module.training = not training
 
 
 @contextmanager

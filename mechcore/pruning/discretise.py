@@ -69,6 +69,39 @@ def discretise_by_threshold(
     return min(masks, key=lambda mask: round(abs(float(mask.sparsity) - sparsity), 9))
 
 
+def discretise_by_layer(
+    log_alpha: Float[Tensor, "layer component"], sparsity: float, shape: ModelShape
+) -> Mask:
+    """Prune as many of each layer's lowest scores as its scores expect to be zero, rounded.
+
+    As in the authors' code of arXiv 2403.03942, which takes the smallest of sigmoid(0.8 log_alpha
+    / beta), in the order of log_alpha. The sparsity is that of the scores, whatever the target.
+
+    Args:
+        log_alpha: trained scores.
+        sparsity: target, in [0, 1).
+        shape: of the model.
+
+    Raises:
+        InputError: the sparsity is outside [0, 1), or a score is NaN.
+    """
+    check_runs([0], [sparsity])
+    _check_scores(log_alpha, shape)
+    n_zero = hard_concrete.probability_of_zero(log_alpha).sum(1, keepdim=True).round()
+    # Ties are broken by position, later components are pruned first.
+    places = log_alpha.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    kept = places < log_alpha.shape[1] - n_zero
+    return Mask(kept.to(log_alpha), has_mlps=shape.has_mlps)
+
+
+DISCRETISATIONS = {
+    "ranking": discretise,
+    "threshold": discretise_by_threshold,
+    "layers": discretise_by_layer,
+}
+"""By the name of the setting."""
+
+
 def _check_scores(scores: Float[Tensor, "layer component"], shape: ModelShape) -> None:
     """Refuse scores that have no rank."""
     missing = scores.isnan().flatten().tolist()

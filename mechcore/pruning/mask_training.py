@@ -20,8 +20,8 @@ from torch import Tensor
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError
 from mechcore.pruning import hard_concrete
-from mechcore.pruning.discretise import discretise, discretise_by_threshold
-from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.discretise import DISCRETISATIONS
+from mechcore.pruning.settings import MAX_SEED, PruneSettings
 from mechcore.pruning.subnetwork import HISTORY, Subnetwork, subnetwork_name
 
 _ADAM = ("exp_avg", "exp_avg_sq", "step")
@@ -63,12 +63,17 @@ class MaskTraining:
             {"params": [self.log_alpha.requires_grad_()]},
             {"params": [self.multipliers.requires_grad_()], "maximize": True},
         ]
-        self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+        self.optimiser = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
 
     @property
     def is_done(self) -> bool:
         """Whether all steps are taken."""
         return self.step == len(self.history)
+
+    @property
+    def dropout_seed(self) -> int:
+        """Of the dropout in the next step, whatever other masks are trained beside this one."""
+        return (self.seed * 2**20 + self.step) % MAX_SEED
 
     def draw(self) -> Float[Tensor, "*draw layer component"]:
         """Mask values for the next step; of several draws, if the settings have several."""
@@ -92,10 +97,10 @@ class MaskTraining:
         if self.settings.sparsity == "expected":
             sparsity = hard_concrete.probability_of_zero(self.log_alpha).mean()
         else:
-            sparsity = 1 - self._drawn.mean()
+            sparsity = 1 - self._drawn.mean((-2, -1))  # of each draw
         wanted = self.settings.wanted_sparsity(self.target, self.step)
         distance = wanted - sparsity
-        lagrangian = self.multipliers[0] * distance + self.multipliers[1] * distance**2
+        lagrangian = (self.multipliers[0] * distance + self.multipliers[1] * distance**2).mean()
         torch.autograd.backward([self._drawn, lagrangian], [gradient.to(self._drawn), None])
         if self.settings.clip:
             torch.nn.utils.clip_grad_norm_([self.log_alpha], self.settings.clip)
@@ -103,7 +108,7 @@ class MaskTraining:
         rates = (rate * self.settings.lr, rate * self.settings.lr_lambda)
         for group, value in zip(self.optimiser.param_groups, rates, strict=True):
             group["lr"] = value
-        row = [kl, sparsity.item(), wanted, *self.multipliers.tolist()]
+        row = [kl, sparsity.mean().item(), wanted, *self.multipliers.tolist()]
         self.optimiser.step()
         self.optimiser.zero_grad()
         self._drawn = None
@@ -173,9 +178,9 @@ def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
     reached = float(course[-1])
     if abs(reached - trained.target) > settings.tolerance:
         raise OffTrackError(_diagnosis(trained, settings))
-    by_threshold = settings.discretisation == "threshold"
-    to_mask = discretise_by_threshold if by_threshold else discretise
-    mask = to_mask(trained.scores, trained.target, trained.mask.shape)
+    mask = DISCRETISATIONS[settings.discretisation](
+        trained.scores, trained.target, trained.mask.shape
+    )
     if not mask.kept:
         raise OffTrackError(
             f"the mask of target {trained.target}, seed {trained.seed} keeps no component by any "

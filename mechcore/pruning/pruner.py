@@ -152,7 +152,8 @@ def _take_step(
     if not trainings:
         return {}
     values = torch.stack([each.draw() for each in trainings])
-    losses, gradients = teacher.kl_gradients(values, means, examples)
+    seeds = [each.dropout_seed for each in trainings] if teacher.settings.dropout else []
+    losses, gradients = teacher.kl_gradients(values, means, examples, dropout_seeds=seeds)
     failed = {}
     for each, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
         try:

@@ -52,6 +52,12 @@ class PruneSettings:
     )
     lr: float = setting(0.07, "AdamW learning rate of log_alpha.", least=0)
     lr_lambda: float = setting(0.12, "AdamW learning rate of the multipliers.", least=0)
+    weight_decay: float = setting(
+        0.0, "AdamW weight decay of log_alpha and of the multipliers.", least=0
+    )
+    dropout: bool = setting(
+        False, "Run the masked model in training mode, with its dropout, one mask at a time."
+    )
     log_alpha_mean: float = setting(
         4.0, "Mean of the normal initialisation of log_alpha.", least=-1e6
     )
@@ -72,11 +78,12 @@ class PruneSettings:
         "Largest norm of a step's gradient on one mask's log_alpha; 0 leaves it as it is.",
         least=0,
     )
-    discretisation: Literal["ranking", "threshold"] = setting(
+    discretisation: Literal["ranking", "threshold", "layers"] = setting(
         "ranking",
         "How the trained scores become zeros and ones: ranking keeps the highest over the "
         "whole model, exact to one component; threshold searches a threshold on the "
-        "deterministic mask in strides of 0.05, as in the paper.",
+        "deterministic mask in strides of 0.05, as in the paper; layers prunes as many of each "
+        "layer as its scores expect to be zero, as in the authors' code.",
     )
     tolerance: float = setting(
         0.1, "Largest distance of the final s from its target that is accepted.", least=0
@@ -138,16 +145,18 @@ PRESETS: Mapping[str, PruneSettings] = {
         ramp_per_percent=50,
         warmup=200,
         batch_size=128,
-        draws=1,
+        draws=4,
         lr=0.1,
         lr_lambda=1.0,
+        weight_decay=0.01,
+        dropout=True,
         log_alpha_mean=10.0,
         sparsity="sampled",
-        discretisation="threshold",
+        discretisation="layers",
         precision="float32",
     ),
 }
-"""Schedules by name. ``"paper"`` is that of arXiv 2403.03942, section 3 and appendix; the
+"""Schedules by name. ``"paper"`` is that of arXiv 2403.03942, section 3, appendix and code; the
 others are short ones for the same end, see docs/pruning.md: ``"thorough"`` takes five times as
 long as ``"fast"``."""
 

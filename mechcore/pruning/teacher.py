@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
+from mechcore.models.measuring import evaluating
 from mechcore.models.placing import chosen, sent
 from mechcore.models.running import Batch, device_of, forward, model_inputs, read_position
 from mechcore.models.stack import Stack, disagreement
@@ -87,13 +88,18 @@ class Teacher:
         means: MeanActivations,
         examples: Sequence[int],
         fill: FillMaker = "mean",
+        dropout_seeds: Sequence[int] = (),
     ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks *draw layer component"]]:
-        """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient."""
+        """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient.
+
+        With ``dropout_seeds``, one for each mask, masked models run in turn, with dropout.
+        """
         losses: list[Tensor] = []
         gradients: list[Tensor] = []
-        for part in values.detach().split(self.settings.masks_per_pass):
+        parts = values.detach().split(1 if dropout_seeds else self.settings.masks_per_pass)
+        for part, seed in zip(parts, dropout_seeds or [None] * len(parts), strict=True):
             leaf = part.clone().requires_grad_()
-            kl = self.divergences(leaf, means, examples, fill).mean(-1)
+            kl = self.divergences(leaf, means, examples, fill, seed).mean(-1)
             gradients.append(*torch.autograd.grad(kl.sum(), leaf))
             losses.append(kl.detach())
         return torch.cat(losses).cpu(), torch.cat(gradients)
@@ -104,6 +110,7 @@ class Teacher:
         means: MeanActivations,
         examples: Sequence[int],
         fill: FillMaker = "mean",
+        dropout_seed: int | None = None,
     ) -> Float[Tensor, "masks example"]:
         """KL(full model || masked model), nats, of all masks in one forward.
 
@@ -113,6 +120,8 @@ class Teacher:
             means: the model's mean activations; gradients flow into them, too.
             examples: rows of the data.
             fill: what replaces outputs, see `mechcore.masked`.
+            dropout_seed: run the masked models in training mode, with dropout drawn from this seed;
+                None runs them in evaluation mode.
         """
         batch = self.readout.asked(self.data.rows(examples))
         inputs = model_inputs(self.model, batch)
@@ -122,32 +131,50 @@ class Teacher:
             draw = torch.arange(len(examples)) * n_draws // len(examples)
             values = chosen(values, 1, draw.repeat(n_rows // len(examples)).tolist())
         means = self._there(means)
-        if self.stack is not None and fill == "mean" and not means.per_position:
+        stack = self.stack if dropout_seed is None else None  # it has no dropout
+        if stack is not None and fill == "mean" and not means.per_position:
             read = read_position(self.model, inputs)
-            logits = masked_stack(self.stack, inputs, read, values, means.z, means.mlp)
+            logits = masked_stack(stack, inputs, read, values, means.z, means.mlp)
             count_passes(self.model, logits)
             logits = self.readout.classes(logits)
             self.readout.check(logits, examples)
         else:
             maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are checked by now
-            logits = self._hooked(batch, values, means, maker)
+            logits = self._hooked(batch, values, means, maker, dropout_seed)
             logits = self.readout.read(logits, inputs, examples)
         got = logits.float().log_softmax(-1)
         return (wanted.exp() * (wanted - got)).sum(-1)
 
     def _hooked(
-        self, batch: Batch, values: Tensor, means: MeanActivations, fill: FillMaker
+        self,
+        batch: Batch,
+        values: Tensor,
+        means: MeanActivations,
+        fill: FillMaker,
+        seed: int | None,
     ) -> Float[Tensor, "masks batch *pos out"]:
         """The logits of `masked`, the reference that any model and fill can take."""
         n_masks, by_row = len(values), values.ndim == 4
         mask = Mask(values.flatten(0, 1) if by_row else values, has_mlps=self.has_mlps)
         device = self.logits.device.type
         precision = torch.autocast(device, torch.bfloat16) if self.bfloat16 else nullcontext()
-        with precision, masked(self.model, mask, means, fill) as run:
+        dropout = nullcontext() if seed is None else self._dropout(seed)
+        with precision, masked(self.model, mask, means, fill) as run, dropout:
             if not by_row:
                 return run(batch)
             rows = {k: x.repeat(n_masks, *[1] * (x.ndim - 1)) for k, x in batch.items()}
             return run.rows(rows).unflatten(0, (n_masks, -1))
+
+    @contextmanager
+    def _dropout(self, seed: int) -> Iterator[None]:
+        """Run the model with dropout, which leaves the session's generators as they are."""
+        device = device_of(self.model)
+        with (
+            evaluating(self.model, training=True),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
+            torch.manual_seed(seed)
+            yield
 
     def _there(self, means: MeanActivations) -> MeanActivations:
         """Means on the model's device, checked and moved once unless they are trained."""

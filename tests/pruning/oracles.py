@@ -252,12 +252,12 @@ def plain_pruning(
             own = [row for k, row in enumerate(rows) if k * n // len(rows) == i]
             kl = kl + plain_kl(model, means, one, data, own) * len(own) / len(rows)
         if settings.sparsity == "sampled":
-            sparsity = 1 - z.mean()
+            sparsity = torch.stack([1 - one.mean() for one in ([z] if n == 1 else z)])
         else:
-            sparsity = torch.sigmoid(-2 / 3 * math.log(11) - leaf).mean()
+            sparsity = torch.sigmoid(-2 / 3 * math.log(11) - leaf).mean()[None]
         wanted = target * min(1.0, step / (settings.ramp * settings.steps))
         gap = wanted - sparsity
-        (kl + both[0] * gap + both[1] * gap**2).backward()
+        (kl + (both[0] * gap + both[1] * gap**2).mean()).backward()
         assert leaf.grad is not None
         assert both.grad is not None
         norm = float(leaf.grad.square().sum().sqrt())
@@ -268,7 +268,7 @@ def plain_pruning(
             (step + 1) / settings.warmup if settings.warmup else 1.0,
             (settings.steps - step) / (settings.steps - settings.warmup),
         )
-        run.history.append([kl.item(), sparsity.item(), wanted, *multipliers.tolist()])
+        run.history.append([kl.item(), sparsity.mean().item(), wanted, *multipliers.tolist()])
         run.norms.append(norm)
         run.log_alpha = run.log_alpha - adam.change(leaf.grad, settings.lr * factor)
         multipliers = multipliers + ascent.change(both.grad, settings.lr_lambda * factor)

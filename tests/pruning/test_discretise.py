@@ -14,6 +14,7 @@ from pruning.oracles import names
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.pruning import discretise, discretise_by_threshold, hard_concrete
+from mechcore.pruning.discretise import discretise_by_layer
 
 SHAPE = ModelShape(2, 2)
 
@@ -31,7 +32,7 @@ def test_discretising_by_hand() -> None:
     assert names(without) == {"L0.H0", "L1.H1", "L0.H2"}
 
 
-@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold])
+@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold, discretise_by_layer])
 def test_scores_that_are_no_numbers_have_no_rank(to_mask: Any) -> None:
     scores = torch.tensor([[3.0, -1.0, 0.5], [0.0, math.nan, math.nan]])
     with pytest.raises(InputError, match=r"NaN for 2 of 6 components, first L1\.H1; expected"):
@@ -75,7 +76,7 @@ def test_a_sparsity_that_keeps_nothing_is_refused(sparsity: float, kept: int) ->
             discretise(scores, sparsity, shape)
 
 
-@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold])
+@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold, discretise_by_layer])
 @pytest.mark.parametrize("sparsity", [1.0, -0.1, math.nan, 2.0, math.inf])
 def test_a_sparsity_that_is_not_a_share_is_refused(to_mask: Any, sparsity: float) -> None:
     with pytest.raises(InputError, match=f"sparsity {sparsity}: expected a share"):
@@ -177,3 +178,20 @@ def test_no_other_threshold_is_closer(flat: list[float], sparsity: float) -> Non
         if distance <= min(distances) + 1e-9
     ]
     assert mask == closest[0]
+
+
+# -- layer by layer -------------------------------------------------------------------------------
+
+
+def test_layers_prune_as_many_as_their_scores_expect_to_be_zero() -> None:
+    # P(z = 0) is sigmoid(-2/3 log 11 - log_alpha): 1/2 at -1.5986, and 0.009, 0.168, 0.646 and
+    # 0.832 at 3.083, 0, -2.2 and -3.2. Sums: 0.823 and 1.978, so 1 and 2.
+    scores = torch.tensor([[-2.2, 3.083, 0.0], [-1.5986, -3.2, -2.2]])
+    assert hard_concrete.probability_of_zero(scores).sum(1).tolist() == pytest.approx(
+        [0.823, 1.978], abs=2e-3
+    )
+    mask = discretise_by_layer(scores, 0.5, SHAPE)
+    assert mask.values.tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert mask == discretise_by_layer(scores, 0.1, SHAPE)  # whatever the target
+    ties = discretise_by_layer(torch.full((2, 3), -1.5986), 0.5, SHAPE)  # 1.5 of each: 2, the last
+    assert ties.values.tolist() == [[1, 0, 0]] * 2

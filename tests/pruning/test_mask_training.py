@@ -90,6 +90,38 @@ def test_sampled_sparsity_is_that_of_the_drawn_values() -> None:
     assert max(drawn) - min(drawn) > 0.1
 
 
+def test_each_of_several_draws_has_its_own_sampled_sparsity() -> None:
+    """As micro-batches have, whose losses are averaged: the mean of squares, not its square."""
+    settings = PruneSettings(
+        steps=2, warmup=0, draws=4, batch_size=4, sparsity="sampled", tolerance=1,
+        log_alpha_mean=0.0, ramp=1.0, lr=0.0, lr_lambda=0.1,
+    )  # fmt: skip
+    training = MaskTraining(settings, SHAPE, 0.5, 3)
+    gaps = training.draw().mean((1, 2)) - 1  # t - s, with t 0 at first
+    training.update(0.0, torch.zeros(4, 2, 3))
+    moments = [training.optimiser.state[training.multipliers]["exp_avg"].tolist()]
+    # Ascent: Adam's first moment is a tenth of minus the gradient.
+    expected = [-0.1 * float(gaps.mean()), -0.1 * float((gaps**2).mean())]
+    assert moments == [pytest.approx(expected, abs=1e-6)]
+    assert float(gaps.std()) > 0.05
+
+
+def test_weight_decay_shrinks_scores_and_multipliers_by_rate_times_decay() -> None:
+    """AdamW, as torch defines it: x (1 - rate decay) before the step, here one without gradient."""
+    settings = one_draw(
+        steps=1, warmup=0, lr=0.5, lr_lambda=1.0, weight_decay=0.1, log_alpha_mean=60.0,
+        log_alpha_std=0.0, tolerance=1, ramp=1.0,
+    )  # fmt: skip
+    training = MaskTraining(settings, SHAPE, 0.5, 9)
+    with torch.no_grad():
+        training.multipliers += 2.0
+    training.draw()
+    training.update(0.0, NOTHING)  # at 60, gates are open and gradients under rounding
+    torch.testing.assert_close(training.log_alpha.detach(), torch.full((2, 3), 60 * 0.95))
+    # The distance is 0 at the first step: t = s = 0.
+    assert training.multipliers.tolist() == pytest.approx([2 * 0.9] * 2, abs=1e-3)
+
+
 def test_draws_are_those_of_the_distribution_and_of_the_seed() -> None:
     settings = one_draw(log_alpha_mean=0.5, log_alpha_std=0.1)
     generator = torch.Generator().manual_seed(9)

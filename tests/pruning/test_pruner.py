@@ -139,15 +139,16 @@ def test_the_paper_preset_runs_as_named(
     # Only until the first loss: the whole of it takes 9300 steps.
     asked: list[Any] = []
 
-    def stop(self: Any, values: torch.Tensor, means: Any, examples: list[int]) -> None:
+    def stop(self: Any, values: Any, means: Any, examples: Any, *, dropout_seeds: Any) -> None:
         asked.append((values, len(examples)))
+        assert len(set(dropout_seeds)) == 3
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Teacher, "kl_gradients", stop)
     with pytest.raises(KeyboardInterrupt):
         prune(planted, data, planted_means, sparsity=0.5, preset="paper")
     ((values, n_examples),) = asked
-    assert values.shape == (3, 2, 5)  # seeds 42, 43 and 44
+    assert values.shape == (3, 4, 2, 5)  # seeds 42, 43 and 44, four micro-batches
     assert n_examples == 128
     assert bool((values == 1).all())  # at log_alpha 10 nothing is pruned
     with pytest.raises(InputError, match="unknown preset 'slow'"):
@@ -269,9 +270,9 @@ def count_masks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     real = Teacher.kl_gradients
 
-    def counting(self: Teacher, values: torch.Tensor, *rest: Any) -> Any:
+    def counting(self: Teacher, values: torch.Tensor, *rest: Any, **options: Any) -> Any:
         counts.append(len(values))
-        return real(self, values, *rest)
+        return real(self, values, *rest, **options)
 
     monkeypatch.setattr(Teacher, "kl_gradients", counting)
     return counts
@@ -520,8 +521,8 @@ def poison(monkeypatch: pytest.MonkeyPatch, row: int, step: int) -> list[int]:
     seen: list[Any] = []
     monkeypatch.setattr(warnings, "warn", counted(warnings.warn, seen))
 
-    def poisoned(self: Teacher, values: torch.Tensor, *rest: Any) -> Any:
-        losses, gradients = real(self, values, *rest)
+    def poisoned(self: Teacher, values: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        losses, gradients = real(self, values, *rest, **options)
         if len(caught) == step:
             gradients[row] = math.nan
         caught.append(len(seen))

@@ -18,7 +18,8 @@ from mechcore.pruning.settings import check_runs
 
 
 def test_the_paper_preset_is_that_of_the_paper() -> None:
-    # arXiv 2403.03942, section 3 and appendix; "sampled" and the noise are those of its code.
+    # arXiv 2403.03942, section 3 and appendix; of its code are "sampled", the noise, AdamW's
+    # default weight decay, four micro-batches with gates of their own, dropout, zeros by layer.
     assert PRESETS["paper"] == PruneSettings(
         steps=6500,
         steps_per_percent=56.0,
@@ -26,14 +27,16 @@ def test_the_paper_preset_is_that_of_the_paper() -> None:
         ramp_per_percent=50.0,
         warmup=200,
         batch_size=128,
-        draws=1,
+        draws=4,
         lr=0.1,
         lr_lambda=1.0,
+        weight_decay=0.01,
+        dropout=True,
         log_alpha_mean=10.0,
         log_alpha_std=0.01,
         sparsity="sampled",
         clip=0.0,
-        discretisation="threshold",
+        discretisation="layers",
         tolerance=0.1,
         masks_per_pass=8,
         precision="float32",

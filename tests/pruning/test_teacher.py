@@ -88,6 +88,41 @@ def test_masks_may_run_in_turn(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+# -- dropout --------------------------------------------------------------------------------------
+
+
+def test_dropout_is_that_of_the_seed_and_of_the_mask_alone(
+    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
+) -> None:
+    model, plain = loud
+    probabilities = {m: m.p for m in plain.modules() if isinstance(m, torch.nn.Dropout)}
+    assert set(probabilities.values()) == {0.1}
+    teacher = Teacher(model, data, PruneSettings())
+    values = VALUES.float()
+    before = torch.get_rng_state()
+
+    def gradients(values: torch.Tensor, *seeds: int) -> Any:
+        with frozen(model):
+            return teacher.kl_gradients(values, loud_means, EXAMPLES, dropout_seeds=seeds)
+
+    losses, slopes_ = gradients(values, 1, 2, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(module.training for module in weights_of(model).modules())
+    alone = gradients(values[1:2], 2)
+    assert torch.equal(alone[0][0], losses[1])
+    assert torch.equal(alone[1][0], slopes_[1])
+    assert float(gradients(values[1:2], 4)[0]) != float(losses[1])
+    # Without any to drop, training mode is evaluation mode.
+    modules = [m for m in weights_of(model).modules() if isinstance(m, torch.nn.Dropout)]
+    for module in modules:
+        module.p = 0.0
+    none, plainly = gradients(values, 1, 2, 3), gradients(values)
+    for module in modules:
+        module.p = 0.1
+    torch.testing.assert_close(none[0], plainly[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(none[1], plainly[1], rtol=1e-3, atol=1e-5)
+
+
 # -- precision ------------------------------------------------------------------------------------
 
 
