@@ -153,7 +153,9 @@ def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", MechcoreWarning)
         loaded.add("ood", examples([pairs[0], ("a", "e"), ("b", "e")]), 3)
-        loaded.add("train", examples(pairs), 4)
+        loaded.add("train", examples([("a b", "c d"), ("c", "a b")]), 2)
+    with pytest.warns(MechcoreWarning, match="1 of 2 different texts are in the id data, too"):
+        loaded.add("train", examples([pairs[3], ("c", "a b")]), 2)
 
 
 def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
@@ -168,4 +170,4 @@ def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
         warnings.simplefilter("error", MechcoreWarning)
         given = replace(given, data={})
         given.add("train", pairs, 1)
-        given.add("id", pairs, 1)
+        given.add("id", Examples("pairs", pairs.frame.assign(text_a="cat")), 1)
