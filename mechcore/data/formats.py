@@ -14,6 +14,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -236,7 +237,7 @@ def _check_rows(path: Path, rows: Sequence[_Row], separator: str) -> None:
             f"{path}: some lines end in a carriage return alone, others in a line feed; each is "
             "read as a row"
         )
-    for before, row in zip(rows, rows[1:], strict=False):
+    for before, row in pairwise(rows):
         n, place = len(row.cells), f"line {row.line}"
         if n > len(header):
             advice = f"put cells that have a {separator} in them into quotes"
