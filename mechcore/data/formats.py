@@ -104,11 +104,14 @@ def _check_content(path: Path, kind: str) -> None:
     with path.open("rb") as file:
         head = file.read(200)
     zipped = path.suffix.lower() == ".gz"
-    if zipped and head.startswith(b"\x1f\x8b"):
+    plain = zipped and not head.startswith(b"\x1f\x8b")
+    if zipped and not plain:
         head = zlib.decompressobj(wbits=31).decompress(head, 200)
     for beginning, remark in _OTHER_CONTENT:
         if beginning.match(head) and not (kind == ".parquet" and head.startswith(b"PAR1")):
             raise ValueError(f"it {remark}")
+    if plain and head:
+        raise ValueError("it is not compressed with gzip: leave .gz out of its name")
 
 
 def label_names_in(path: Path) -> dict[str, list[str]]:
@@ -201,7 +204,7 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
             "every line has as many commas as the header; if each is a row, double the quotes in "
             'texts ("")'
         )
-    cells = [row.cells + [None] * (len(header) - len(row.cells)) for row in rows[1:]]
+    cells = [[*row.cells, *[None] * (len(header) - len(row.cells))] for row in rows[1:]]
     return pd.DataFrame(cells, columns=header, dtype=object)
 
 

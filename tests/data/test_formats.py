@@ -216,12 +216,18 @@ def test_what_a_file_is_in_place_of_a_table(
     ("name", "content", "remark"),
     [
         ("x.csv", gzip.compress(b"premise,label\n"), "compressed with gzip: end its name in .gz"),
+        ("x.txt", b"\x1f\x8b\x08", "compressed with gzip: end its name in .gz"),
         ("x.tsv", b"PAR1\x15\x04\x15\x10", "a Parquet file: end its name in .parquet"),
     ],
 )
-def test_what_needs_another_name(write: Write, name: str, content: bytes, remark: str) -> None:
+def test_what_needs_another_name(
+    write: Write, tmp_path: Path, name: str, content: bytes, remark: str
+) -> None:
     with pytest.raises(InputError, match=f"it is {remark}"):
         read_table(write(name, content))
+    path = write(name, b"text,label\n").rename(tmp_path / f"{name}.gz")
+    with pytest.raises(InputError, match="it is not compressed with gzip: leave"):
+        read_table(path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
