@@ -61,7 +61,7 @@ def given_examples(
         return Examples(data.name, with_labels(place, data.frame, label_map, labelled))
     if sources := given_sources(data, role, columns, label_map):
         return read_sources(sources, labelled=labelled)
-    table = given_table(data, label_map)
+    table = given_table(data)
     if table is not None:
         return examples_of(
             table,
@@ -127,10 +127,8 @@ def is_task(data: Any) -> bool:
     return name in TASKS or name.endswith(YAML)
 
 
-def given_table(data: Any, label_map: Mapping[str, str] | None = None) -> pd.DataFrame | None:
+def given_table(data: Any) -> pd.DataFrame | None:
     """Rows in memory as a table, numbered from 0; None where ``data`` are something else.
-
-    Numbers of labels that know their names become names, but for those in ``label_map``.
 
     Raises:
         InputError: they are several splits.
@@ -145,7 +143,7 @@ def given_table(data: Any, label_map: Mapping[str, str] | None = None) -> pd.Dat
             f"of them: data[{next(iter(data))!r}]"
         )
     if hasattr(data, "features") and hasattr(data, "to_pandas"):
-        return table_of_dataset(data, "data", label_map)
+        return table_of_dataset(data, "data")
     rows = isinstance(data, Sequence) and bool(data) and not isinstance(data, str)
     if rows and all(isinstance(row, Mapping) and "input_ids" not in row for row in data):
         return pd.DataFrame(list(data))

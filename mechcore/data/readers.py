@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, UNDECIDED, Examples
 from mechcore.data.formats import ONE_COLUMN, label_names_in, read_table
+from mechcore.data.labels import normal_name
 from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ def with_label_names(
     path: Path | str,
     table: pd.DataFrame,
     names: Mapping[str, Any],
-    label_map: Mapping[str, str] | None,
+    label_map: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """The table with names in place of the numbers of labels, and `UNDECIDED` for -1 and none.
 
@@ -283,15 +284,16 @@ def with_label_names(
     """
     import pandas as pd
 
-    mapped = {label_key(str(label)) for label in label_map or ()}
+    mapped = {label_key(str(label)): meaning for label, meaning in (label_map or {}).items()}
     for column, known in names.items():
-        if not isinstance(known, list) or not pd.api.types.is_numeric_dtype(table.get(column)):
+        if not isinstance(known, list) or column not in table:
             continue
-        numbered = set() if any(label_key(name).isdigit() for name in known) else mapped
+        if not pd.api.types.is_numeric_dtype(table[column]):
+            continue
         labels = []
         for row, value in enumerate(table[column].tolist(), 1):
             number = UNDECIDED if pd.isna(value) else str(int(value))
-            if number in numbered or number == UNDECIDED:
+            if number in mapped or number == UNDECIDED:
                 labels.append(number)
             elif -1 <= int(number) < len(known):
                 labels.append([*known, UNDECIDED][int(number)])
@@ -301,6 +303,14 @@ def with_label_names(
                     f"{len(known) - 1}, which are {first_names(known, 6)}, or -1 for no label"
                 )
         table[column] = pd.Series(labels, table.index, dtype=object)
+        for number, name in enumerate(known):
+            meaning = normal_name(mapped.get(str(number), name))
+            if meaning != normal_name(name) and meaning in map(normal_name, known):
+                warn(
+                    f"{path}: label {number} of column {shown(column)} is {name} there, and "
+                    f"{mapped[str(number)]} by label_map, which is used (--label-map; label_map= "
+                    "in Python): leave it out unless the file is wrong"
+                )
     return table
 
 

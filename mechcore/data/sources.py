@@ -307,17 +307,14 @@ def _all_of(source: Source, labelled: bool) -> Examples:
             )
         return read_examples(source.path, **how)
     data = _hub_data(source) if source.path is None else _saved_data(source, Path(source.path))
-    table = table_of_dataset(data, source.place, source.label_map)
-    return examples_of(table, source.place, **how)
+    return examples_of(table_of_dataset(data, source.place), source.place, **how)
 
 
-def table_of_dataset(
-    data: Any, place: str, label_map: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def table_of_dataset(data: Any, place: str) -> pd.DataFrame:
     """A table of a data set, with the names of labels where it knows them."""
     features = (data.features or {}).items()  # a stream may have none
     names = {column: getattr(feature, "names", None) for column, feature in features}
-    return with_label_names(place, data.to_pandas(), names, label_map)
+    return with_label_names(place, data.to_pandas(), names)
 
 
 def _saved_data(source: Source, path: Path) -> Any:
@@ -341,8 +338,8 @@ def _split_folder(source: Source, path: Path) -> Path:
     if not (path / STATE_FILE).is_file():
         raise InputError(
             f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected a file, or a folder "
-            f"that `datasets` saved with save_to_disk; in it are {_names_in(path)}: name one of "
-            "these, or the folder as the dataset of a task's source, laid out as on the hub"
+            f"that `datasets` saved with save_to_disk, or one laid out as on the hub as the "
+            f"dataset of a task's source; in it are {_names_in(path)}"
         )
     if source.split is not None:
         raise InputError(f"{path}: has no splits, found split {source.split!r}; leave it out")

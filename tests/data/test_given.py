@@ -74,6 +74,10 @@ def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
     assert found is not None
     assert found.frame["label"].tolist() == ["bad", "good"]
     assert found.name == "ood"
+    with pytest.warns(UserWarning, match="left out 1 of 3"):  # numbers of other files
+        found = given_examples(data, "ood", label_map={"0": "bad", "1": "good"})
+    assert found is not None
+    assert found.frame["label"].tolist() == ["bad", "good"]
 
 
 def test_examples_without_a_label_are_left_out_in_memory_too() -> None:

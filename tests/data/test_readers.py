@@ -307,6 +307,8 @@ def test_names_of_labels_in_parquet(classes: Callable[..., Path]) -> None:
         n = 4 - len(expected)
         with pytest.warns(MechcoreWarning, match=f"left out {n} of 4 examples without a label"):
             assert columns(read_examples(path, label_map=meanings))["label"] == expected
+    with pytest.warns(MechcoreWarning, match="label 0 of column label is pos there, and neg by"):
+        read_examples(path, label_map={"0": "neg", "1": "Pos"})
     numbers = classes([1, 0], ["1", "0"])
     assert columns(read_examples(numbers))["label"] == ["1", "0"]
 
@@ -321,7 +323,16 @@ def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -
         read_examples(path)
 
 
-@pytest.mark.parametrize("noted", ["", "[]", "{}", '{"info": {"features": {"label": 5}}}'])
+@pytest.mark.parametrize(
+    "noted",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"info": {"features": {"x": {"names": ["a"]}}}}',
+        '{"info": {"features": {"label": 5}}}',
+    ],
+)
 def test_notes_in_parquet_that_say_nothing(tmp_path: Path, noted: str) -> None:
     table = pyarrow.table({"text": ["a"], "label": [1]})
     path = tmp_path / "x.parquet"

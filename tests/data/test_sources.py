@@ -228,7 +228,7 @@ def test_saved_folders_have_the_names_of_their_labels(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"one: has no splits, found split 'train'; leave it out"):
         read_sources([replace(one, split="train")])
     with pytest.raises(
-        InputError, match=r"a folder without dataset_dict\.json or .* one/, two/: n"
+        InputError, match=r"a folder without dataset_dict\.json or .* in it are one/, two/"
     ):
         read_sources([Source(path=tmp_path)])
 
