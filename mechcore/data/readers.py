@@ -292,24 +292,24 @@ def with_label_names(
             continue
         labels = []
         for row, value in enumerate(table[column].tolist(), 1):
-            number = UNDECIDED if pd.isna(value) else str(int(value))
+            number = UNDECIDED if pd.isna(value) else label_key(str(value))
             if number in mapped or number == UNDECIDED:
                 labels.append(number)
-            elif -1 <= int(number) < len(known):
-                labels.append([*known, UNDECIDED][int(number)])
+            elif value in range(-1, len(known)):
+                labels.append([*known, UNDECIDED][int(value)])
             else:
                 raise InputError(
                     f"{path}: row {row}, column {shown(column)}: found {number}; expected 0 to "
                     f"{len(known) - 1}, which are {first_names(known, 6)}, or -1 for no label"
                 )
         table[column] = pd.Series(labels, table.index, dtype=object)
-        for number, name in enumerate(known):
-            meaning = normal_name(mapped.get(str(number), name))
-            if meaning != normal_name(name) and meaning in map(normal_name, known):
+        for index, name in enumerate(known):
+            meaning = mapped.get(str(index), name)
+            if normal_name(meaning) in {*map(normal_name, known)} - {normal_name(name)}:
                 warn(
-                    f"{path}: label {number} of column {shown(column)} is {name} there, and "
-                    f"{mapped[str(number)]} by label_map, which is used (--label-map; label_map= "
-                    "in Python): leave it out unless the file is wrong"
+                    f"{path}: label {index} of column {shown(column)} is {name} there, and "
+                    f"{meaning} by label_map, which is used (--label-map; label_map= in Python): "
+                    "leave it out unless the file is wrong"
                 )
     return table
 

@@ -313,12 +313,12 @@ def test_names_of_labels_in_parquet(classes: Callable[..., Path]) -> None:
     assert columns(read_examples(numbers))["label"] == ["1", "0"]
 
 
-@pytest.mark.parametrize("number", [2, -2, -100])
+@pytest.mark.parametrize("number", [2, -2, -100, 0.5])
 def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -> None:
     table = pyarrow.parquet.read_table(classes([1, 0], ["pos", "neg"]))
     path = Path(classes([1, 0], ["pos", "neg"]))
-    labels = pyarrow.array([1, number])
-    pyarrow.parquet.write_table(table.set_column(1, table.schema.field(1), labels), path)
+    table = table.set_column(1, "label", pyarrow.array([1, number]))
+    pyarrow.parquet.write_table(table, path)
     with pytest.raises(InputError, match=rf"row 2, column label: found {number}; expected 0 to 1"):
         read_examples(path)
 
