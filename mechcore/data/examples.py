@@ -18,6 +18,10 @@ ALL = "all"
 
 COLUMNS = ("text_a", "text_b", "label", "subset")
 
+UNDECIDED = "-"
+"""Gold label of MNLI and SNLI examples on which the annotators did not agree, here of all without
+a label; such examples are left out where labels are needed."""
+
 
 @dataclass(frozen=True, repr=False)
 class Examples(Shown):

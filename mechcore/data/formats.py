@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from mechcore.errors import InputError, first_names, reason, warn
+from mechcore.errors import InputError, first_names, reason, shown, warn
 from mechcore.wording import count
 
 if TYPE_CHECKING:
@@ -35,6 +37,24 @@ _KINDS: Mapping[str, str] = {
 }
 """How a file is read, by the ending of its name."""
 
+_OTHER_CONTENT = tuple(
+    (re.compile(beginning, re.DOTALL | re.IGNORECASE), remark)
+    for beginning, remark in (
+        (rb"\xff\xfe|\xfe\xff|.?\x00", "is UTF-16 or UTF-32 text: save it as UTF-8"),
+        (rb"PK\x03\x04|\xd0\xcf\x11\xe0", "is a workbook or zip archive: save its table as .csv"),
+        (rb"\x1f\x8b", "is compressed with gzip: end its name in .gz"),
+        (rb"PAR1[\x00-\x1f]", "is a Parquet file: end its name in .parquet"),
+        (
+            rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|!--)",
+            "is an HTML page: download the file that it shows",
+        ),
+        (rb"version https://git-lfs", "is a pointer of Git LFS: get the data with `git lfs pull`"),
+    )
+)
+"""How files begin that are not what their names say, what they are and what to do."""
+
+ONE_COLUMN = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
+
 
 def kind_of_file(path: Path) -> str:
     """How a file is read, by the endings of its name, such as ``".tsv"`` or ``".tsv.gz"``.
@@ -50,7 +70,7 @@ def kind_of_file(path: Path) -> str:
     if not kind or (zipped and kind == ".parquet"):
         raise InputError(
             f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet, or a .txt "
-            "that is separated by tabs (text files also with .gz)"
+            "that is separated by tabs (text files also with .gz): save it as one of these"
         )
     return kind + ".gz" * zipped
 
@@ -65,6 +85,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
     kind = kind_of_file(path).removesuffix(".gz")
     try:
+        _check_content(path, kind)
         if kind == ".jsonl":
             return _read_json_lines(path)
         if kind == ".parquet":
@@ -73,7 +94,46 @@ def read_table(path: Path) -> pd.DataFrame:
         return _read_delimited(path, "\t" if kind == ".tsv" else ",")
     except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
         why = reason(error) if path.stat().st_size else "the file is empty"
+        if isinstance(error, UnicodeDecodeError):
+            why = f"byte 0x{error.object[error.start]:02x} is not UTF-8: save it as UTF-8"
         raise InputError(f"{path}: cannot be read as {kind}: {why}") from error
+
+
+def _check_content(path: Path, kind: str) -> None:
+    """Make sure that a file does not begin as those of another kind do."""
+    with path.open("rb") as file:
+        head = file.read(200)
+    zipped = path.suffix.lower() == ".gz"
+    plain = zipped and not head.startswith(b"\x1f\x8b")
+    if zipped and not plain:
+        head = zlib.decompressobj(wbits=31).decompress(head, 200)
+    for beginning, remark in _OTHER_CONTENT:
+        if beginning.match(head) and not (kind == ".parquet" and head.startswith(b"PAR1")):
+            raise ValueError(f"it {remark}")
+    if plain and head:
+        raise ValueError("it is not compressed with gzip: leave .gz out of its name")
+
+
+def label_names_in(path: Path) -> dict[str, list[str]]:
+    """Names of labels, in the order of their numbers, that ``datasets`` notes in a Parquet file.
+
+    There are none of columns whose names are numbers themselves, and of other files.
+    """
+    import pyarrow.parquet
+
+    if kind_of_file(path) != ".parquet":
+        return {}
+    noted = pyarrow.parquet.read_schema(path).metadata or {}
+    try:
+        features = json.loads(noted[b"huggingface"])["info"]["features"]
+        names = {column: feature.get("names") for column, feature in features.items()}
+        return {
+            column: [*map(str, labels)]
+            for column, labels in names.items()
+            if isinstance(labels, list) and not any(str(label).isdigit() for label in labels)
+        }
+    except (KeyError, ValueError, TypeError, AttributeError):  # nothing noted, or not readable
+        return {}
 
 
 def _read_json_lines(path: Path) -> pd.DataFrame:
@@ -88,7 +148,8 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
                     if not isinstance(rows[-1], dict):
                         raise ValueError(f"found a {type(rows[-1]).__name__}; expected an object")
                 except (ValueError, RecursionError) as error:
-                    raise ValueError(f"line {number}: {error}") from error
+                    expected = "" if rows else "; expected one JSON object a line"
+                    raise ValueError(f"line {number}: {error}{expected}") from error
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -107,55 +168,101 @@ def _open_text(path: Path, newline: str | None = None) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline=newline)
 
 
+class _Row(NamedTuple):
+    """Cells, the number of the line in which they begin, and the last character of their end."""
+
+    cells: list[str]
+    line: int
+    end: str
+
+
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     """Read csv or tsv text."""
     import pandas as pd
 
-    plain = separator == "\t" and not _has_enclosed_cells(path)
-    if not plain:
-        _check_quotes(path, separator)
-    quoting = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
-    options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
-    table = pd.read_csv(path, dtype=str, **options)
-    if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
-        raise ValueError(
-            f"the rows have {count(table.index.nlevels, 'more field')} than the header, which has "
-            f"{len(table.columns)}"
+    with _open_text(path, newline="") as file:
+        text = file.read()
+    lines = io.StringIO(text, newline="").readlines()
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if separator == "," or _has_enclosed_cells(path, text):
+        rows = _enclosed_rows(lines, separator)
+    else:
+        rows = [
+            _Row(line.rstrip("\r\n").split(separator), number, line[-1:])
+            for number, line in enumerate(lines, 1)
+        ]
+    blank = " \t\r\n".replace(separator, "")
+    rows = [row for row in rows if lines[row.line - 1].strip(blank)]
+    if not rows:
+        raise ValueError("there is no line with the names of columns")
+    header = rows[0].cells
+    _check_rows(path, rows, "comma" if separator == "," else "tab")
+    inner = sum(bool(line.strip(blank)) for line in lines) - len(rows)
+    if inner and separator == "," and len(header) > 1 and _is_even(text, separator):
+        warn(
+            f"{path}: {count(inner, 'line break')} between quotes are read as parts of texts, but "
+            "every line has as many commas as the header; if each is a row, double the quotes in "
+            'texts ("")'
         )
-    # As the file has them; pandas makes them different.
-    header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
-    return table.set_axis(header.tolist(), axis=1)
+    cells = [[*row.cells, *[None] * (len(header) - len(row.cells))] for row in rows[1:]]
+    return pd.DataFrame(cells, columns=header, dtype=object)
 
 
-def _check_quotes(path: Path, separator: str) -> None:
-    """Make sure that every quote that begins a cell ends it, or else pandas joins rows silently."""
-    before = csv.field_size_limit(_LARGEST_CELL)
+def _enclosed_rows(lines: Sequence[str], separator: str) -> list[_Row]:
+    """Rows whose cells may stand in quotes, each of which has to end the cell that it begins."""
+    limit = csv.field_size_limit(_LARGEST_CELL)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    rows: list[_Row] = []
+    start = 1
     try:
-        with _open_text(path, newline="") as file:
-            rows = csv.reader(file, delimiter=separator, strict=True)
-            start = 1
-            try:
-                for _ in rows:
-                    start = rows.line_num + 1
-            except csv.Error as error:
-                raise ValueError(
-                    f"the row that begins in line {start}: {error}; expected cells in quotes to "
-                    'end with one, and quotes within them to be doubled (""), as pandas writes '
-                    "them"
-                ) from error
+        for cells in reader:
+            rows.append(_Row(cells, start, lines[reader.line_num - 1][-1:]))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        advice = (
+            'expected cells in quotes to end with one, and quotes within them to be doubled (""), '
+            "as pandas writes them"
+        )
+        if "NUL" in str(error):
+            advice = "Python 3.10 cannot read such characters: remove them"
+        raise ValueError(f"the row that begins in line {start}: {error}; {advice}") from error
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(limit)
+    return rows
 
 
-def _has_enclosed_cells(path: Path) -> bool:
+def _check_rows(path: Path, rows: Sequence[_Row], separator: str) -> None:
+    """Make sure that no row has more cells than the header, is torn in two, or repeats it."""
+    header = rows[0].cells
+    mixed = {"\r", "\n"} <= {row.end for row in rows}
+    if mixed and len(header) == 1:
+        warn(
+            f"{path}: some lines end in a carriage return alone, others in a line feed; each is "
+            "read as a row"
+        )
+    for before, row in pairwise(rows):
+        n, place = len(row.cells), f"line {row.line}"
+        if n > len(header):
+            advice = f"put cells that have a {separator} in them into quotes"
+            if len(header) == 1:
+                advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
+            raise ValueError(f"{place} has {count(n, 'cell')}, the header {len(header)}; {advice}")
+        if n < len(header) and mixed and "\r" in (before.end, row.end):
+            raise ValueError(
+                f"{place} has {count(n, 'cell')}, the header {len(header)}; a carriage return ends "
+                "it or the line before, which other lines do not end in: remove it from the text"
+            )
+        if row.cells == header and len(header) > 1:
+            raise ValueError(f"{place} repeats the header; expected it once: remove the line")
+
+
+def _has_enclosed_cells(path: Path, text: str) -> bool:
     """Whether quotes in a tab-separated file enclose cells, see the module's docstring.
 
     Official GLUE and MultiNLI files have texts that begin or end with a quote. Two such texts look
     like one cell with line breaks in it, so that lines of equal length are taken as they are; but
     lines of a single column are of equal length whatever they mean.
     """
-    with _open_text(path) as file:
-        text = file.read()
     if all(_is_whole_field(field) for line in text.split("\n") for field in line.split("\t")):
         return True
     rest = _ENCLOSED.sub("", text)
@@ -171,9 +278,9 @@ def _has_enclosed_cells(path: Path) -> bool:
     return False
 
 
-def _is_even(text: str) -> bool:
+def _is_even(text: str, separator: str = "\t") -> bool:
     """Whether all lines but empty ones have as many cells as the first."""
-    return len({line.count("\t") for line in text.split("\n") if line}) <= 1
+    return len({line.count(separator) for line in text.split("\n") if line}) <= 1
 
 
 def _is_whole_field(field: str) -> bool:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, Examples
-from mechcore.data.readers import examples_of, with_meanings
-from mechcore.data.sources import NONE_GIVEN, Source, read_sources, table_of_dataset
+from mechcore.data.readers import examples_of, with_labels
+from mechcore.data.sources import Source, read_sources, table_of_dataset
 from mechcore.data.task import TASKS, find_task
 from mechcore.errors import InputError, shown
 from mechcore.yaml_file import YAML
@@ -57,13 +57,12 @@ def given_examples(
         InputError: they cannot be read.
     """
     if isinstance(data, Examples):
-        frame = data.frame.assign(label=with_meanings(data.frame["label"], label_map))
-        return Examples(data.name, frame)
+        place = f"examples {data.name!r}"
+        return Examples(data.name, with_labels(place, data.frame, label_map, labelled))
     if sources := given_sources(data, role, columns, label_map):
         return read_sources(sources, labelled=labelled)
     table = given_table(data)
     if table is not None:
-        missing: dict[str, Any] = {"unlabelled": NONE_GIVEN} if hasattr(data, "features") else {}
         return examples_of(
             table,
             f"{role} data",
@@ -71,7 +70,6 @@ def given_examples(
             columns=columns,
             label_map=label_map,
             labelled=labelled,
-            **missing,
         )
     texts = _texts(data)
     if texts is not None and labelled:
@@ -145,7 +143,7 @@ def given_table(data: Any) -> pd.DataFrame | None:
             f"of them: data[{next(iter(data))!r}]"
         )
     if hasattr(data, "features") and hasattr(data, "to_pandas"):
-        return table_of_dataset(data)
+        return table_of_dataset(data, "data")
     rows = isinstance(data, Sequence) and bool(data) and not isinstance(data, str)
     if rows and all(isinstance(row, Mapping) and "input_ids" not in row for row in data):
         return pd.DataFrame(list(data))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore.data.examples import UNDECIDED
 from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+_NO_LABEL = re.compile(r"-1(?:\.0*)?")
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
 
 _MOST_LABELS = 5
@@ -137,12 +139,14 @@ def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
 def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> str:
     """What to say of labels that are no class."""
     label, known = unknown[0], ", ".join(classes)
+    unlabelled = f"; {UNDECIDED} leaves out rows without a label, which -1 mostly stands for"
+    end = unlabelled if any(_NO_LABEL.fullmatch(name.strip()) for name in unknown) else ""
     if answers:
         return (
             f"label {label!r}: has no answer; those of --answers are {known}: add its answer, or "
-            f"rename it with --label-map {label}=NAME (label_map= in Python)"
+            f"rename it with --label-map {_meaning(label, 'NAME')} (label_map= in Python){end}"
         )
-    pairs = ",".join(f"{each.strip()}=CLASS" for each in unknown[:_MOST_LABELS])
+    pairs = ",".join(_meaning(name, "CLASS") for name in unknown[:_MOST_LABELS])
     if _NUMBER.fullmatch(label.strip()) or are_generic([label]):
         hint = (
             "numbers have no agreed meaning: name them with --label-map "
@@ -153,4 +157,9 @@ def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> s
             f"say which class it is with --label-map {shown(pairs)} (label_map= in Python), or "
             "rename the classes with --class-names"
         )
-    return f"label {label!r}: not a class of the checkpoint, which has {known}; {hint}"
+    return f"label {label!r}: not a class of the checkpoint, which has {known}; {hint}{end}"
+
+
+def _meaning(label: str, name: str) -> str:
+    """How a label is given a meaning, with ``name`` for what the user has to fill in."""
+    return f"{label.strip()}={UNDECIDED if _NO_LABEL.fullmatch(label.strip()) else name}"

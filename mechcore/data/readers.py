@@ -12,12 +12,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechcore.data.examples import ALL, Examples
-from mechcore.data.formats import read_table
+from mechcore.data.examples import ALL, UNDECIDED, Examples
+from mechcore.data.formats import ONE_COLUMN, label_names_in, read_table
+from mechcore.data.labels import normal_name
 from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "label": ("gold_label", "label", "labels", "is_duplicate"),
     "subset": ("subset", "subcase"),
 }
-"""Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used."""
+"""Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used.
+
+A warning tells of another that differs."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")
@@ -37,9 +40,6 @@ _TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 _BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
 _WORDS_OF_TEXT = 4
 """Words that a cell must have on average for its column to be taken for texts."""
-
-UNDECIDED = "-"
-"""Gold label of MNLI and SNLI examples on which the annotators did not agree."""
 
 
 def read_examples(
@@ -70,8 +70,9 @@ def read_examples(
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
     """
     path = Path(path)
+    table = read_table(path)
     return examples_of(
-        read_table(path),
+        with_label_names(path, table, label_names_in(path), label_map),
         path,
         name=name or data_name(path),
         columns=columns,
@@ -90,12 +91,10 @@ def examples_of(
     label_map: Mapping[str, str] | None = None,
     labelled: bool = True,
     skip_empty: bool = False,
-    unlabelled: str = f"gold label is {UNDECIDED!r} (no agreement among annotators)",
 ) -> Examples:
     """Examples from a table with rows numbered from 0.
 
-    The options are those of `read_examples`; ``path`` is where the table comes from, and
-    ``unlabelled`` what the label `UNDECIDED` stands for there, both for messages.
+    The options are those of `read_examples`; ``path`` is where the table comes from, for messages.
 
     Raises:
         InputError: the table is empty, or lacks a column or value.
@@ -105,8 +104,10 @@ def examples_of(
     table = table.set_axis([*map(str, table.columns)], axis=1)  # a DataFrame's may be numbers
     columns = {role: str(column) for role, column in (columns or {}).items()}
     chosen = _choose_columns(path, table, columns, labelled)
+    settled = {*columns} if labelled else {*columns, "label"}
     if not {"text_a", "text_b"} & {*columns} and "text_b" not in chosen:
-        _warn_of_texts_left_out(path, table, chosen)
+        settled |= _warn_of_texts_left_out(path, table, chosen)
+    _warn_of_rivals(path, table, chosen, settled)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
         used = _without_empty(path, used)
@@ -116,13 +117,7 @@ def examples_of(
         frame[role] = _from_bytes(frame[role])
     for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
         frame[role] = frame.get(role, default)
-    frame["label"] = with_meanings(frame["label"], label_map)
-    undecided = (frame["label"] == UNDECIDED) & labelled
-    if undecided.any():
-        warn(f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose {unlabelled}")
-        frame = frame[~undecided]
-    if frame.empty:
-        raise InputError(f"{path}: no labelled example; expected at least one row")
+    frame = with_labels(path, frame, label_map, labelled)
     try:
         return Examples(name, frame)
     except InputError as error:
@@ -171,7 +166,7 @@ def _choose_columns(
         if role not in chosen:
             remedy = f"name it with --columns {role}=NAME (columns= in Python)"
             if len(found) == 1 and set(found[0]) & set(",;\t|"):
-                remedy = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
+                remedy = ONE_COLUMN
             raise InputError(
                 f"{path}: no column for {role} (looked for {first_names(KNOWN_COLUMNS[role])}); "
                 f"found {first_names(found)}: {remedy}"
@@ -181,10 +176,11 @@ def _choose_columns(
 
 def _warn_of_texts_left_out(
     path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str]
-) -> None:
-    """Say so where a text is read alone beside a column that may be its second half."""
+) -> set[str]:
+    """Say so where a text is read alone beside columns that may be its second half; which."""
     others = [name for name in table.columns if name not in chosen.values()]
-    texts = [name for name in others if _looks_like_texts(table[name])]
+    names = {name for name in others if name.strip().lower() in KNOWN_COLUMNS["text_b"]}
+    texts = [name for name in others if name in names or _looks_like_texts(table[name])]
     if texts:
         alone = chosen["text_a"]
         warn(
@@ -193,6 +189,36 @@ def _warn_of_texts_left_out(
             f"text_b={shown(texts[0], 40)}; if single texts are meant, --columns "
             f"text_a={shown(alone, 40)} (columns= in Python)"
         )
+    return {*texts}
+
+
+def _warn_of_rivals(
+    path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str], settled: Collection[str]
+) -> None:
+    """Say so where a column that is read has a rival of a known name that says something else.
+
+    Roles and columns that are ``settled`` are passed over.
+    """
+    names, passed = [*table.columns], {*chosen.values(), *settled}
+    for role, column in chosen.items():
+        for rival in KNOWN_COLUMNS[role] if role not in settled else ():
+            if rival in passed or names.count(rival) != 1:
+                continue
+            passed.add(rival)
+            pairs = [
+                (label_key(str(mine)), label_key(str(theirs)))
+                for mine, theirs in zip(table[column], table[rival], strict=True)
+                if not _is_empty(theirs)
+            ]
+            different = sum(mine != theirs for mine, theirs in pairs)
+            ours, others = ({pair[side] for pair in pairs} for side in (0, 1))
+            renamed = not ours & others and len(ours) == len(others) == len({*pairs})
+            if different and not (renamed and role in ("label", "subset")):
+                warn(
+                    f"{path}: columns {column} and {rival} could both be {role} and differ in "
+                    f"{different} of {len(table)} rows; {column} is read: choose with --columns "
+                    f"{role}={column} or {role}={rival} (columns= in Python)"
+                )
 
 
 def _looks_like_texts(column: pd.Series | pd.DataFrame, among: int = 100) -> bool:
@@ -240,6 +266,80 @@ def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> Non
             "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
             "Quora file"
         )
+
+
+def with_label_names(
+    path: Path | str,
+    table: pd.DataFrame,
+    names: Mapping[str, Any],
+    label_map: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """The table with names in place of the numbers of labels, and `UNDECIDED` for -1 and none.
+
+    Numbers that ``label_map`` gives a meaning stay; so do columns without numbers. ``names`` are
+    lists in the order of the numbers, by column; what is no list is passed over.
+
+    Raises:
+        InputError: a number is that of no name.
+    """
+    import pandas as pd
+
+    mapped = {label_key(str(label)): meaning for label, meaning in (label_map or {}).items()}
+    for column, known in names.items():
+        if not isinstance(known, list) or column not in table:
+            continue
+        if not pd.api.types.is_numeric_dtype(table[column]):
+            continue
+        labels = []
+        for row, value in enumerate(table[column].tolist(), 1):
+            number = UNDECIDED if pd.isna(value) else label_key(str(value))
+            if number in mapped or number == UNDECIDED:
+                labels.append(number)
+            elif value in range(-1, len(known)):
+                labels.append([*known, UNDECIDED][int(value)])
+            else:
+                raise InputError(
+                    f"{path}: row {row}, column {shown(column)}: found {number}; expected 0 to "
+                    f"{len(known) - 1}, which are {first_names(known, 6)}, or -1 for no label"
+                )
+        table[column] = pd.Series(labels, table.index, dtype=object)
+        for index, name in enumerate(known):
+            meaning = mapped.get(str(index), name)
+            if normal_name(meaning) in {*map(normal_name, known)} - {normal_name(name)}:
+                warn(
+                    f"{path}: label {index} of column {shown(column)} is {name} there, and "
+                    f"{meaning} by label_map, which is used (--label-map; label_map= in Python): "
+                    "leave it out unless the file is wrong"
+                )
+    return table
+
+
+def with_labels(
+    path: Path | str, frame: pd.DataFrame, label_map: Mapping[str, str] | None, labelled: bool
+) -> pd.DataFrame:
+    """Examples with the meanings of their labels; those `UNDECIDED` are left out if ``labelled``.
+
+    Raises:
+        InputError: no example is left.
+    """
+    keys = frame["label"].map(label_key)
+    unnamed = (keys == "-1") & ("-1" not in {label_key(str(label)) for label in label_map or ()})
+    if labelled and unnamed.any() and all(key.removeprefix("-").isdigit() for key in {*keys}):
+        warn(
+            f"{path}: label -1, which {int(unnamed.sum())} of {len(frame)} examples have, mostly "
+            f"stands for none: to leave them out, add --label-map -1={UNDECIDED} (label_map= in "
+            "Python)"
+        )
+    frame = frame.assign(label=with_meanings(frame["label"], label_map))
+    undecided = (frame["label"] == UNDECIDED) & labelled
+    if undecided.any():
+        warn(
+            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples without a label: it "
+            f"is {UNDECIDED} (annotators did not agree) or -1 (none is given)"
+        )
+    if undecided.all():
+        raise InputError(f"{path}: no labelled example; expected at least one row")
+    return frame[~undecided]
 
 
 def with_meanings(labels: pd.Series, meanings: Mapping[str, str] | None) -> pd.Series:

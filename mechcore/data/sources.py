@@ -17,16 +17,20 @@ from mechcore.data.examples import ALL, Examples
 from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
 from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
-from mechcore.data.readers import KNOWN_COLUMNS, UNDECIDED, data_name, examples_of, read_examples
-from mechcore.errors import InputError, MechcoreWarning, reason, shown, warn
+from mechcore.data.readers import (
+    KNOWN_COLUMNS,
+    data_name,
+    examples_of,
+    read_examples,
+    with_label_names,
+)
+from mechcore.errors import InputError, MechcoreWarning, first_names, reason, shown, warn
 from mechcore.yaml_file import located_folder, located_path
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _LARGEST_SEED = 2**32 - 1
-NONE_GIVEN = "label is -1 (none is given)"
-"""What a missing label is in a data set."""
 
 
 @dataclass(frozen=True)
@@ -303,21 +307,14 @@ def _all_of(source: Source, labelled: bool) -> Examples:
             )
         return read_examples(source.path, **how)
     data = _hub_data(source) if source.path is None else _saved_data(source, Path(source.path))
-    return examples_of(table_of_dataset(data), source.place, unlabelled=NONE_GIVEN, **how)
+    return examples_of(table_of_dataset(data, source.place), source.place, **how)
 
 
-def table_of_dataset(data: Any) -> pd.DataFrame:
+def table_of_dataset(data: Any, place: str) -> pd.DataFrame:
     """A table of a data set, with the names of labels where it knows them."""
-    import pandas as pd
-
-    table = data.to_pandas()
-    for column, feature in (data.features or {}).items():  # a stream may have none
-        names = getattr(feature, "names", None)
-        if names is not None:
-            values = table[column].tolist()
-            found = [UNDECIDED if pd.isna(v) or v == -1 else str(names[int(v)]) for v in values]
-            table[column] = pd.Series(found, table.index, dtype=object)
-    return table
+    features = (data.features or {}).items()  # a stream may have none
+    names = {column: getattr(feature, "names", None) for column, feature in features}
+    return with_label_names(place, data.to_pandas(), names)
 
 
 def _saved_data(source: Source, path: Path) -> Any:
@@ -340,13 +337,19 @@ def _split_folder(source: Source, path: Path) -> Path:
         return path / _one_split(source, splits)
     if not (path / STATE_FILE).is_file():
         raise InputError(
-            f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected one that `datasets` "
-            "saved with save_to_disk, or a file; folders laid out as on the hub are named with "
-            "dataset"
+            f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected a file, or a folder "
+            f"that `datasets` saved with save_to_disk, or one laid out as on the hub as the "
+            f"dataset of a task's source; in it are {_names_in(path)}"
         )
     if source.split is not None:
         raise InputError(f"{path}: has no splits, found split {source.split!r}; leave it out")
     return path
+
+
+def _names_in(folder: Path) -> str:
+    """What is in a folder, for a message."""
+    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
+    return first_names(names, 6) if names else "no files"
 
 
 def _one_split(source: Source, splits: Sequence[str]) -> str:
@@ -356,6 +359,7 @@ def _one_split(source: Source, splits: Sequence[str]) -> str:
         raise InputError(
             f"{source.path or source.dataset}: split is {source.split!r}; expected one of "
             f"{', '.join(splits)}"
+            + ("" if source.path is None else f": name its folder, {Path(source.path) / splits[0]}")
         )
     return source.split
 

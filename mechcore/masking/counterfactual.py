@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import UNDECIDED
 from mechcore.data.labels import normal_name
-from mechcore.data.readers import UNDECIDED
 from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
 from mechcore.masking.means import MeanActivations

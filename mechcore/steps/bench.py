@@ -41,7 +41,9 @@ class Workbench:
         inputs = self._model(job)
         found = replace(inputs, data={}, available={})
         for role, data in data_inputs(job).items():
-            found.data[role], found.available[role] = self._role(inputs, job, role, data)
+            encoded, available = self._role(inputs, job, role, data)
+            found.compare(role, encoded.examples)
+            found.data[role], found.available[role] = encoded, available
         return found
 
     def _model(self, job: Job) -> Inputs:

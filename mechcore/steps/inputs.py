@@ -64,12 +64,16 @@ class Inputs:
 
     def add(self, role: str, examples: Examples, available: int, *, words: bool = False) -> None:
         """Take in the examples of a role, drawn from so many, and check their labels."""
-        self._check_segments(role, examples)
-        self._check_shared(role, examples)
+        self.compare(role, examples)
         self.data[role] = self.encode(examples, words=words)
         self.available[role] = available
         if role != "train":
             self.readout(role)
+
+    def compare(self, role: str, examples: Examples) -> None:
+        """Warn of examples of a role that do not go together with those of the other roles."""
+        self._check_segments(role, examples)
+        self._check_shared(role, examples)
 
     def _check_segments(self, role: str, examples: Examples) -> None:
         """Warn where a classifier gets pairs in one role and single texts in another."""
@@ -84,15 +88,17 @@ class Inputs:
                 )
 
     def _check_shared(self, role: str, examples: Examples) -> None:
-        """Warn where much of the test data of one role is that of the other."""
-        other = {"id": "ood", "ood": "id"}.get(role, "")
-        if other in self.data:
-            both = [examples.frame, self.data[other].examples.frame]
-            texts, known = ({*zip(f["text_a"], f["text_b"], strict=True)} for f in both)
-            if 2 * len(texts & known) >= min(len(texts), len(known)):
+        """Warn where test texts are training texts, or half of a test set is in the other."""
+        texts = _texts(examples)
+        for other, data in self.data.items():
+            known = _texts(data.examples)
+            both = len(texts & known) if other != role else 0
+            least = 1 if "train" in (role, other) else min(len(texts), len(known)) / 2
+            if both and both >= least:
                 warn(
-                    f"{role} data {examples.name}: {len(texts & known)} of {len(texts)} different "
-                    f"texts are in the {other} data, too; if that is not meant, name another file"
+                    f"{role} data {examples.name}: {both} of {len(texts)} different texts are in "
+                    f"the {other} data, too, as far as these are drawn; if that is not meant, name "
+                    "another file"
                 )
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
@@ -115,6 +121,10 @@ class Inputs:
     def readout(self, role: str) -> Readout:
         """How answers to the examples of ``role`` are read."""
         return Readout.of(self.model, self.data[role], self.config.class_names)
+
+
+def _texts(examples: Examples) -> set[tuple[str, str]]:
+    return {*zip(examples.frame["text_a"], examples.frame["text_b"], strict=True)}
 
 
 def load_inputs(
@@ -251,7 +261,8 @@ def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | No
                 size = max(_EMBEDDED_SIZE, embedded_draw(role, data)["size"])
                 return tiny_world.generate(role, size, _EMBEDDED_SEED).frame  # type: ignore[arg-type]
             every = [
-                replace(source, label_map={}, labels=(), max=None)
+                # Numbers that have a meaning stay numbers, also where their names are known.
+                replace(source, label_map={n: n for n in source.label_map}, labels=(), max=None)
                 for source in sources_of(role, data)
             ]
             if not every:

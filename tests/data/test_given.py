@@ -69,11 +69,23 @@ def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["good", "bad"])}
     )
     data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features)
-    with pytest.warns(UserWarning, match=r"left out 1 of 3 examples whose label is -1"):
+    with pytest.warns(UserWarning, match=r"left out 1 of 3 examples without a label"):
         found = given_examples(data, "ood")
     assert found is not None
     assert found.frame["label"].tolist() == ["bad", "good"]
     assert found.name == "ood"
+    with pytest.warns(UserWarning, match="left out 1 of 3"):  # numbers of other files
+        found = given_examples(data, "ood", label_map={"0": "bad", "1": "good"})
+    assert found is not None
+    assert found.frame["label"].tolist() == ["bad", "good"]
+
+
+def test_examples_without_a_label_are_left_out_in_memory_too() -> None:
+    given = Examples("mine", EXPECTED.assign(label=["1", "-1"]))
+    with pytest.warns(UserWarning, match=r"examples 'mine': left out 1 of 2"):
+        found = given_examples(given, "id", label_map={"-1": "-"})
+    assert found is not None
+    assert found.frame["label"].tolist() == ["1"]
 
 
 def test_a_stream_that_knows_nothing_of_its_columns() -> None:

@@ -85,8 +85,9 @@ def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...
 @pytest.mark.parametrize(
     ("label", "example"),
     [
-        *((label, f"--label-map {label}=CLASS (") for label in ("0", "LABEL_1", "-1", "2.0")),
+        *((label, f"--label-map {label}=CLASS (") for label in ("0", "LABEL_1", "-2", "2.0")),
         (" 1.0 ", "--label-map 1.0=CLASS ("),
+        ("-1", "--label-map -1=- (label_map= in Python); - leaves out rows without a label"),
     ],
 )
 def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str, example: str) -> None:
@@ -122,6 +123,13 @@ def test_labels_without_an_answer_are_told_of_answers_alone() -> None:
         "examples 'dev': label 'maybe': has no answer; those of --answers are yes, no: add its "
         "answer, or rename it with --label-map maybe=NAME (label_map= in Python)"
     )
+
+
+def test_what_stands_for_no_label_is_given_neither_class_nor_answer() -> None:
+    with pytest.raises(InputError, match=r"--label-map -1=-,0=CLASS \(.*; - leaves out rows"):
+        LabelMap.between(["-1", "0"], NLI)
+    with pytest.raises(InputError, match=r"rename it with --label-map -1.0=- \(.*; - leaves out"):
+        LabelMap.between(["-1.0", "yes"], ["yes", "no"], answers=True)
 
 
 def test_classes_that_cannot_be_told_apart_are_refused() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas as pd
 import pyarrow
 import pyarrow.parquet
@@ -233,7 +234,7 @@ def test_whole_numbers_stored_as_floats_read_as_whole(write: Write) -> None:
 def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Write) -> None:
     rows = "a\tb\t-\nc\td\tneutral\ne\tf\t-\n"
     path = write("dev.tsv", f"sentence1\tsentence2\tgold_label\n{rows}")
-    with pytest.warns(MechcoreWarning, match="left out 2 of 3 examples whose gold label") as seen:
+    with pytest.warns(MechcoreWarning, match="left out 2 of 3 examples without a label") as seen:
         found = columns(read_examples(path))
     assert found["text_a"] == ["c"]
     assert len(seen) == 1
@@ -250,6 +251,146 @@ def test_only_undecided_examples_are_an_error(write: Write) -> None:
     path = write("x.tsv", "sentence1\tgold_label\na\t-\n")
     with pytest.warns(MechcoreWarning), pytest.raises(InputError, match="no labelled example"):
         read_examples(path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("none", ["-1", -1.0])
+def test_rows_of_label_minus_one_are_told_and_can_be_left_out(
+    tmp_path: Path, ending: str, none: Any
+) -> None:
+    path = tmp_path / f"x.{ending}"
+    frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [type(none)(0), none, type(none)(1)]})
+    if ending == "parquet":
+        frame.to_parquet(path)
+    elif ending == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, sep="," if ending == "csv" else "\t", index=False)
+    with pytest.warns(MechcoreWarning, match=r"label -1, which 1 of 3 .* add --label-map -1=- \("):
+        assert len(read_examples(path)) == 3
+    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples without a label") as told:
+        labels = read_examples(path, label_map={"0": "e", "1": "n", "-1": "-"}).frame["label"]
+    assert (labels.tolist(), len(told)) == (["e", "n"], 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in ({"-1": "bad"}, {-1: "bad"}):
+            assert "bad" in columns(read_examples(path, label_map=given))["label"]
+        assert len(read_examples(path, labelled=False)) == 3
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Callable[..., Path]:
+    """Writes Parquet as `datasets` does, with the names of labels."""
+
+    def classes(labels: list[Any], names: list[str]) -> Path:
+        path = tmp_path / "classes.parquet"
+        features = datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)}
+        )
+        texts = [*"abcdef"[: len(labels)]]
+        data = datasets.Dataset.from_dict({"text": texts, "label": labels}, features)
+        data.to_parquet(str(path))
+        return path
+
+    return classes
+
+
+def test_names_of_labels_in_parquet(classes: Callable[..., Path]) -> None:
+    path = classes([1, 0, -1, None], ["pos", "neg"])
+    for meanings, expected in (
+        ({}, ["neg", "pos"]),
+        ({"0": "good", "1": "bad"}, ["bad", "good"]),  # numbers may be meanings meanings as ever
+        ({"1.0": "bad"}, ["bad", "pos"]),
+        ({"neg": "bad"}, ["bad", "pos"]),
+        ({"-1": "odd"}, ["neg", "pos", "odd"]),
+    ):
+        n = 4 - len(expected)
+        with pytest.warns(MechcoreWarning, match=f"left out {n} of 4 examples without a label"):
+            assert columns(read_examples(path, label_map=meanings))["label"] == expected
+    with pytest.warns(MechcoreWarning, match="label 0 of column label is pos there, and neg by"):
+        read_examples(path, label_map={"0": "neg", "1": "Pos"})
+    numbers = classes([1, 0], ["1", "0"])
+    assert columns(read_examples(numbers))["label"] == ["1", "0"]
+
+
+@pytest.mark.parametrize("number", [2, -2, -100, 0.5])
+def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -> None:
+    table = pyarrow.parquet.read_table(classes([1, 0], ["pos", "neg"]))
+    path = Path(classes([1, 0], ["pos", "neg"]))
+    table = table.set_column(1, "label", pyarrow.array([1, number]))
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(InputError, match=rf"row 2, column label: found {number}; expected 0 to 1"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"info": {"features": {"x": {"names": ["a"]}}}}',
+        '{"info": {"features": {"label": 5}}}',
+    ],
+)
+def test_notes_in_parquet_that_say_nothing(tmp_path: Path, noted: str) -> None:
+    table = pyarrow.table({"text": ["a"], "label": [1]})
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": noted}), path)
+    assert columns(read_examples(path))["label"] == ["1"]
+
+
+# -- columns that could serve for one role --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "role", "pair", "differ"),
+    [
+        ({"text": "ab", "gold_label": "xy", "label": "xx"}, "label", "gold_label and label", 1),
+        ({"text": "ab", "gold_label": "xy", "label": "yx"}, "label", "gold_label and label", 2),
+        ({"text": "ab", "label": "xy", "labels": "xz"}, "label", "label and labels", 1),
+        ({"premise": "ab", "sentence1": "cd", "label": "xy"}, "text_a", "premise and sentence1", 2),
+        ({"sentence": "ab", "text": "ad", "label": "xy"}, "text_a", "sentence and text", 1),
+        ({"question1": "ab", "question": "ac", "label": "xy"}, "text_a", "question1 and q", 1),
+        ({"text_a": "ab", "hypothesis": "cd", "passage": "ce", "label": "xy"}, "text_b", "hypo", 1),
+        ({"text": "ab", "label": "xy", "subset": "pp", "subcase": "pq"}, "subset", "subset and", 1),
+    ],
+)
+def test_two_columns_that_differ_and_could_serve_for_one_role(
+    write: Write, table: dict[str, str], role: str, pair: str, differ: int
+) -> None:
+    path = write("x.csv", delimited(pd.DataFrame({k: [*v] for k, v in table.items()}), ","))  # type: ignore[arg-type]
+    with pytest.warns(MechcoreWarning) as told:
+        found = columns(read_examples(path))
+    assert len(told) == 1
+    message = str(told[0].message)
+    assert f"columns {pair}" in message
+    assert f"could both be {role} and differ in {differ} of 2 rows" in message
+    chosen = message.split(": columns ")[1].split(" and ")[0]
+    assert found[role] == [*table[chosen]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_examples(path, columns={role: chosen})
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"text": "ab", "gold_label": "xy", "label": "xy"},
+        {"text": "ab", "gold_label": "xy", "label": "01"},  # the same by other names
+        {"text": "ab", "gold_label": "xy", "label": ["", ""]},
+        {"premise": "ab", "sentence1": "ab", "label": "xy"},
+        {"question": "ab", "sentence": "cd", "label": "xy"},
+    ],
+)
+def test_columns_that_say_the_same_or_serve_for_another_role(write: Write, table: Any) -> None:
+    read_examples(write("x.csv", delimited(pd.DataFrame({k: [*v] for k, v in table.items()}), ",")))  # type: ignore[arg-type]
+
+
+def test_known_names_in_other_letters_are_not_left_out_in_silence(write: Write) -> None:
+    with pytest.warns(MechcoreWarning, match=r"add --columns text_b=Hypothesis; if single"):
+        read_examples(write("x.csv", "premise,Hypothesis,label\na,b,e\n"))
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -314,12 +455,20 @@ def test_other_separators_are_suspected(write: Write, name: str, header: str) ->
     ("name", "content", "message"),
     [
         ("short.csv", "premise,hypothesis,label\na,b,e\nc,d\n", "row 2, column label: empty"),
-        ("long.csv", "premise,label\na,e\nb,f,g\n", "Expected 2 fields in line 3, saw 3"),
-        ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "1 more field.* than the header"),
-        ("all_long.tsv", "premise\tlabel\na\te\tf\n", "1 more field.* than the header"),
+        ("long.csv", "premise,label\na,e\nb,f,g\n", "line 3 has 3 cells, the header 2"),
+        ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "line 2 has 3 cells, the header 2"),
+        ("all_long.tsv", "premise\tlabel\na\te\tf\n", "line 2 has 3 cells, the header 2"),
         ("open.csv", 'premise,label\n"a,e\nb,f\n', "begins in line 2: unexpected end of data"),
-        ("latin.csv", "premise,label\nGrüße,e\n".encode("latin-1"), "can't decode byte"),
-        ("latin.tsv", "premise\tlabel\nGrüße\te\n".encode("latin-1"), "can't decode byte"),
+        (
+            "latin.csv",
+            "premise,label\nGrüße,e\n".encode("latin-1"),
+            "byte 0xfc is not UTF-8: save it as UTF-8",
+        ),
+        (
+            "latin.tsv",
+            "premise\tlabel\nGrüße\te\n".encode("latin-1"),
+            "byte 0xfc is not UTF-8: save it as UTF-8",
+        ),
         ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
         ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
     ],
@@ -479,7 +628,7 @@ PAWS = (
 
 @pytest.mark.parametrize("name", ["multinli_1.0_train.txt", "multinli_1.0_train.txt.gz"])
 def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
-    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples whose gold label is '-'"):
+    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples without a label"):
         examples = read_examples(write(name, MULTINLI))
     assert columns(examples) == {
         "text_a": ['"The new rights are nice," he said', "He slept."],

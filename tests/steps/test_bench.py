@@ -15,6 +15,7 @@ from study.sources import data_config, write_data
 
 from mechcore.data.readers import read_examples
 from mechcore.data.task import ROLES
+from mechcore.errors import MechcoreWarning
 from mechcore.models.running import forward
 from mechcore.steps import bench as module
 from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
@@ -71,6 +72,12 @@ def sources(tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> So
 @pytest.fixture
 def bench(tmp_path: Path) -> Workbench:
     return Workbench(Store(tmp_path / "store"))
+
+
+def test_test_texts_that_are_training_texts_are_told(sources: Sources, bench: Workbench) -> None:
+    shared = replace(sources.data, id=sources.data.train)
+    with pytest.warns(MechcoreWarning, match="id data .* 6 of 6 different texts are in the train"):
+        bench.inputs(sources.job(data=shared))
 
 
 def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: Cases) -> None:
