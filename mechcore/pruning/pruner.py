@@ -34,7 +34,7 @@ from mechcore.pruning.settings import (
     prune_settings,
 )
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.teacher import Teacher, example_order
+from mechcore.pruning.teacher import ORDER, Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
 
 RANKED = 256
@@ -197,7 +197,7 @@ def _facts(
     masks = [each.name for each in trainings]
     return (
         input_facts(model, encoded_inputs(data), means)
-        | {"data seed": data_seed, "masks": masks}
+        | {"data seed": data_seed, "order of the examples": ORDER, "masks": masks}
         | named
     )
 
