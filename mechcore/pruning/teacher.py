@@ -19,7 +19,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
-from mechcore.masking.means import MeanActivations
+from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.encoded import as_encoded
 from mechcore.models.placing import chosen, sent
 from mechcore.models.running import Batch, device_of, forward, model_inputs, read_position
@@ -154,8 +154,9 @@ class Teacher:
 
     def _there(self, means: MeanActivations) -> MeanActivations:
         """Means on the model's device, checked and moved once unless they are trained."""
-        if means.z.requires_grad or means is not self._known[0]:
-            means.check(self.model)
+        known = self._known[1] is not None and means is self._known[0]
+        if not known or means.z.requires_grad:
+            check_means(means, self.model)
             self._known = (means, means.to(device_of(self.model)))
         found = self._known[1]
         assert found is not None
