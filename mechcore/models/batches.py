@@ -78,13 +78,11 @@ def real_tokens(
     _check_no_holes(real, is_pad)
     attended = real & is_pad
     if bool(attended.any()):
-        hidden = ~real & ~is_pad
-        largest = ids.masked_fill(~hidden, -1).amax(1)
         # Of fillers that are not the padding token there is one kind; of the tokens of texts many.
-        lost = largest > ids.masked_fill(~hidden, torch.iinfo(ids.dtype).max).amin(1)
+        lost = len(ids[~real & ~is_pad].unique()) > 1
         padding_alone = (attended | ~real).all(1)
-        wrong = _at_an_end(attended, 1 + in_texts) & lost
-        wrong |= padding_alone & (lost | (not in_texts))
+        wrong = padding_alone & (lost or not in_texts)
+        wrong |= _at_an_end(attended, 1 + in_texts) & lost
         if len(rows := wrong.nonzero()):
             raise InputError(
                 f"batch: attention_mask is 1 at the padding token ({pad_id}) of row "
