@@ -61,13 +61,18 @@ class Mask(Shown):
         if values.shape[-1] <= has_mlps:
             raise InputError(f"mask: shape {tuple(values.shape)} leaves no column for heads")
         values = values if values.is_floating_point() else values.float()
-        inside = (values.detach() >= 0) & (values.detach() <= 1)  # False for NaN, too
-        if not bool(inside.all()):
-            bad = values.detach()[~inside][0].item()
-            raise InputError(f"mask: found the value {bad}; expected values from 0 to 1")
         self.values = values if values.requires_grad else values.clone()
         self.identity = identity
         self.shape = ModelShape(values.shape[-2], values.shape[-1] - has_mlps, has_mlps)
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Make sure that all values are from 0 to 1, also where they were changed in place."""
+        values = self.values.detach()
+        inside = (values >= 0) & (values <= 1)  # False for NaN, too
+        if not bool(inside.all()):
+            bad = values[~inside][0].item()
+            raise InputError(f"mask: found the value {bad}; expected values from 0 to 1")
 
     # -- construction ---------------------------------------------------------------------------
 
@@ -245,11 +250,13 @@ class Mask(Shown):
         return frame
 
     def check(self, model: Any) -> None:
-        """Make sure the mask's shape is that of ``model``.
+        """Make sure the mask's shape is that of ``model``, and its values are those of a mask.
 
         Raises:
             MismatchError: layers, heads or MLPs differ.
+            InputError: a value is not from 0 to 1.
         """
+        self._check_values()
         if self.shape != (shape := ModelShape.of(model)):
             raise MismatchError(
                 f"mask and model do not fit: the mask has {self.shape}, the model has {shape}"

@@ -24,6 +24,7 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
+from mechcore.models.model_identity import check_is_mask
 from mechcore.models.running import Batch, forward, model_inputs
 from mechcore.showing import Shown
 
@@ -218,6 +219,8 @@ def evaluate(
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
     parts = [mask]
+    if mask is not None:
+        check_is_mask(mask)
     if mask is not None and mask.is_batched:
         size = max(1, MAX_ROWS // batch_size)
         parts = [mask[i : i + size] for i in range(0, len(mask), size)]

@@ -23,7 +23,7 @@ from mechcore.data.examples import UNDECIDED
 from mechcore.data.labels import normal_name
 from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
-from mechcore.masking.means import MeanActivations
+from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.measuring import hooked
 from mechcore.models.placing import sent
 from mechcore.models.running import Batch, device_of, forward, hook_mlp_out, hook_z
@@ -61,7 +61,7 @@ class Counterfactual(Fill):
                 "examples, of which it makes pairs"
             )
         if means is not None:
-            means.check(model)
+            check_means(means, model)
         self.pairs = pairs
         self.found: dict[tuple[Kind, int], Tensor] = {}
         self.lengths, self.lacks = torch.zeros(0, dtype=torch.long), False

@@ -13,9 +13,9 @@ and in studies. A package offers one as an entry point in the group ``mechcore.f
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -23,8 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, NotFiniteError
-from mechcore.masking.means import MeanActivations
+from mechcore.errors import InputError, NotFiniteError, reason, shown
+from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.placing import sent
 from mechcore.models.running import Batch, device_of
 from mechcore.registry import Registry
@@ -55,12 +55,23 @@ class Fill(ABC):
 
     def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
         self.model, self._means, self.seed = model, means, seed
+        self._moved: tuple[list[int], MeanActivations] | None = None
 
-    @cached_property
+    @property
     def means(self) -> MeanActivations:
-        """The model's mean activations, on its device."""
-        assert self._means is not None
-        return self._means.to(device_of(self.model))
+        """The model's mean activations, on its device, as they are by now.
+
+        Raises:
+            InputError: there are none.
+        """
+        means = self._means
+        if means is None:
+            raise _without_means(type(self).__name__)
+        tensors = (means.z, means.mlp, means.samples_z, means.samples_mlp)
+        changes = [0 if each.is_inference() else each._version for each in tensors]
+        if self._moved is None or self._moved[0] != changes:
+            self._moved = changes, means.to(device_of(self.model))
+        return self._moved[1]
 
     def prepare(self, batch: Batch) -> None:  # noqa: B027
         """Learn of a batch before it is run; the model is not masked meanwhile.
@@ -234,18 +245,40 @@ def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: in
 
     Raises:
         MismatchError: the means belong to another model.
-        InputError: there is no such fill, or it needs means.
+        InputError: there is no such fill, it needs means, or these are no means.
     """
+    if means is not None:
+        check_means(means, None)
     if not isinstance(name, str):
-        return name(model, means, seed)
+        return _made(name, model, means, seed)
     kind = FILLS[name]
     if not kind.needs_means:
         return kind(model, None, seed)
     if means is None:
-        others = [each for each in FILLS if not FILLS[each].needs_means]
-        raise InputError(
-            f"masked: fill {name!r} needs means; pass MeanActivations.compute(model, batches), "
-            f"or use fill={others[0]!r}"
-        )
+        raise _without_means(name)
     means.check(model)
     return kind(model, means, seed)
+
+
+def _made(maker: Any, model: Any, means: MeanActivations | None, seed: int) -> Fill:
+    """What a fill maker makes, which is to be a fill."""
+    name = getattr(maker, "__name__", shown(maker))
+    expected = f"a name ({', '.join(FILLS)}), or what makes a Fill of model, means and seed"
+    try:
+        inspect.signature(maker).bind(model, means, seed)
+    except ValueError:  # built in, without a signature
+        pass
+    except TypeError as error:
+        raise InputError(f"fill: found {name} ({reason(error)}); expected {expected}") from error
+    fill = maker(model, means, seed)
+    if not isinstance(fill, Fill):
+        raise InputError(f"fill: {name} made {type(fill).__name__}; expected {expected}")
+    return fill
+
+
+def _without_means(fill: str) -> InputError:
+    others = [name for name in FILLS if not FILLS[name].needs_means]
+    return InputError(
+        f"masked: fill {fill!r} needs means; pass MeanActivations.compute(model, batches), "
+        f"or use fill={others[0]!r}"
+    )

@@ -117,7 +117,8 @@ def masked(
     Args:
         model: any TransformerLens model.
         mask: one mask or several; gradients flow into its values. A component whose value is
-            exactly 1 keeps its output bit for bit.
+            exactly 1 keeps its output bit for bit. Values that are changed inside the block count
+            from the next run on.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces an ablated output: its mean, zero, the output at a random token of the
             data that ``means`` was computed on, another fill by its name, or what makes one, such
@@ -126,7 +127,8 @@ def masked(
 
     Raises:
         MismatchError: mask or means belong to another model.
-        InputError: means are missing, or unknown fill.
+        InputError: ``mask``, ``means`` or ``fill`` are something else, means are missing, the fill
+            is unknown, or inside the block the mask got values that are none of a mask.
         MechcoreError: the model is masked already, or inside the block another thread runs it.
 
     >>> with masked(model, Mask.full(model).without("L0.H1"), means) as run:  # doctest: +SKIP
@@ -136,19 +138,58 @@ def masked(
     filling = fill_of(model, means, fill, seed)
     runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
     hooks: list[tuple[str, Any]] = []
-    shape, there = mask.shape, sent(mask.values, device_of(model))
-    for layer in range(shape.n_layers):
-        places: list[tuple[Kind, str, slice]] = [("z", hook_z(layer), slice(shape.n_heads))]
-        if shape.has_mlps:
-            places.append(("mlp", hook_mlp_out(layer), slice(shape.n_heads, None)))
-        for kind, name, columns in places:
-            given = mask.values[..., layer, columns]
-            if given.requires_grad or bool((given != 1).any()):
-                values = there[..., layer, columns]
-                values = values[..., None] if kind == "z" else values
-                hooks.append((name, _hook(values, kind, layer, runner)))
+    values = _Values(mask, model)
+    for layer in range(mask.shape.n_layers):
+        hooks.append((hook_z(layer), _hook(values, "z", layer, runner)))
+        if mask.shape.has_mlps:
+            hooks.append((hook_mlp_out(layer), _hook(values, "mlp", layer, runner)))
     with intervening(model, hooks):
         yield runner
+
+
+class _Values:
+    """A mask's values on the model's device, with what was changed since the block began."""
+
+    def __init__(self, mask: Mask, model: Any) -> None:
+        self.mask, self.model, self.size = mask, model, mask.values.shape
+        self.taken: Tensor | None = None
+        self.changes = 0
+        self.ones: list[list[bool]] | None = None  # whether a value is 1 in all masks
+        self.update()
+
+    def update(self) -> None:
+        """Take the mask's values, before each run, if they were changed or are trained.
+
+        Raises:
+            InputError: they are no longer those of such a mask.
+        """
+        values = self.mask.values
+        changes = 0 if values.is_inference() else values._version
+        is_new = values is not self.taken or changes != self.changes
+        if is_new and self.taken is not None:
+            self.mask.check(self.model)
+            if values.shape != self.size:
+                raise InputError(
+                    f"masked: the mask's values changed from {tuple(self.size)} to "
+                    f"{tuple(values.shape)} inside the block; expected another mask, in a block of "
+                    "its own"
+                )
+        self.taken, self.changes = values, changes
+        if values.requires_grad:
+            self.ones, self.there = None, sent(values, device_of(self.model))
+        elif is_new:
+            # A copy: what torch does not know to have changed (``.data``) changes nothing at all.
+            self.ones = (values == 1).reshape(-1, *self.size[-2:]).all(0).tolist()
+            self.there = sent(values.clone(), device_of(self.model))
+
+    def of(self, kind: Kind, layer: int) -> Tensor | None:
+        """[*masks, head, 1] of a layer's heads, [*masks, 1] of its MLP; None where all are 1."""
+        n_heads = self.mask.shape.n_heads
+        columns = slice(n_heads) if kind == "z" else slice(n_heads, None)
+        if self.ones is not None and all(self.ones[layer][columns]):
+            return None
+        values = self.there[..., layer, columns]
+        return values[..., None] if kind == "z" else values
 
 
 @contextmanager
@@ -182,7 +223,7 @@ def blended(
 
 
 def _hook(
-    values: Tensor, kind: Kind, layer: int, runner: MaskedModel
+    values: _Values, kind: Kind, layer: int, runner: MaskedModel
 ) -> Callable[[Tensor, Any], Tensor]:
     """Hook for an activation [rows, pos, *rest] and mask values [*masks, *rest]."""
     n_masks, fill = runner.n_masks, runner.fill
@@ -190,7 +231,11 @@ def _hook(
     def apply(activation: Tensor, hook: Any) -> Tensor:
         if runner.at_rest:
             return activation
-        m, rows = values, activation
+        if (kind, layer) == ("z", 0):  # what a model runs first of all this is asked of
+            values.update()
+        m, rows = values.of(kind, layer), activation
+        if m is None:
+            return activation
         if n_masks is not None:
             if len(activation) % n_masks:
                 raise InputError(

@@ -241,6 +241,22 @@ class MeanActivations(Shown):
         return f"{what}{', per position' * self.per_position}, data={self.data[:12]}"
 
 
+def check_means(means: Any, model: Any) -> None:
+    """Make sure that ``means`` are mean activations, and of ``model`` if that is not None.
+
+    Raises:
+        InputError: they are something else.
+        MismatchError: they are another model's, see `MeanActivations.check`.
+    """
+    if not isinstance(means, MeanActivations):
+        raise InputError(
+            f"means: found {type(means).__name__}; expected MeanActivations: "
+            "MeanActivations.compute(model, data), or MeanActivations.load(file)"
+        )
+    if model is not None:
+        means.check(model)
+
+
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")
 
 

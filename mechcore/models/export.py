@@ -29,7 +29,7 @@ from mechcore.models.model_identity import ModelIdentity, check_masks
 from mechcore.models.running import weights_of
 
 if TYPE_CHECKING:
-    from mechcore.masking.means import MeanActivations
+    from mechcore.masking.means import MeanActivations, check_means
 
 FORMAT = "mechcore-export-1"
 FoldFill: TypeAlias = Literal["mean", "zero"]
@@ -170,7 +170,7 @@ def _check_fits(
         )
     check_masks([mask], model)
     if means is not None:
-        means.check(model)
+        check_means(means, model)
     return type(hf_model), hf_model.config.pad_token_id
 
 

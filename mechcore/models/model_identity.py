@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mechcore.components import ANY_MODEL, Mask, ModelShape
-from mechcore.errors import MismatchError
+from mechcore.errors import InputError, MismatchError
 from mechcore.files import tensors_digest
 from mechcore.identity import Identity
 from mechcore.models.running import dtype_of, weights_of
@@ -46,15 +46,30 @@ class ModelIdentity(Identity):
         )
 
 
+def check_is_mask(mask: Any) -> None:
+    """Make sure that it is one.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(mask, Mask):
+        raise InputError(
+            f"mask: found {type(mask).__name__}; expected a Mask, as by "
+            'Mask.full(model).without("L0.H1"), or Mask.stack(masks) for several'
+        )
+
+
 def check_masks(masks: Iterable[Mask], model: Any) -> None:
     """Make sure that masks fit ``model`` and, as far as they know their model, are its own.
 
     Raises:
+        InputError: one is no mask, or was given other values than those of a mask.
         MismatchError: layers, heads or MLPs differ, or a mask was found on another model; the
             message says which.
     """
     identities = set()
     for mask in masks:
+        check_is_mask(mask)
         mask.check(model)
         if mask.identity is not None:
             identities.add(mask.identity)

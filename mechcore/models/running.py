@@ -18,6 +18,16 @@ from torch import Tensor, nn
 from mechcore.data.labels import names_in
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
+from mechcore.models.batches import (
+    UNREAD,
+    as_tensor,
+    check_known,
+    check_positions,
+    check_read,
+    known_types,
+    real_tokens,
+    whole_numbers,
+)
 from mechcore.models.measuring import evaluating
 from mechcore.models.padding import arranged, real_tokens_first
 from mechcore.models.placing import sent
@@ -208,11 +218,13 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
         model: any TransformerLens model.
         batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
             [batch, pos]; other entries are ignored, as are ``token_type_ids`` by models that read
-            none.
+            none, unless Hugging Face would answer otherwise for them, as for ``position_ids``
+            that are not the model's own.
 
     Raises:
-        InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
-            token or token type.
+        InputError: the batch has no ``input_ids``, shapes differ, the model does not know a token
+            or token type, or the attention mask is none of zeros and ones, cannot be that of the
+            tokens, or is missing where rows are padded.
     """
     inputs = model_inputs(model, batch)
     with evaluating(model):
@@ -241,11 +253,11 @@ def logits_of(model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "batch 
 def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]]:
     """The tensors of ``batch`` that ``model`` reads, checked, in the layout its hooks will see.
 
-    An absent attention mask becomes all ones; an encoder's rows get their padding on the right.
+    All are of type long. An absent attention mask becomes all ones; an encoder's rows get their
+    padding on the right.
 
     Raises:
-        InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
-            token or token type.
+        InputError: see `forward`.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
         found = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
@@ -253,44 +265,57 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
             f"batch: no input_ids; found {found}; expected a dict of tokenizer outputs"
         )
     names = ("input_ids", "attention_mask", "token_type_ids")
-    inputs = {name: _as_tensor(name, batch[name]) for name in names if batch.get(name) is not None}
+    inputs = {name: as_tensor(name, batch[name]) for name in names if batch.get(name) is not None}
     ids = inputs["input_ids"]
-    inputs = {name: tensor.to(ids.device) for name, tensor in inputs.items()}
     if ids.ndim != 2 or 0 in ids.shape:
         raise InputError(
             f"batch: input_ids has shape {tuple(ids.shape)}; expected [batch, pos], not empty"
         )
-    inputs.setdefault("attention_mask", torch.ones_like(ids))
     for name, tensor in inputs.items():
         if tensor.shape != ids.shape:
             raise InputError(
                 f"batch: {name} has shape {tuple(tensor.shape)}, input_ids {tuple(ids.shape)}; "
                 "expected equal shapes"
             )
-    if not bool((inputs["attention_mask"] != 0).any(1).all()):
-        raise InputError("batch: a row has no real token: its attention_mask is 0 throughout")
-    _check_known(ids, model)
+    inputs = {name: whole_numbers(name, tensor) for name, tensor in inputs.items()}
+    pad_id, in_texts = _padding_token(model)
+    ids = inputs["input_ids"]
+    mask = real_tokens(ids, inputs.get("attention_mask"), pad_id, in_texts=in_texts)
+    inputs["attention_mask"] = mask
+    for name in UNREAD:
+        check_read(name, batch.get(name))
+    if batch.get("position_ids") is not None:
+        kind = kind_of(model)
+        first = (
+            architecture_of(model.original_model.config).first_position if kind == "bridge" else 0
+        )
+        absolute = hasattr(model, "pos_embed") or kind == "hooked-encoder"
+        check_positions(batch["position_ids"], mask, first, absolute=absolute)
+    check_known(ids, n_tokens(model), name_of(model))
     _check_steady(ids, model)
     if "token_type_ids" in inputs and (known := n_token_types(model)):
-        types = inputs["token_type_ids"]
-        inputs["token_type_ids"] = _known_types(types, inputs["attention_mask"] != 0, known)
+        inputs["token_type_ids"] = known_types(inputs["token_type_ids"], mask != 0, known)
     if not is_causal(model):
-        inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
-    device = device_of(model)  # only now: what is looked at there has to be waited for
+        inputs, _ = real_tokens_first(inputs, mask)
+    device = device_of(model)
     return {name: sent(tensor, device) for name, tensor in inputs.items()}
 
 
-def _check_known(ids: Tensor, model: Any) -> None:
-    """Refuse token ids without a row in the embedding, also in padding."""
-    rows = n_tokens(model)
-    low, high = ids.aminmax()
-    if low < 0 or high >= rows:
-        row, position = ((ids < 0) | (ids >= rows)).nonzero().tolist()[0]
-        raise InputError(
-            f"batch: input_ids has {int(ids[row, position])} in row {row} at position {position}; "
-            f"expected 0 to {rows - 1}, the rows of the embedding of {name_of(model)}: tokenize "
-            "with the tokenizer of the model's own checkpoint"
-        )
+def _padding_token(model: Any) -> tuple[int | None, bool]:
+    """The token that rows are padded with, and whether texts, too, may begin or end with it.
+
+    Without one of its own, the end of the text is what decoders are padded with.
+    """
+    config = getattr(weights_of(model), "config", model.cfg)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    ids: dict[str, list[int]] = {}
+    for name in ("pad", "eos", "bos", "sep", "cls", "unk"):
+        known = getattr(config, f"{name}_token_id", None)
+        if known is None:
+            known = getattr(getattr(model, "tokenizer", None), f"{name}_token_id", None)
+        ids[name] = known if isinstance(known, list) else [known]
+    pad_id = next((i for i in (*ids.pop("pad"), *ids["eos"]) if i is not None), None)
+    return pad_id, any(pad_id in several for several in ids.values())
 
 
 def _check_steady(ids: Tensor, model: Any) -> None:
@@ -305,31 +330,6 @@ def _check_steady(ids: Tensor, model: Any) -> None:
             "for all texts of a batch where one is longer, so that answers would depend on the "
             "batch; cut texts (--max-length, max_length in Python), or leave out longer ones"
         )
-
-
-def _known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
-    """The token types, all of them known; those of padding may be anything."""
-    unknown = (types < 0) | (types >= known)
-    if places := (unknown & real).nonzero().tolist():
-        row, position = places[0]
-        expected = "0 alone" if known == 1 else f"0 to {known - 1}"
-        raise InputError(
-            f"batch: token_type_ids has {int(types[row, position])} in row {row} at position "
-            f"{position}; expected {expected}, the token types of the model: leave token_type_ids "
-            "out, which a tokenizer does with tokenizer.model_input_names = "
-            '["input_ids", "attention_mask"]'
-        )
-    return types.masked_fill(unknown, 0)
-
-
-def _as_tensor(name: str, values: Any) -> Tensor:
-    try:
-        return torch.as_tensor(values)
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "
-            "them, and pass the attention_mask"
-        ) from error
 
 
 def longest_input(model: Any) -> int:

@@ -20,7 +20,7 @@ from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError, warn
-from mechcore.masking.means import MeanActivations
+from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import frozen
@@ -34,7 +34,7 @@ from mechcore.pruning.settings import (
     prune_settings,
 )
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.teacher import Teacher, example_order
+from mechcore.pruning.teacher import ORDER, Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
 
 RANKED = 256
@@ -98,7 +98,7 @@ def prune(
     """
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
     targets, seeds = as_runs(sparsity, seeds)
-    means.check(model)
+    check_means(means, model)
     data = as_encoded(model, data, role="train", labelled=False)
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
@@ -198,7 +198,7 @@ def _facts(
     masks = [each.name for each in trainings]
     return (
         input_facts(model, encoded_inputs(data), means)
-        | {"data seed": data_seed, "masks": masks}
+        | {"data seed": data_seed, "order of the examples": ORDER, "masks": masks}
         | named
     )
 

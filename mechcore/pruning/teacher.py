@@ -19,7 +19,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
-from mechcore.masking.means import MeanActivations
+from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.encoded import as_encoded
 from mechcore.models.measuring import evaluating
 from mechcore.models.placing import chosen, sent
@@ -36,6 +36,9 @@ COPIED = 2**32
 
 POOL = 16
 """Batches that are sorted by length together."""
+
+ORDER = 2
+"""Number of the order of `example_order`; trainings that were begun in another do not go on."""
 
 
 class Teacher:
@@ -178,8 +181,9 @@ class Teacher:
 
     def _there(self, means: MeanActivations) -> MeanActivations:
         """Means on the model's device, checked and moved once unless they are trained."""
-        if means.z.requires_grad or means is not self._known[0]:
-            means.check(self.model)
+        known = self._known[1] is not None and means is self._known[0]
+        if not known or means.z.requires_grad:
+            check_means(means, self.model)
             self._known = (means, means.to(device_of(self.model)))
         found = self._known[1]
         assert found is not None
@@ -240,15 +244,24 @@ def is_fast_at_bfloat16(device: torch.device) -> bool:
 def example_order(lengths: Sequence[int], batch_size: int, seed: int) -> Iterator[list[int]]:
     """Endless batches of example numbers, of similar length within a batch.
 
-    Every pass over the data is shuffled, cut into pools of `POOL` batches, sorted by length
-    within each pool, and the pool's batches are shuffled again: little padding, random order.
+    Every pass over the data is shuffled, cut into pools of `POOL` batches, or as many as it has,
+    sorted by length within each pool, and the pool's batches are shuffled again: little padding,
+    random order. A pool that one pass ends and the next begins takes examples first that it does
+    not hold yet, so that no batch holds one twice. Where a batch is larger than the data, it
+    repeats all examples as evenly as possible.
     """
     generator = torch.Generator().manual_seed(seed)
+    n_batches = min(POOL, max(1, len(lengths) // batch_size))
+    size = n_batches * batch_size
     waiting: list[int] = []
     while True:
-        while len(waiting) < POOL * batch_size:
-            waiting += torch.randperm(len(lengths), generator=generator).tolist()
-        pool, waiting = waiting[: POOL * batch_size], waiting[POOL * batch_size :]
+        begun = set(waiting)
+        while len(waiting) < size:
+            order = torch.randperm(len(lengths), generator=generator).tolist()
+            first = [i for i in order if i not in begun][: size - len(waiting)]
+            taken = set(first)
+            waiting += [*first, *(i for i in order if i not in taken)]
+        pool, waiting = waiting[:size], waiting[size:]
         pool.sort(key=lambda i: lengths[i])
-        for k in torch.randperm(POOL, generator=generator).tolist():
+        for k in torch.randperm(n_batches, generator=generator).tolist():
             yield pool[k * batch_size : (k + 1) * batch_size]

@@ -6,15 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Case, edited, padded, reference_logits, texts
+from helpers import Case, Cases, edited, padded, reference_logits, texts
+from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate
 from mechcore.components import Mask
 from mechcore.errors import InputError, NotFiniteError
+from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.fills import FILLS, Fill, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
+from mechcore.pruning import prune
+from mechcore.pruning.alone import singles_scores
+from mechcore.pruning.attribution import attribution_scores
+from mechcore.pruning.uniform_sampling import ugs_scores
 
 
 class Half(Fill):
@@ -126,3 +132,61 @@ def test_a_fill_that_gives_no_tensor_is_named(case: Case) -> None:
         pytest.raises(InputError, match=message),
     ):
         run(padded(texts()))
+
+
+# -- what is no mask, no means or no fill ---------------------------------------------------------
+
+NO_MASK = r"mask: found {}; expected a Mask, as by Mask\.full\(model\)"
+NO_MEANS = r"means: found {}; expected MeanActivations: MeanActivations\.compute\(model, data\), or"
+A_NAME = r"expected a name \(mean, zero, resample, counterfactual, half, ones\), or what makes"
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "no mask": ({"mask": None}, NO_MASK.format("NoneType")),
+    "a list of masks": ({"mask": [Mask(torch.ones(2, 5))]}, NO_MASK.format("list")),
+    "values of a mask": ({"mask": torch.ones(2, 5)}, NO_MASK.format("Tensor")),
+    "a dict as means": ({"means": {"z": 1}}, NO_MEANS.format("dict")),
+    "a file as means": ({"means": "means.safetensors"}, NO_MEANS.format("str")),
+    "means for zeros": ({"means": {"z": 1}, "fill": "zero"}, NO_MEANS.format("dict")),
+    "means that lack": ({"means": None}, "fill 'mean' needs means; pass MeanActivations"),
+    "means that a class lacks": ({"means": None, "fill": Half}, "fill 'Half' needs means; pass"),
+    "a number": ({"fill": 3}, rf"fill: found 3 \(.*\); {A_NAME}"),
+    "no fill": ({"fill": None}, rf"fill: found None \(.*\); {A_NAME}"),
+    "a function of outputs": (
+        {"fill": lambda x: x * 0},
+        rf"fill: found <lambda> \(too many positional arguments\); {A_NAME}",
+    ),
+    "a function of no fill": ({"fill": lambda *_: 0}, f"fill: <lambda> made int; {A_NAME}"),
+    "a name": ({"fill": "Zeros"}, r"fill 'Zeros': unknown \(did you mean 'zero'\?\); expected"),
+}
+
+
+def _masked(model: Any, batch: Any, **options: Any) -> None:
+    with masked(model, **options) as run:
+        run(batch)
+
+
+def _evaluate(model: Any, batch: Any, **options: Any) -> None:
+    labels = torch.zeros(len(batch["input_ids"]), dtype=torch.long)
+    evaluate(model, [batch | {"labels": labels}], in_domain=False, **options)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("use", [_masked, _evaluate])
+def test_what_is_something_else_gets_one_line(cases: Cases, kind: str, use: Any) -> None:
+    if (kind, use) == ("no mask", _evaluate):
+        return  # that is the whole model
+    changes, message = OTHERS[kind]
+    model, batch = cases.get("bert").model, padded(texts())
+    means = MeanActivations.compute(model, [batch])
+    options = {"mask": Mask.full(model).without("L0.H1"), "means": means} | changes
+    with pytest.raises(InputError, match=message) as caught:
+        use(model, batch, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("train", [prune, attribution_scores, ugs_scores, singles_scores])
+@pytest.mark.parametrize("means", [None, {"z": 1}])
+def test_what_is_no_means_is_named_in_pruning(cases: Cases, train: Any, means: Any) -> None:
+    options = {"sparsity": 0.5} if train is prune else {}
+    message = NO_MEANS.format(type(means).__name__) + "|fill 'mean' needs means"
+    with pytest.raises(InputError, match=message):
+        train(cases.get("bert").model, encoded_for("bert", 4), means, **options)

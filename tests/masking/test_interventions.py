@@ -1,6 +1,7 @@
 """Masking against edited weights, plain torch hooks, finite differences and written-out numbers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -411,6 +412,138 @@ def test_gradients_are_those_of_finite_differences(
     assert expected.abs().min() > (0 if rough else 1e-5)
     close(values.grad, expected, tolerance)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# -- values that change inside the block ----------------------------------------------------------
+
+
+def _in_place(mask: Mask) -> None:
+    mask.values[..., 1, [0, 4]] = torch.tensor([0.0, 0.25])
+
+
+def _in_place_back(mask: Mask) -> None:
+    mask.values.fill_(1)
+
+
+def _others(mask: Mask) -> None:
+    mask.values = mask.values.detach() / 2
+
+
+def _by_an_optimiser(mask: Mask) -> None:
+    mask.values.requires_grad_(True).grad = mask.values.detach().clone()
+    torch.optim.SGD([mask.values], lr=0.25).step()
+
+
+def _gradient_steps(mask: Mask) -> None:
+    mask.values.requires_grad_(True).data.mul_(0.75)
+
+
+@pytest.mark.parametrize(
+    "change", [_in_place, _in_place_back, _others, _by_an_optimiser, _gradient_steps]
+)
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_values_changed_inside_the_block_count_everywhere(
+    cases: Cases, change: Any, trained: bool, several: bool
+) -> None:
+    """The mask begins with ones in the last layer, where a change was without effect."""
+    model, batch = cases.get("bert").model, padded(texts())
+    means = means_of(model)
+    values = Mask.full(model).without("0.1").values.repeat(2, 1, 1)
+    values[1] *= 0.75
+    values = values if several else values[0]
+    mask = Mask(values.clone().requires_grad_(trained))
+    rows = {name: each.repeat(2 if several else 1, 1) for name, each in batch.items()}
+    with masked(model, mask, means) as run:
+        before = run(batch).detach()
+        with torch.no_grad():
+            change(mask)
+        found, of_the_model = run(batch), model(rows["input_ids"], **rest_of(rows))
+    assert mask.values.requires_grad or not found.requires_grad
+    expected = masked_logits(model, Mask(mask.values.detach().clone()), means, batch)
+    assert torch.equal(found, expected)
+    assert torch.equal(of_the_model.view_as(expected), expected)
+    assert (expected - before).abs().max() > 1e-3
+
+
+def rest_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: each for name, each in batch.items() if name != "input_ids"}
+
+
+def test_gradients_flow_into_values_that_are_trained_inside_the_block(cases: Cases) -> None:
+    model, batch = cases.get("gpt2").model, padded(texts())
+    values = Mask.full(model).without("0.1").values.requires_grad_()
+    sgd, slopes = torch.optim.SGD([values], lr=0.01), []
+    with masked(model, Mask(values), means_of(model)) as run:
+        for _ in range(3):
+            at = values.detach().clamp(0, 1).clone()
+            with torch.no_grad():
+                values.copy_(at)
+            slopes.append((at, *torch.autograd.grad(run(batch).square().sum(), values)))
+            values.grad = slopes[-1][1]
+            sgd.step()
+            with torch.no_grad():
+                values.clamp_(0, 1)
+    for at, slope in slopes:
+        alone = at.requires_grad_()
+        with masked(model, Mask(alone), means_of(model)) as run:
+            (expected,) = torch.autograd.grad(run(batch).square().sum(), alone)
+        assert torch.equal(slope, expected)
+        assert slope.abs().min() > 0
+    assert not torch.equal(slopes[0][0], slopes[2][0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda mask: mask.values.add_(1),
+            r"mask: found the value 2\.0; expected values from 0 to",
+        ),
+        (lambda mask: mask.values.fill_(float("nan")), "mask: found the value nan"),
+        (
+            lambda mask: setattr(mask, "values", mask.values[None]),
+            r"masked: the mask's values changed from \(2, 5\) to \(1, 2, 5\) inside the block",
+        ),
+    ],
+)
+def test_values_that_are_none_of_a_mask_are_refused_later_too(
+    cases: Cases, change: Any, message: str
+) -> None:
+    model, batch = cases.get("bert").model, padded(texts())
+    mask = Mask.full(model)
+    with masked(model, mask, means_of(model)) as run:
+        change(mask)
+        with pytest.raises(InputError, match=message):
+            run(batch)
+    if mask.values.ndim == 2:
+        with pytest.raises(InputError, match=message), masked(model, mask, means_of(model)):
+            pass
+
+
+def test_means_changed_inside_the_block_count_everywhere(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the model's device is another than theirs, for which the copy stands."""
+    model, batch = cases.get("bert").model, padded(texts())
+    names = ("z", "mlp", "samples_z", "samples_mlp")
+
+    def copied(means: MeanActivations, *_: Any) -> MeanActivations:
+        return replace(means, **{name: getattr(means, name).clone() for name in names})
+
+    mask, means = Mask(MASKS[0]), copied(means_of(model))
+    monkeypatch.setattr(MeanActivations, "to", copied)
+    for fill in ("mean", "resample"):
+        with torch.no_grad(), masked(model, mask, means, fill, seed=3) as run:
+            run(batch)
+        with torch.no_grad(), masked(model, mask, means, fill, seed=3) as run:
+            run(batch)
+            for name in names:
+                getattr(means, name).mul_(0.5)
+            found = run(batch)
+        with torch.no_grad(), masked(model, mask, copied(means), fill, seed=3) as run:
+            run(batch)
+            assert torch.equal(run(batch), found)
 
 
 # -- resampling -----------------------------------------------------------------------------------

@@ -1,16 +1,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import helpers
 import pytest
 import torch
 import transformers as hf
-from helpers import ARCHITECTURES, Cases
+from helpers import ARCHITECTURES, PAD, Cases, reference_logits
 from papers.extractive.tiny import loaded, saved
 
-from mechcore.models.running import n_parameters, named_weights
+import mechcore
+from mechcore.attention import categorize_heads
+from mechcore.components import Mask
+from mechcore.errors import InputError
+from mechcore.masking.blinding import blind
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.running import (
+    forward,
+    last_real_position,
+    model_inputs,
+    n_parameters,
+    named_weights,
+)
 from mechcore.papers.extractive.deltas import restored
+from mechcore.probing.activations import activations_at
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2-lm"])
@@ -72,3 +88,234 @@ def test_a_hooked_transformer_has_its_own_names(cases: Cases) -> None:
     model = helpers.hooked_transformer(cases.path("gpt2-lm"))
     assert set(named_weights(model)) == {name for name, _ in model.named_parameters()}
     assert "blocks.0.attn.W_Q" in named_weights(model)
+
+
+# -- batches made by hand -------------------------------------------------------------------------
+
+
+def batch_of(*rows: list[int], mask: Any = None, **more: Any) -> dict[str, Any]:
+    batch = {"input_ids": torch.tensor(rows), **more}
+    return batch if mask is None else {**batch, "attention_mask": mask}
+
+
+LONG, SHORT, ODD = [7, 8, 9, 10, 11], [12, 13, 14], [15, 16, 17, 18]
+ROWS = (LONG, [*SHORT, PAD, PAD], [*ODD, PAD])
+RIGHT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+ADDITIVE = torch.where(RIGHT == 1, 0.0, -10_000.0)
+
+
+def answers(model: Any, batch: Any) -> torch.Tensor:
+    """A classifier's logits, or a language model's at the last real token."""
+    with torch.no_grad():
+        logits = forward(model, batch)
+    if logits.ndim == 2:
+        return logits
+    last = last_real_position(model_inputs(model, batch)["attention_mask"])
+    return logits[torch.arange(len(last)), last]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "llama", "gpt2-lm"])
+@pytest.mark.parametrize(
+    "as_given",
+    [
+        *(torch.Tensor.bool, torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.int),
+        *(torch.Tensor.byte, torch.Tensor.tolist, torch.Tensor.numpy),
+    ],
+)
+def test_masks_of_zeros_and_ones_are_the_same_in_every_type(
+    cases: Cases, architecture: str, as_given: Any
+) -> None:
+    case = cases.get(architecture)
+    expected = reference_logits(case.reference, [torch.tensor(row) for row in (LONG, SHORT, ODD)])
+    batch = batch_of(*ROWS, mask=as_given(RIGHT))
+    torch.testing.assert_close(answers(case.model, batch), expected, rtol=0, atol=1e-5)
+    assert {each.dtype for each in model_inputs(case.model, batch).values()} == {torch.long}
+
+
+ONE_OR_ZERO = "expected 1 at real tokens and 0 at padding"
+PADDED = "begins or ends with the padding token"
+INVERTED = "attention_mask is 1 at the padding token .1. of row"
+REFUSED: dict[str, tuple[Any, str]] = {
+    "additive": (ADDITIVE, f"-10000 in row 1 at position 3; {ONE_OR_ZERO}: make a mask of an"),
+    "infinite": (ADDITIVE.clamp(max=0) * torch.inf, "attention_mask has nan in row 0"),
+    "minus infinity": (torch.where(RIGHT == 1, 0.0, -torch.inf), "has -inf in row 1 at position 3"),
+    "smallest": (torch.where(RIGHT == 1, 0.0, -3.4e38), "has -3.3.* in row 1 at position 3"),
+    "one half": (RIGHT * 0.5, f"attention_mask has 0.5 in row 0 at position 0; {ONE_OR_ZERO}$"),
+    "packed": (RIGHT * 2, "has 2 in row 0 at position 0; .*: put texts that are packed in one row"),
+    "negative": (-RIGHT, "has -1 in row 0 at position 0"),
+    "inverted": (1 - RIGHT, "a row has no real token: .* 0 throughout .row 0."),
+    "other rows": (RIGHT.roll(1, 0), f"{INVERTED} 1"),
+    "another side": (RIGHT.flip(1), f"{INVERTED} 1"),
+    "four axes": (
+        RIGHT[:, None, None],
+        r"attention_mask has shape \(3, 1, 1, 5\), input_ids \(3, 5",
+    ),
+    "one axis": (RIGHT[0], r"attention_mask has shape \(5,\), input_ids \(3, 5\)"),
+    "another length": (RIGHT[:, :4], r"attention_mask has shape \(3, 4\), input_ids \(3, 5\)"),
+    "none": (None, rf"no attention_mask, and row 1 {PADDED} \(1\)"),
+}
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2-lm"])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_other_masks_are_refused(cases: Cases, architecture: str, kind: str) -> None:
+    mask, message = REFUSED[kind]
+    with pytest.raises(InputError, match=message):
+        forward(cases.get(architecture).model, batch_of(*ROWS, mask=mask))
+
+
+def test_a_mask_inverted_in_padded_rows_alone_is_refused(cases: Cases) -> None:
+    for rows, row in ((ROWS[1:], 0), ((LONG, [PAD] * 5), 1)):
+        mask = 1 - RIGHT[1:] if row == 0 else torch.ones(2, 5)
+        with pytest.raises(InputError, match=f"{INVERTED} {row}, and not at its real tokens"):
+            forward(cases.get("gpt2").model, batch_of(*rows, mask=mask))
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2", "gpt2-lm", "llama"])
+@pytest.mark.parametrize("hidden", [PAD, 12])
+def test_what_is_hidden_inside_of_a_row_is_as_if_it_were_not_there(
+    cases: Cases, architecture: str, hidden: int
+) -> None:
+    """A prompt padded on the right, and what was generated after it."""
+    case = cases.get(architecture)
+    batch = batch_of([7, 8, hidden, hidden, 9], LONG, mask=[[1, 1, 0, 0, 1], [1] * 5])
+    expected = reference_logits(case.reference, [torch.tensor([7, 8, 9]), torch.tensor(LONG)])
+    torch.testing.assert_close(answers(case.model, batch), expected, rtol=0, atol=1e-5)
+
+
+def language_model(folder: Path, name: str, ids: dict[str, int | None]) -> Any:
+    plain = helpers.gpt2_language_model(**{f"{token}_token_id": i for token, i in ids.items()})
+    plain.save_pretrained(folder / name)
+    return load_model(folder / name)
+
+
+PAD_IDS: dict[str, tuple[dict[str, int | None], list[list[int]], str | None]] = {
+    "full rows": ({"pad": 1}, [LONG, LONG[::-1]], None),
+    "padding inside": ({"pad": 1}, [[7, 1, 8]], None),
+    "on the left": ({"pad": 1}, [LONG, [1, *ODD]], PADDED),
+    "padding alone": ({"pad": 1}, [[1]], PADDED),
+    "padding is 0": ({"pad": 0}, [LONG, [*ODD, 0]], PADDED),
+    "texts end in the end of text": ({"pad": 2, "eos": 2}, [[7, 8, 2], [9, 10, 2]], None),
+    "texts cut out of a stream": ({"pad": 2, "eos": 2}, [[7, 8, 2], [2, 9, 10], LONG[:3]], None),
+    "the end of text alone": ({"pad": 2, "eos": 2}, [[2]], None),
+    "padded with it": ({"pad": 2, "eos": 2}, [[7, 8, 9, 2], [7, 8, 2, 2]], PADDED),
+    "begun and padded with it": ({"pad": 2, "bos": 2}, [[2, 7, 8, 9], [2, 2, 7, 8]], PADDED),
+    "no padding token": ({"pad": None}, [LONG, [*SHORT, 1, 1]], None),
+    "none but the end of text": ({"pad": None, "eos": 2}, [LONG, [*SHORT, 2, 2]], PADDED),
+}
+
+
+@pytest.mark.parametrize("kind", PAD_IDS)
+def test_a_mask_is_missing_only_where_nothing_but_padding_is_at_an_end(
+    tmp_path: Path, kind: str
+) -> None:
+    ids, rows, message = PAD_IDS[kind]
+    model = language_model(tmp_path, "model", ids)
+    if message is not None:
+        with pytest.raises(
+            InputError, match=f"no attention_mask, and row {len(rows) - 1} {message}"
+        ):
+            forward(model, batch_of(*rows))
+    ones = torch.ones(len(rows), len(rows[0]))
+    if kind != "padding alone":  # what is said to be text is text
+        expected = forward(model, batch_of(*rows, mask=ones))
+        if message is None:
+            assert torch.equal(forward(model, batch_of(*rows)), expected)
+
+
+ENTRIES: list[tuple[str, dict[str, Any], str | None]] = [
+    ("bert", {"position_ids": torch.arange(5).expand(3, 5)}, None),
+    ("bert", {"position_ids": torch.arange(5)[None]}, None),
+    ("bert", {"position_ids": [[0, 1, 2, 3, 4], [0, 1, 2, 9, 9], [0, 1, 2, 3, 9]]}, None),
+    ("roberta", {"position_ids": torch.arange(2, 7)[None]}, None),
+    ("roberta", {"position_ids": torch.arange(5)[None]}, "position_ids are not read"),
+    ("gpt2-lm", {"position_ids": [[0, 1, 0, 1, 2]] * 3}, "position_ids are not read"),
+    ("gpt2-lm", {"position_ids": torch.arange(1, 6)[None]}, "position_ids are not read"),
+    ("llama", {"position_ids": torch.arange(1, 6)[None]}, None),  # it knows distances alone
+    ("llama", {"position_ids": torch.arange(5)[None] * 2}, "position_ids are not read"),
+    ("llama", {"position_ids": torch.arange(4)[None]}, "position_ids are not read"),
+    ("bert", {"head_mask": None, "position_ids": None, "token_type_ids": None}, None),
+    ("bert", {"head_mask": torch.ones(2, 4)}, None),
+    ("bert", {"head_mask": torch.eye(4)[:2]}, r"head_mask is not read, .* \(mechcore.masked abl"),
+    ("gpt2", {"inputs_embeds": torch.ones(3, 5, 16) / 2}, "inputs_embeds is not read"),
+    ("llama", {"past_key_values": ()}, "past_key_values is not read"),
+    ("bert", {"token_type_ids": (torch.tensor([[0, 0, 1, 1, 1]] * 3)).double()}, None),
+    ("bert", {"token_type_ids": torch.tensor([[0, 0, 1, 1, 1]] * 3).bool()}, None),
+    (
+        "bert",
+        {"token_type_ids": torch.full((3, 5), 0.5)},
+        "0.5 in row 0 at position 0; expected wh",
+    ),
+    ("bert", {"token_type_ids": torch.full((3, 5), -1)}, "token_type_ids has -1 in row 0"),
+    ("bert", {"input_ids": torch.tensor(ROWS).half()}, "input_ids are torch.float16; expected tok"),
+    ("bert", {"input_ids": torch.tensor(ROWS).short()}, None),
+    ("gpt2", {"labels": torch.zeros(3), "index": [0, 1, 2], "special_tokens_mask": RIGHT}, None),
+    ("gpt2", {"offset_mapping": torch.zeros(3, 5, 2), "length": [5, 3, 4], "text": "abc"}, None),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ENTRIES)))
+def test_entries_count_or_are_refused_or_make_no_difference(cases: Cases, number: int) -> None:
+    architecture, entries, message = ENTRIES[number]
+    case, plain = cases.get(architecture), batch_of(*ROWS, mask=RIGHT)
+    if message is not None:
+        with pytest.raises(InputError, match=message):
+            forward(case.model, plain | entries)
+        return
+    types = entries.get("token_type_ids")
+    expected = plain if types is None else plain | {"token_type_ids": types.long()}
+    with torch.no_grad():
+        found = answers(case.model, plain | entries)
+        reference = case.reference(**expected).logits
+    if architecture == "bert":
+        torch.testing.assert_close(found, reference, rtol=0, atol=1e-5)
+    assert torch.equal(found, answers(case.model, expected))
+
+
+def in_use(function: str, model: Any, batch: Any) -> Any:
+    means = MeanActivations.compute(model, batch_of(LONG))
+    if function == "masked":
+        with masked(model, Mask.full(model), means) as run:
+            return run(batch)
+    if function == "blind":
+        with blind(model, "L0.H0>L1.H1", means) as run:
+            return run(batch)
+    labelled = [{**batch, "labels": torch.tensor([0, 1, 2])}]
+    return {
+        "means": lambda: MeanActivations.compute(model, batch),
+        "evaluate": lambda: mechcore.evaluate(model, labelled, in_domain=False),
+        "ablate": lambda: mechcore.ablate(model, ["L0.H1"], labelled, means, role="ood"),
+        "activations": lambda: activations_at(model, [batch], ["blocks.0.hook_resid_pre"]),
+        "categorize_heads": lambda: categorize_heads(model, [batch]),
+    }[function]()
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["masked", "blind", "means", "evaluate", "ablate", "activations", "categorize_heads"],
+)
+def test_a_wrong_mask_is_refused_wherever_batches_are_taken(cases: Cases, function: str) -> None:
+    model = cases.get("gpt2-lm").model
+    in_use(function, model, batch_of(*ROWS, mask=RIGHT))
+    for mask, message in (
+        (ADDITIVE, "has -10000 in row 1"),
+        (None, "no attention_mask, and row"),
+    ):
+        with pytest.raises(InputError, match=message):
+            in_use(function, model, batch_of(*ROWS, mask=mask))
+
+
+@pytest.mark.hooked
+def test_masks_for_hooked_models_are_looked_at_too(cases: Cases) -> None:
+    decoder, encoder = helpers.hooked_transformer(cases.path("gpt2-lm")), helpers.hooked_encoder()
+    for model in (decoder, encoder):
+        for kind in ("additive", "one half", "packed", "inverted", "four axes"):
+            mask, message = REFUSED[kind]
+            with pytest.raises(InputError, match=message):
+                forward(model, batch_of(*ROWS, mask=mask))
+        as_floats = forward(model, batch_of(*ROWS, mask=RIGHT.float()))
+        assert torch.equal(as_floats, forward(model, batch_of(*ROWS, mask=RIGHT)))
+        assert forward(model, batch_of(*ROWS)).shape[0] == 3  # which token is padding is not known
+    decoder.tokenizer = helpers.word_tokenizer()
+    with pytest.raises(InputError, match=PADDED):
+        forward(decoder, batch_of(*ROWS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -189,20 +190,50 @@ def test_every_pass_shows_every_example_once() -> None:
 
 
 def test_a_pools_batches_have_similar_lengths_in_random_order() -> None:
-    pool = [[LENGTHS[i] for i in rows] for rows in batches(POOL, 25, seed=2)]
+    pool = [[LENGTHS[i] for i in rows] for rows in batches(POOL, 5, seed=2)]
     ordered = sorted(pool)
     # Sorted, the batches cut the lengths of the pool into consecutive pieces.
     flat = sorted(itertools.chain(*pool))
-    assert [sorted(rows) for rows in ordered] == [flat[25 * k : 25 * k + 25] for k in range(POOL)]
+    assert [sorted(rows) for rows in ordered] == [flat[5 * k : 5 * k + 5] for k in range(POOL)]
     assert pool != ordered
+
+
+@pytest.mark.parametrize(
+    ("n", "batch_size"), [(100, 5), (100, 7), (100, 8), (100, 32), (40, 32), (33, 32), (32, 32)]
+)
+def test_no_batch_holds_an_example_twice(n: int, batch_size: int) -> None:
+    a_pool = min(POOL, n // batch_size)
+    found = batches(n * a_pool, batch_size, seed=1, lengths=LENGTHS[:n])
+    assert all(len(set(rows)) == len(rows) == batch_size for rows in found)
+    # So many whole pools are so many whole passes.
+    assert sorted(itertools.chain(*found)) == sorted([*range(n)] * (a_pool * batch_size))
+
+
+@pytest.mark.parametrize(("n", "batch_size"), [(31, 32), (5, 32), (3, 5), (2, 7), (1, 4)])
+def test_fewer_examples_than_a_batch_repeat_evenly(n: int, batch_size: int) -> None:
+    found = batches(12 * n, batch_size, seed=1, lengths=LENGTHS[:n])
+    for rows in found:
+        counts = [rows.count(i) for i in range(n)]
+        assert sum(counts) == batch_size
+        assert max(counts) - min(counts) <= 1
+    assert set(Counter(itertools.chain(*found)).values()) == {12 * batch_size}
+
+
+def test_examples_of_one_pass_come_in_the_order_of_the_seed_alone() -> None:
+    """As they have come since masks were first published: 4000 examples, 400 steps of 8."""
+    lengths = [5 + (11 * i) % 31 for i in range(4000)]
+    generator, expected = torch.Generator().manual_seed(6), []
+    order = torch.randperm(4000, generator=generator).tolist()
+    for start in range(0, 3200, POOL * 8):
+        pool = sorted(order[start : start + POOL * 8], key=lambda i: lengths[i])
+        shuffled = torch.randperm(POOL, generator=generator).tolist()
+        expected += [pool[8 * k : 8 * k + 8] for k in shuffled]
+    assert batches(400, 8, seed=6, lengths=lengths) == expected
 
 
 def test_the_order_is_that_of_its_seed() -> None:
     assert batches(40, 6, seed=3) == batches(40, 6, seed=3)
     assert batches(40, 6, seed=3) != batches(40, 6, seed=4)
-    # Fewer examples than a batch: they repeat within it.
-    few = batches(3, 5, seed=0, lengths=[4, 9])
-    assert all(len(rows) == 5 and set(rows) <= {0, 1} for rows in few)
 
 
 # -- freezing -------------------------------------------------------------------------------------

@@ -1,0 +1,196 @@
+"""What is asked of a batch before it runs: whole numbers, a mask of its padding, nothing unread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechcore.errors import InputError
+from mechcore.models.padding import real_positions
+
+UNREAD = ("inputs_embeds", "head_mask", "past_key_values", "cu_seq_lens_q", "seq_idx")
+"""Entries that Hugging Face's models would answer otherwise for, and mechcore does not read."""
+
+
+def as_tensor(name: str, values: Any) -> Tensor:
+    """An entry of a batch as a tensor, on the host: a device has to be waited for at every look.
+
+    Raises:
+        InputError: its rows have different lengths, or are no numbers.
+    """
+    try:
+        return torch.as_tensor(values).cpu()
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "
+            "them, and pass the attention_mask"
+        ) from error
+
+
+def whole_numbers(name: str, values: Tensor) -> Tensor:
+    """An entry of a batch, [batch, pos], in the type long.
+
+    Raises:
+        InputError: a number is not whole, or token ids are floats, which may have been rounded.
+    """
+    if name == "input_ids" and (values.is_floating_point() or values.dtype == torch.bool):
+        raise InputError(f"batch: input_ids are {values.dtype}; expected token ids, torch.long")
+    whole = values.long()
+    if values.is_floating_point() and len(places := (whole != values).nonzero()):
+        raise _bad_value(name, values, places)
+    return whole
+
+
+def real_tokens(
+    ids: Tensor, mask: Tensor | None, pad_id: int | None, *, in_texts: bool = False
+) -> Tensor:
+    """The attention mask of a batch, 1 at real tokens and 0 at padding, [batch, pos].
+
+    Tokens that are hidden inside a text are as if they were not in it.
+
+    Args:
+        ids: token ids, [batch, pos].
+        mask: of the batch, of type long; None where it has none, and so no padding.
+        pad_id: the token that rows are padded with; None if it is not known.
+        in_texts: whether texts, too, may begin or end with one such token.
+
+    Raises:
+        InputError: the mask has other values, or is missing where rows begin or end in padding; a
+            row has no real token, or padding alone; or the mask is that of other rows.
+    """
+    is_pad = torch.zeros_like(ids, dtype=torch.bool) if pad_id is None else ids == pad_id
+    if mask is None:
+        if len(rows := _at_an_end(is_pad, 1 + in_texts).nonzero()):
+            raise InputError(
+                f"batch: no attention_mask, and row {int(rows[0])} begins or ends with the "
+                f"padding token ({pad_id}); expected the mask that the tokenizer returns, or one "
+                "of ones if this token is part of the text"
+            )
+        return torch.ones_like(ids)
+    low, high = mask.aminmax()
+    if low < 0 or high > 1:
+        raise _bad_value("attention_mask", mask, ((mask < 0) | (mask > 1)).nonzero())
+    real = mask != 0
+    if low == 0 and len(rows := (~real.any(1)).nonzero()):
+        raise InputError(
+            f"batch: a row has no real token: its attention_mask is 0 throughout (row "
+            f"{int(rows[0])}); expected 1 at real tokens and 0 at padding"
+        )
+    attended = real & is_pad
+    if bool(attended.any()):
+        # Of fillers that are not the padding token there is one kind; of the tokens of texts many.
+        lost = len(ids[~real & ~is_pad].unique()) > 1
+        padding_alone = (attended | ~real).all(1)
+        wrong = padding_alone & (lost or not in_texts)
+        wrong |= _at_an_end(attended, 1 + in_texts) & lost
+        if len(rows := wrong.nonzero()):
+            raise InputError(
+                f"batch: attention_mask is 1 at the padding token ({pad_id}) of row "
+                f"{int(rows[0])}, and not at its real tokens; expected 1 at real tokens and 0 at "
+                "padding: is it inverted, or that of other rows or of another padding side?"
+            )
+    return mask
+
+
+def check_positions(positions: Any, mask: Tensor, first: int, *, absolute: bool) -> None:
+    """Make sure that ``position_ids`` are those that mechcore's models count by themselves.
+
+    Args:
+        positions: of the batch.
+        mask: its attention mask, [batch, pos].
+        first: position of a text's first token.
+        absolute: whether the model knows positions, not only distances between them.
+
+    Raises:
+        InputError: they are not.
+    """
+    own = real_positions(mask) + first
+    given = as_tensor("position_ids", positions)
+    fits = given.shape == own.shape or given.shape == (1, own.shape[1])
+    beside = given - own if fits else torch.ones_like(own)
+    if fits and not absolute:
+        begin = (mask != 0).int().argmax(1, keepdim=True)
+        beside = beside - beside.gather(1, begin)
+    if bool((beside * mask).any()):
+        raise InputError(
+            f"batch: position_ids are not read, and are others than mechcore's, {first} at each "
+            "row's first real token and one more at each next; leave position_ids out, and put "
+            "texts that are packed in one row into rows of their own"
+        )
+
+
+def check_read(name: str, value: Any) -> None:
+    """Make sure that an entry of `UNREAD` makes no difference.
+
+    Raises:
+        InputError: it might.
+    """
+    if value is not None and not (torch.is_tensor(value) and bool((value == 1).all())):
+        instead = " (mechcore.masked ablates heads)" if name == "head_mask" else ""
+        raise InputError(
+            f"batch: {name} is not read, and would change the answers; expected input_ids, "
+            f"attention_mask and token_type_ids: leave it out{instead}"
+        )
+
+
+def check_known(ids: Tensor, n_tokens: int, name: str) -> None:
+    """Make sure that the embedding has a row for every token id, also in padding.
+
+    Args:
+        ids: token ids, [batch, pos].
+        n_tokens: rows of the embedding.
+        name: of the model, for the error.
+
+    Raises:
+        InputError: it has not.
+    """
+    low, high = ids.aminmax()
+    if low < 0 or high >= n_tokens:
+        row, position = ((ids < 0) | (ids >= n_tokens)).nonzero().tolist()[0]
+        raise InputError(
+            f"batch: input_ids has {int(ids[row, position])} in row {row} at position {position}; "
+            f"expected 0 to {n_tokens - 1}, the rows of the embedding of {name}: tokenize with "
+            "the tokenizer of the model's own checkpoint"
+        )
+
+
+def known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
+    """The token types, all of them known; those of padding may be anything.
+
+    Raises:
+        InputError: that of a real token is not.
+    """
+    unknown = (types < 0) | (types >= known)
+    if places := (unknown & real).nonzero().tolist():
+        row, position = places[0]
+        expected = "0 alone" if known == 1 else f"0 to {known - 1}"
+        raise InputError(
+            f"batch: token_type_ids has {int(types[row, position])} in row {row} at position "
+            f"{position}; expected {expected}, the token types of the model: leave token_type_ids "
+            "out, which a tokenizer does with tokenizer.model_input_names = "
+            '["input_ids", "attention_mask"]'
+        )
+    return types.masked_fill(unknown, 0)
+
+
+def _at_an_end(where: Tensor, n: int) -> Tensor:
+    """Which rows begin or end with ``n`` such tokens, [batch]."""
+    ends = where[:, :n], where[:, -n:]
+    return (ends[0].all(1) | ends[1].all(1)) & (where.shape[1] >= n)
+
+
+def _bad_value(name: str, values: Tensor, places: Tensor) -> InputError:
+    row, position = places[0].tolist()
+    value, expected, remedy = values[row, position].item(), "whole numbers", ""
+    if name == "attention_mask":
+        expected = "1 at real tokens and 0 at padding"
+        if value < 0:
+            remedy = ": make a mask of an additive one by (attention_mask == 0).long()"
+        elif value > 1:
+            remedy = ": put texts that are packed in one row into rows of their own"
+    return InputError(
+        f"batch: {name} has {value} in row {row} at position {position}; expected "
+        f"{expected}{remedy}"
+    )
