@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,21 @@ MOST_COMPARED = 1000
 _VERBATIM = "TokenizersBackend"
 """The class of transformers that takes a ``tokenizer.json`` as it is, but for special tokens."""
 
-_files: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, Path] = weakref.WeakKeyDictionary()
+_files: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, _File] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(self.path))
 
 
 def remember_file(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Note the ``tokenizer.json`` of a checkpoint, for `check_file`."""
-    _files[tokenizer] = path
+    _files[tokenizer] = _File(path)
 
 
 def check_file(
@@ -53,10 +64,10 @@ def check_file(
         special: whether special tokens were added.
         max_length: after how many tokens texts were cut.
     """
-    path = _files.get(tokenizer)
-    if path is None:
+    file = _files.get(tokenizer)
+    if file is None:
         return
-    own = Tokenizer.from_file(str(path))
+    own = file.tokenizer
     own.no_padding()
     own.enable_truncation(max_length, direction=tokenizer.truncation_side)
     own.encode_special_tokens = bool(tokenizer.split_special_tokens)
@@ -72,8 +83,10 @@ def check_file(
     if not differ:
         return
     row, own_encoding = differ[0]
-    kind, folder = type(tokenizer).__name__, path.parent
-    what, used, filed = "tokens", encoded.encodings[row].tokens, own_encoding.tokens
+    kind = type(tokenizer).__name__
+    what = "tokens"
+    used: list[Any] = encoded.encodings[row].tokens
+    filed: list[Any] = own_encoding.tokens
     if own_encoding.ids == encoded["input_ids"][row]:
         what, used, filed = "token types", encoded["token_type_ids"][row], own_encoding.type_ids
     at = next((i for i, (a, b) in enumerate(zip(used, filed, strict=False)) if a != b), -1)
@@ -84,7 +97,7 @@ def check_file(
     warn(
         f"examples {examples.name!r}: {len(differ)} of {len(rows)} texts compared have other "
         f"{what} in {kind} of transformers {transformers.__version__}, which is used, than in "
-        f"{path.name} of {folder}: row {row}, {shown(_text(texts[row]), 60)!r}, has "
+        f"{file.path}: row {row}, {shown(_text(texts[row]), 60)!r}, has "
         f"{shown(used[at : at + 4])} from token {at} on, in the file {shown(filed[at : at + 4])}; "
         f"if the model was trained with the file, as mostly with transformers 4, {remedy} in "
         f"tokenizer_config.json; if with {kind}, make them one with "
