@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.data.examples import Examples
-from mechcore.errors import shown, warn
+from mechcore.errors import reason, shown, warn
 
-MOST_UNKNOWN = 0.05
-"""Share of unknown tokens above which there is a warning: a tokenizer of other texts has more."""
+MOST_UNKNOWN = (5, 0.05)
+"""Unknown tokens that texts may always have, and their share of more."""
 
 MOST_COMPARED = 1000
 """Texts that are compared with the tokenizer's file, at even distances where there are more."""
@@ -72,7 +72,15 @@ def check_file(
     own.enable_truncation(max_length, direction=tokenizer.truncation_side)
     own.encode_special_tokens = bool(tokenizer.split_special_tokens)
     rows = range(0, len(texts), -(-len(texts) // MOST_COMPARED))
-    encodings = own.encode_batch([texts[row] for row in rows], add_special_tokens=special)
+    try:
+        encodings = own.encode_batch([texts[row] for row in rows], add_special_tokens=special)
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        warn(
+            f"examples {examples.name!r}: {file.path} cannot write them ({reason(error)}), while "
+            f"{type(tokenizer).__name__} of transformers {transformers.__version__}, which is used,"
+            " can: make sure that the file is that of the model"
+        )
+        return
     typed = "token_type_ids" in encoded
     differ = [
         (row, encoding)
@@ -132,8 +140,9 @@ def check_unknown(
         )
         lost += [(row, part) for p, part in enumerate(several) if part.strip() and p not in known]
     problems = []
-    if (share := n_unknown / max(n_tokens, 1)) > MOST_UNKNOWN:
-        problems.append(f"{share:.1%} of all tokens are unknown to the tokenizer")
+    free, share = MOST_UNKNOWN
+    if n_unknown > max(free, share * n_tokens):
+        problems.append(f"{n_unknown / n_tokens:.1%} of all tokens are unknown to the tokenizer")
     if lost:
         row, text = lost[0]
         rows = len({row for row, _ in lost})

@@ -194,6 +194,14 @@ OF_FILE: dict[str, tuple[str, Change, str | None]] = {
         lambda file: file.update(pre_tokenizer={"type": "WhitespaceSplit"}),
         r"1 of 2 .* has \['.', '\[SEP\]', 'a', 'dog'\] from token 4 on, in the file \['##.', ",
     ),
+    "no unknown": (
+        "tokenizer.json",
+        lambda file: (
+            file["normalizer"].update(lowercase=False),
+            file["model"].update(unk_token="gone"),
+        ),
+        r"tokenizer.json cannot write them \(.*\), while BertTokenizer of",
+    ),
     "types": ("tokenizer.json", of_second(0), r"2 of 2 texts compared have other token types"),
     "configuration": (
         "tokenizer_config.json",
@@ -301,11 +309,12 @@ def test_no_class_that_is_saved_as_it_is_differs_from_its_file(kind: str, tmp_pa
     [
         ([("the cat", "a dog")] * 2, None),
         ([("the cat", "")] * 2, None),
+        ([("the cat", "the \u20ac dog")] * 5, None),
         ([("the [UNK]", "a [UNK]")], None),  # it is written there
         ([("the cat saw a dog ran", "xyz " * i + "a bird ran " * 4) for i in (0, 1)], None),
         (
-            [("the cat", "the \u20ac dog"), ("the cat", "a dog")],
-            r"'id': 11.1% of all tokens are unknown to the tokenizer: the model cannot tell such",
+            [("the cat", "the \u20ac dog")] * 6 + [("the cat", "a dog")] * 5,
+            r"'id': 12.0% of all tokens are unknown to the tokenizer: the model cannot tell such",
         ),
         (
             [("the cat ran " * 19, "a dog"), ("the cat", "Katze"), ("chien", "a dog ran")],
