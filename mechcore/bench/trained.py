@@ -29,7 +29,8 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.errors import InputError, MechcoreError
 from mechcore.files import appearing, write_json
-from mechcore.models.loading import load_model, load_tokenizer
+from mechcore.models.loading import load_model
+from mechcore.models.tokenizers import load_tokenizer
 from mechcore.worlds.embedded import data_dir
 from mechcore.worlds.tiny_world_training import one_thread
 

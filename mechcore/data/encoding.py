@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
+from mechcore.data.tokenizer_checks import check_file, check_unknown
 from mechcore.data.words import SPECIAL, whole_words
 from mechcore.errors import InputError, warn
 from mechcore.showing import Shown
@@ -158,8 +159,12 @@ def encode(
     prompt: str | None = None,
     answers: Mapping[str, str] | None = None,
     words: bool = False,
+    token_types: bool | None = None,
 ) -> EncodedExamples:
     """Tokenize examples.
+
+    There is a warning where many tokens are unknown, and where the tokens are not those that the
+    checkpoint's ``tokenizer.json`` gives, see `mechcore.data.tokenizer_checks`.
 
     Args:
         examples: the texts.
@@ -171,6 +176,7 @@ def encode(
         answers: for language models, the answer of each label, which goes on with the prompt: a
             word, or several, whose tokens are scored together.
         words: whether to find segments, words and separators, which head categories need.
+        token_types: whether to give segment ids; None as the tokenizer does.
 
     Raises:
         InputError: a text is too long and may not be cut, or so short an input would not have a
@@ -185,16 +191,20 @@ def encode(
         max_length -= max(map(len, tokens.values())) - 1
     first = examples.frame["text_a"].tolist()
     second = examples.frame["text_b"].tolist()
-    limits = {"truncation": True, "max_length": max_length, "return_offsets_mapping": words}
-    texts: list[str] = []
+    texts: Any = first
     if prompt is not None:
         filled = _prompt_spans(prompt, first, second, examples.two_segments)
         texts = [text for text, _ in filled]
-        encoded = tokenizer(texts, add_special_tokens=False, **limits)
     elif examples.two_segments:
-        encoded = tokenizer(first, second, **limits)
-    else:
-        encoded = tokenizer(first, **limits)
+        texts = list(zip(first, second, strict=True))
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=prompt is None,
+        truncation=True,
+        max_length=max_length,
+        return_offsets_mapping=words,
+        return_token_type_ids=token_types,
+    )
     too_long = [row for row, one in enumerate(encoded.encodings) if one.overflowing]
     if too_long:
         found = (
@@ -215,6 +225,9 @@ def encode(
                 "(max_length in Python and in files) cuts them, or remove them"
             )
         warn(f"{found} and were cut")
+    special = prompt is None
+    check_file(examples, tokenizer, encoded, texts, special=special, max_length=max_length)
+    check_unknown(examples, tokenizer, encoded, texts, special=special)
     if answers is not None and tokens is not None:
         check_continues(answers, tokens, texts, encoded["input_ids"], tokenizer)
     segments = word_ids = separators = spans = None

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.models.loading import load_model, load_tokenizer
+    from mechcore.models.loading import load_model
+    from mechcore.models.tokenizers import load_tokenizer
 
 attach(__name__)
 

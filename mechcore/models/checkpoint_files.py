@@ -56,6 +56,14 @@ class Weights:
     files: tuple[Path, ...] = ()
 
 
+def place_of(name: str) -> dict[str, str]:
+    """What transformers needs to find a checkpoint."""
+    path = Path(name)
+    if path.suffix == ".gguf" and path.is_file():
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    return {"pretrained_model_name_or_path": name}
+
+
 def check_config(name: str, revision: str | None) -> None:
     """Refuse a checkpoint whose configuration names code of its own, or a monster.
 
@@ -129,7 +137,7 @@ def find_weights(
         InputError: there are no weights, they are a pickle that is not allowed, or are outside
             the checkpoint's folder.
     """
-    if _file(name, ADAPTER, revision) is not None:
+    if file_of(name, ADAPTER, revision) is not None:
         raise InputError(
             f"checkpoint {name}: is an adapter (it has {ADAPTER}); merge it into its model "
             "(merge_and_unload of peft) and save the whole model"
@@ -138,7 +146,7 @@ def find_weights(
     names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if explicit is None else (explicit,)
     for file in names:
         _check_inside(name, "config.json", file, (".safetensors", ".safetensors.index.json"))
-        if (path := _file(name, file, revision)) is not None:
+        if (path := file_of(name, file, revision)) is not None:
             parts = _parts(name, path, ".safetensors")
             return Weights(True, tuple(part for part in parts if part.is_file()))
     if not Path(name).is_dir():
@@ -245,7 +253,7 @@ def _without_conversion() -> Iterator[None]:
             os.environ[variable] = before
 
 
-def _file(name: str, file: str, revision: str | None) -> Path | None:
+def file_of(name: str, file: str, revision: str | None) -> Path | None:
     """A file of a checkpoint, downloaded if need be; None where it has none, or none is reached."""
     found = cached_file(
         name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -13,9 +12,9 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
 from mechcore.errors import InputError, warn
-from mechcore.models.loading import load_tokenizer
 from mechcore.models.origin import origin_of
 from mechcore.models.running import Batch, longest_input, n_token_types, name_of
+from mechcore.models.tokenizers import as_read, load_tokenizer
 from mechcore.models.vocabulary import check_vocabulary
 
 _tokenizers: weakref.WeakKeyDictionary[Any, PreTrainedTokenizerBase]
@@ -111,9 +110,9 @@ def encode_for(
 ) -> EncodedExamples:
     """Tokenize examples for a model; the options are those of `as_encoded`.
 
-    Token types are left out where the tokenizer tells segments apart and the model does not, as
-    they are in training.
+    Token types are those that the model reads, as in training, see `mechcore.models.tokenizers`.
     """
+    known = n_token_types(model)
     limits = [tokenizer.model_max_length, longest_input(model)]
     encoded = encode(
         examples,
@@ -123,13 +122,11 @@ def encode_for(
         prompt=prompt,
         answers=answers,
         words=words,
+        token_types=known > 1 or None,
     )
     if prompt is not None:
         _check_beginning(encoded, tokenizer)
-    types = encoded.token_type_ids
-    if types is not None and any(map(any, types)) and n_token_types(model) == 1:
-        encoded = replace(encoded, token_type_ids=None)
-    return encoded
+    return as_read(encoded, tokenizer, known, name_of(model))
 
 
 def _check_beginning(encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase) -> None:

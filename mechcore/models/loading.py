@@ -16,8 +16,6 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -31,9 +29,8 @@ from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
     find_weights,
+    place_of,
     read_weights,
-    refuse_tokenizer_code,
-    without_bars,
 )
 from mechcore.models.hooked import hooked_transformer
 from mechcore.models.origin import remember_origin
@@ -53,6 +50,7 @@ from mechcore.models.running import (
     kind_of,
     weights_of,
 )
+from mechcore.models.tokenizers import load_tokenizer, read_pair
 from mechcore.models.weight_report import check_sizes, left_out, not_read
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
@@ -119,7 +117,7 @@ def load_model(
         source.eval()
         return source
     name = str(source)
-    where = _place(name)
+    where = place_of(name)
     precision = as_dtype(dtype)
     config = read_config(name, revision)
     architecture = _architecture(config, where)
@@ -192,46 +190,6 @@ def _load(
     return hf_model
 
 
-def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The checkpoint's own tokenizer, unchanged; padding falls back to the end-of-text token.
-
-    Raises:
-        InputError: there is none, or it brings code along.
-    """
-    where = _place(str(source))
-    try:
-        if "gguf_file" not in where:
-            refuse_tokenizer_code(str(source), revision)
-        with without_bars():
-            tokenizer = AutoTokenizer.from_pretrained(
-                **where, revision=revision, trust_remote_code=False
-            )
-            tokenizer("a")  # some are loaded and fail when they are used
-    except InputError:
-        raise
-    except Exception as error:  # tokenizers raises errors without a type of their own
-        raise InputError(f"checkpoint {source}: no usable tokenizer: {reason(error)}") from error
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
-            "needs a fast one (tokenizer.json) to know which pieces form a word"
-        )
-    # Where there are no tokenizer files, transformers makes up one of special tokens alone.
-    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
-        raise InputError(
-            f"checkpoint {source}: no usable tokenizer: found no tokens but special ones; save "
-            "its tokenizer there"
-        )
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise InputError(
-                f"checkpoint {source}: the tokenizer has neither a padding nor an end token; "
-                "set tokenizer.pad_token and save it again"
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
     """Keep the hub client from logging its retries; the error that ends them says enough."""
@@ -242,14 +200,6 @@ def _quiet_hub() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _place(name: str) -> dict[str, str]:
-    """What transformers needs to find a checkpoint."""
-    path = Path(name)
-    if path.suffix == ".gguf" and path.is_file():
-        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    return {"pretrained_model_name_or_path": name}
 
 
 def _architecture(config: Any, where: dict[str, str]) -> str:
@@ -266,7 +216,7 @@ def read_config(name: str, revision: str | None = None) -> Any:
     Raises:
         InputError: there is none that can be used.
     """
-    where = _place(name)
+    where = place_of(name)
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(
@@ -360,7 +310,7 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
             f"{', '.join(ARCHITECTURES)} and of the decoders whose language models TransformerLens "
             "bridges; docs/extend.md says how to add a family"
         )
-    trial = Trial(hf_model)
+    trial = Trial(hf_model, read_pair(name, revision, config))
     try:
         model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
     except InputError:

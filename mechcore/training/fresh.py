@@ -24,7 +24,8 @@ from mechcore.data.labels import are_generic, names_in, normal_name
 from mechcore.errors import InputError, first_names, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
-from mechcore.models.loading import load_tokenizer, read_config
+from mechcore.models.loading import read_config
+from mechcore.models.tokenizers import load_tokenizer
 from mechcore.models.weight_report import check_sizes, left_out, not_read
 from mechcore.training.machine import device_of
 

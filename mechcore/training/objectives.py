@@ -20,6 +20,7 @@ from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
+from mechcore.models.tokenizers import as_read, known_types
 
 _EVALUATION_BATCH = 256
 
@@ -39,6 +40,7 @@ class Objective:
         truncate: whether longer inputs are cut, with a warning, or refused, as prompts always are.
         whole: for language models, whether the loss is over every token of prompt and answer but
             the first, as in pretraining, and not over the answer alone.
+        types: how many types of tokens the model knows, see `mechcore.models.tokenizers`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -49,6 +51,7 @@ class Objective:
     answers: Mapping[str, str] | None = None
     truncate: bool = False
     whole: bool = False
+    types: int = 0
 
     def encode(self, examples: Examples) -> EncodedExamples:
         """Examples as the model reads them.
@@ -56,14 +59,16 @@ class Objective:
         Raises:
             InputError: an input is too long, and may not be cut.
         """
-        return encode(
+        encoded = encode(
             examples,
             self.tokenizer,
             max_length=self.max_length,
             truncate=self.truncate,
             prompt=self.prompt,
             answers=self.answers,
+            token_types=self.types > 1 or None,
         )
+        return as_read(encoded, self.tokenizer, self.types, "the model")
 
     def logits(
         self, model: PreTrainedModel, batch: Mapping[str, Tensor]
@@ -158,6 +163,7 @@ def classification(
         tuple(names[index] for index in sorted(names)),
         tuple(sorted(names)),
         truncate=max_length is not None,
+        types=known_types(config),
     )
 
 

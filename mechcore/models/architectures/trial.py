@@ -5,6 +5,7 @@ An adapter may leave out what a family does in one of its settings, and no error
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,21 +27,29 @@ class Trial:
     Args:
         hf_model: a model of Hugging Face, not bridged yet; the padding token of a classifier is
             set.
+        pair: what the checkpoint's tokenizer makes of a pair of texts, each [1, pos], token types
+            included; left out where the model lacks its tokens or positions.
 
     Raises:
         InputError: it cannot be run.
     """
 
     @torch.no_grad()
-    def __init__(self, hf_model: Any) -> None:
+    def __init__(self, hf_model: Any, pair: Mapping[str, Tensor] | None = None) -> None:
         self.kind = type(hf_model).__name__
         embedding, config = hf_model.get_input_embeddings().weight, hf_model.config
         longest = architecture_of(config).longest_text - _PADDING
         self.pad = getattr(config, "pad_token_id", None) or 0
         ids = [i for i in range(min(len(embedding), 7)) if i != self.pad][: max(longest, 1)]
-        self.rows = torch.tensor([ids, ids[::-1]], device=embedding.device)
+        self.inputs: list[dict[str, Tensor]] = [{"input_ids": torch.tensor([ids, ids[::-1]])}]
+        if pair is not None and int((own := pair["input_ids"]).max()) < len(embedding):
+            self.inputs += [{**pair}] * (own.shape[1] <= longest)
+        self.inputs = [
+            {name: rows.to(embedding.device) for name, rows in inputs.items()}
+            for inputs in self.inputs
+        ]
         try:
-            self.expected = _at(hf_model(self.rows)[0], -1)
+            self.expected = [_at(hf_model(**inputs)[0], -1) for inputs in self.inputs]
         except Exception as error:  # what a model makes of its precision is of any kind
             raise InputError(
                 f"model: Hugging Face's own {self.kind} fails in {embedding.dtype} "
@@ -55,28 +64,32 @@ class Trial:
         Raises:
             InputError: it does not, or fails.
         """
-        dtype, length = self.expected.dtype, self.rows.shape[1]
+        for inputs, expected in zip(self.inputs, self.expected, strict=True):
+            self._check(name, model, inputs, expected)
+
+    def _check(self, name: str, model: Any, inputs: dict[str, Tensor], expected: Tensor) -> None:
+        dtype, length = expected.dtype, inputs["input_ids"].shape[1]
         # In float64 Hugging Face's own masks overflow at padding that sees nothing.
         left = is_causal(model) and dtype != torch.float64
         sides = (_PADDING, 0) if left else (0, _PADDING)
-        batch = {
-            "input_ids": F.pad(self.rows, sides, value=self.pad),
-            "attention_mask": F.pad(torch.ones_like(self.rows), sides),
-        }
+        batch = {key: F.pad(rows, sides) for key, rows in inputs.items()}
+        batch["input_ids"] = F.pad(inputs["input_ids"], sides, value=self.pad)
+        batch["attention_mask"] = F.pad(torch.ones_like(inputs["input_ids"]), sides)
         try:
-            found = _at(forward(model, batch), -1 if left else length - 1)
+            logits = _at(forward(model, batch), -1 if left else length - 1)
         except Exception as error:  # what a bridge makes of an architecture is of any kind
             raise InputError(
                 f"checkpoint {name}: TransformerLens cannot run a {self.kind}: {error!r}"
             ) from error
         exact = dtype in (torch.float32, torch.float64)
-        most = 1e-5 + (1e-3 if exact else 0.2) * float(self.expected.abs().max())
-        apart = float((found - self.expected).abs().max())
+        most = 1e-5 + (1e-3 if exact else 0.2) * float(expected.abs().max())
+        apart = float((logits - expected).abs().max())
         if apart > most:  # NaN is not, and is refused wherever logits are read
+            of_pair = " of a pair of texts" * ("token_type_ids" in inputs)
             raise InputError(
-                f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits are not "
-                f"those of Hugging Face: they differ by {apart:.2g}, expected at most {most:.2g}; "
-                + self._other_way(model)
+                f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits{of_pair} "
+                f"are not those of Hugging Face: they differ by {apart:.2g}, expected at most "
+                f"{most:.2g}; " + self._other_way(model)
             )
 
     def _other_way(self, model: Any) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.models import load_model
-from mechcore.models.loading import load_tokenizer
+from mechcore.models.tokenizers import load_tokenizer
 from mechcore.papers.bases import Checkpoint, checkpoint_of
 from mechcore.papers.cognitive.trials import Task, Trials
 from mechcore.study.fingerprints import Hasher

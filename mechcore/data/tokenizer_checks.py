@@ -1,0 +1,169 @@
+"""What a tokenizer loses of texts: unknown words, and what its file says otherwise."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.data.examples import Examples
+from mechcore.errors import reason, shown, warn
+
+MOST_UNKNOWN = (5, 0.05)
+"""Unknown tokens that texts may always have, and their share of more."""
+
+MOST_COMPARED = 1000
+"""Texts that are compared with the tokenizer's file, at even distances where there are more."""
+
+_VERBATIM = "TokenizersBackend"
+"""The class of transformers that takes a ``tokenizer.json`` as it is, but for special tokens."""
+
+_files: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, _File] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(self.path))
+
+
+def remember_file(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Note the ``tokenizer.json`` of a checkpoint, for `check_file`."""
+    _files[tokenizer] = _File(path)
+
+
+def check_file(
+    examples: Examples,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Any,
+    texts: Sequence[Any],
+    *,
+    special: bool,
+    max_length: int,
+) -> None:
+    """Warn of texts that get other tokens than from the checkpoint's ``tokenizer.json``.
+
+    transformers 5 builds many tokenizers anew from the vocabulary, and leaves out what else the
+    file has. At most `MOST_COMPARED` texts are compared.
+
+    Args:
+        examples: for the message.
+        tokenizer: one whose file is known, or any other, which is not compared.
+        encoded: what it made of the texts.
+        texts: or pairs of texts, or prompts.
+        special: whether special tokens were added.
+        max_length: after how many tokens texts were cut.
+    """
+    file = _files.get(tokenizer)
+    if file is None:
+        return
+    own = file.tokenizer
+    own.no_padding()
+    own.enable_truncation(max_length, direction=tokenizer.truncation_side)
+    own.encode_special_tokens = bool(tokenizer.split_special_tokens)
+    rows = range(0, len(texts), -(-len(texts) // MOST_COMPARED))
+    try:
+        encodings = own.encode_batch([texts[row] for row in rows], add_special_tokens=special)
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        warn(
+            f"examples {examples.name!r}: {file.path} cannot write them ({reason(error)}), while "
+            f"{type(tokenizer).__name__} of transformers {transformers.__version__}, which is used,"
+            " can: make sure that the file is that of the model"
+        )
+        return
+    typed = "token_type_ids" in encoded
+    differ = [
+        (row, encoding)
+        for row, encoding in zip(rows, encodings, strict=True)
+        if encoding.ids != encoded["input_ids"][row]
+        or (typed and encoding.type_ids != encoded["token_type_ids"][row])
+    ]
+    if not differ:
+        return
+    row, own_encoding = differ[0]
+    kind = type(tokenizer).__name__
+    what = "tokens"
+    used: list[Any] = encoded.encodings[row].tokens
+    filed: list[Any] = own_encoding.tokens
+    if own_encoding.ids == encoded["input_ids"][row]:
+        what, used, filed = "token types", encoded["token_type_ids"][row], own_encoding.type_ids
+    at = next((i for i, (a, b) in enumerate(zip(used, filed, strict=False)) if a != b), -1)
+    at = at if at >= 0 else min(len(used), len(filed))
+    remedy = 'set "tokenizer_class": "PreTrainedTokenizerFast"'
+    if kind == _VERBATIM:
+        remedy = "take out what contradicts it (add_bos_token, special tokens)"
+    warn(
+        f"examples {examples.name!r}: {len(differ)} of {len(rows)} texts compared have other "
+        f"{what} in {kind} of transformers {transformers.__version__}, which is used, than in "
+        f"{file.path}: row {row}, {shown(_text(texts[row]), 60)!r}, has "
+        f"{shown(used[at : at + 4])} from token {at} on, in the file {shown(filed[at : at + 4])}; "
+        f"if the model was trained with the file, as mostly with transformers 4, {remedy} in "
+        f"tokenizer_config.json; if with {kind}, make them one with "
+        "mechcore.load_tokenizer(folder).save_pretrained(folder)"
+    )
+
+
+def check_unknown(
+    examples: Examples,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Any,
+    texts: Sequence[Any],
+    *,
+    special: bool,
+) -> None:
+    """Warn where many tokens are unknown (`MOST_UNKNOWN`), or all of a text; see `check_file`."""
+    unknown = _unknown(tokenizer)
+    pairs = bool(texts) and not isinstance(texts[0], str)
+    added = tokenizer.num_special_tokens_to_add(pairs) if special else 0
+    n_unknown, n_tokens, lost = 0, 0, []
+    for row, (text, encoding) in enumerate(zip(texts, encoded.encodings, strict=True)):
+        ids = encoding.ids
+        n_tokens += len(ids) - added
+        several = text if pairs else (text,)
+        if any(token in part for part in several for token in unknown.values()):
+            continue  # it is written there
+        n = sum(map(ids.count, unknown))
+        n_unknown += n
+        places = encoding.sequence_ids
+        known = (
+            {p for i, p in zip(ids, places, strict=True) if i not in unknown} if n else {*places}
+        )
+        lost += [(row, part) for p, part in enumerate(several) if part.strip() and p not in known]
+    problems = []
+    free, share = MOST_UNKNOWN
+    if n_unknown > max(free, share * n_tokens):
+        problems.append(f"{n_unknown / n_tokens:.1%} of all tokens are unknown to the tokenizer")
+    if lost:
+        row, text = lost[0]
+        rows = len({row for row, _ in lost})
+        problems.append(
+            f"in {rows} of {len(texts)} a text has no token that it knows (row {row}: "
+            f"{shown(text, 60)!r})"
+        )
+    if problems:
+        warn(
+            f"examples {examples.name!r}: {', and '.join(problems)}: the model cannot tell such "
+            "words apart; expected few: check that the tokenizer is the model's own, and that the "
+            "texts are in its language, alphabet and case"
+        )
+
+
+def _unknown(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """The tokens that stand for whatever is unknown, by id."""
+    names = {tokenizer.unk_token, getattr(tokenizer.backend_tokenizer.model, "unk_token", None)}
+    ids = {name: tokenizer.backend_tokenizer.token_to_id(name) for name in names if name}
+    return {i: name for name, i in ids.items() if i is not None}
+
+
+def _text(text: Any) -> str:
+    return text if isinstance(text, str) else " / ".join(text)

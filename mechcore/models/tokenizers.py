@@ -1,0 +1,154 @@
+"""Tokenizers of checkpoints, and the token types that they give."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.tokenizer_checks import remember_file
+from mechcore.errors import InputError, reason, warn
+from mechcore.models.checkpoint_files import file_of, place_of, refuse_tokenizer_code, without_bars
+
+_TYPES = "token_type_ids"
+_doubtful: weakref.WeakSet[PreTrainedTokenizerBase] = weakref.WeakSet()
+"""Tokenizers of which nothing says whether their models were trained with token types."""
+
+
+def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The checkpoint's own tokenizer; padding falls back to the end-of-text token.
+
+    Where its model tells the texts of a pair apart, it gives ``token_type_ids``, also if its class
+    leaves them out in transformers 5; not if ``model_input_names`` in its ``tokenizer_config.json``
+    does. Its tokens are those of ``AutoTokenizer``, and are compared with the checkpoint's
+    ``tokenizer.json`` where texts are encoded.
+
+    Raises:
+        InputError: there is none, or it brings code along.
+    """
+    where = place_of(str(source))
+    try:
+        if "gguf_file" not in where:
+            refuse_tokenizer_code(str(source), revision)
+        with without_bars():
+            tokenizer = AutoTokenizer.from_pretrained(
+                **where, revision=revision, trust_remote_code=False
+            )
+            tokenizer("a")  # some are loaded and fail when they are used
+    except InputError:
+        raise
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        raise InputError(f"checkpoint {source}: no usable tokenizer: {reason(error)}") from error
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
+            "needs a fast one (tokenizer.json) to know which pieces form a word"
+        )
+    # Where there are no tokenizer files, transformers makes up one of special tokens alone.
+    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
+        raise InputError(
+            f"checkpoint {source}: no usable tokenizer: found no tokens but special ones; save "
+            "its tokenizer there"
+        )
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise InputError(
+                f"checkpoint {source}: the tokenizer has neither a padding nor an end token; "
+                "set tokenizer.pad_token and save it again"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.model_max_length < 1:
+        raise InputError(
+            f"checkpoint {source}: model_max_length in its tokenizer_config.json is "
+            f"{tokenizer.model_max_length}; expected a positive number of tokens: correct it, or "
+            "leave it out"
+        )
+    tokenizer.model_max_length = int(tokenizer.model_max_length)
+    if "gguf_file" not in where:
+        _settle(tokenizer, str(source), revision)
+    return tokenizer
+
+
+def _settle(tokenizer: PreTrainedTokenizerBase, source: str, revision: str | None) -> None:
+    """Remember the tokenizer's file, and have it give the token types that its model reads."""
+    if (path := file_of(source, "tokenizer.json", revision)) is not None:
+        remember_file(tokenizer, path)
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except Exception:  # a tokenizer may stand alone
+        return
+    types = tokenizer("a", "a", return_token_type_ids=True)["token_type_ids"]
+    known = known_types(config)
+    if 0 < max(types) < known and _says_nothing(tokenizer):
+        names = [*tokenizer.model_input_names, _TYPES]
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+        # Up to transformers 4, tokenizers that do not say what they give gave token types.
+        if not str(config.transformers_version or "").startswith(("1.", "2.", "3.", "4.")):
+            _doubtful.add(tokenizer)
+
+
+def known_types(config: Any) -> int:
+    """How many types of tokens a model knows, from its configuration."""
+    return getattr(config, "type_vocab_size", 0) or 0
+
+
+def read_pair(source: str, revision: str | None, config: Any) -> dict[str, Tensor] | None:
+    """A pair of texts as a model reads it; None where it knows no types, or has no tokenizer."""
+    if known_types(config) < 2:
+        return None
+    try:
+        tokenizer = load_tokenizer(source, revision=revision)
+        return {**tokenizer("it is so", "no it is not", return_tensors="pt")}
+    except Exception:  # whatever a tokenizer cannot do is said where it is needed
+        return None
+
+
+def _says_nothing(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether token types are left out by the class alone, and by nobody who chose to."""
+    names = tokenizer.model_input_names
+    return (
+        _TYPES not in names
+        and names == type(tokenizer).model_input_names
+        and "model_input_names" not in tokenizer.init_kwargs
+    )
+
+
+def as_read(
+    encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase, known: int, reader: str
+) -> EncodedExamples:
+    """Examples with the token types that their model reads, or without.
+
+    Args:
+        encoded: with token types where the tokenizer's layout has them.
+        tokenizer: what made them.
+        known: how many types of tokens the model knows.
+        reader: the model, for warnings.
+    """
+    types = encoded.token_type_ids
+    if types is None or not any(map(any, types)):
+        return encoded
+    given, nothing_said = _TYPES in tokenizer.model_input_names, _says_nothing(tokenizer)
+    without = replace(encoded, token_type_ids=None)
+    kind = f"examples {encoded.examples.name!r}: {type(tokenizer).__name__}"
+    if known < 2:
+        return without
+    if not given and (not nothing_said or max(map(max, types)) >= known):
+        warn(
+            f"{kind} gives no token types, of which {reader} tells {known} apart, so that it reads "
+            "both texts of a pair as the same type; if it was trained with token types, add "
+            '"token_type_ids" to model_input_names in tokenizer_config.json'
+        )
+        return without
+    if nothing_said or tokenizer in _doubtful:
+        warn(
+            f"{kind} does not say whether it gives token types, of which {reader} tells {known} "
+            "apart: they are those of its layout, as up to transformers 4; if the model was "
+            'trained without them, as by transformers 5, set "model_input_names": '
+            '["input_ids", "attention_mask"] in tokenizer_config.json; else add "token_type_ids"'
+        )
+    return encoded
