@@ -232,7 +232,10 @@ def read_weights(
             raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
         packed = packed_weights(stored) if getattr(config, "quantization_config", None) else ""
         held = f"its files hold the weights {packed}, which " if packed else ""
-        raise InputError(f"checkpoint {name}: {held}cannot be loaded: {reason(error)}") from error
+        before = "; or take the checkpoint as it was before it was quantized" if packed else ""
+        raise InputError(
+            f"checkpoint {name}: {held}cannot be loaded: {reason(error)}{before}"
+        ) from error
 
 
 @contextmanager

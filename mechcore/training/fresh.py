@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import (
 from mechcore.data.labels import are_generic, check_agree, names_in, normal_name
 from mechcore.errors import InputError, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
-from mechcore.models.checkpoint_files import find_weights, read_weights
+from mechcore.models.checkpoint_files import check_padding, find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
 from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
 from mechcore.training.machine import device_of
@@ -88,6 +88,7 @@ def new_model(
         )
     loader = _loader(name, config, prompt)
     _fit_tokenizer(name, config, tokenizer, from_scratch)
+    check_padding(name, config)
     with torch.random.fork_rng([place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         if from_scratch:
