@@ -210,7 +210,7 @@ def check_agree(config: Any, owner: str) -> None:
 
 def _indices(config: Any) -> dict[str, int]:
     """The index of each name of a ``label2id``; none where it cannot be read: nothing needs it."""
-    label2id = getattr(config, "label2id", None)
+    label2id: Any = getattr(config, "label2id", None)
     if (inverted := by_index(label2id)) is not None:
         return {str(name): index for index, name in inverted.items()}
     try:
