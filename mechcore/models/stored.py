@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers.quantizers import AutoHfQuantizer
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from mechcore.errors import InputError, first_names, reason
 
