@@ -87,9 +87,9 @@ def check_padding(name: str, config: Any) -> None:
         InputError: it has none, or lacks a padding token and counts positions by it.
     """
     pad = getattr(config, "pad_token_id", None)
-    rows = getattr(config.get_text_config(), "vocab_size", None)
+    rows: int = getattr(config.get_text_config(), "vocab_size", None) or 0
     needed = isinstance(architecture_of(config), Roberta)
-    if (pad is None and needed) or (pad is not None and rows and not 0 <= pad < rows):
+    if rows and (needed if pad is None else not 0 <= pad < rows):
         null = "" if needed else ", or, where that has none, to null"
         raise InputError(
             f"checkpoint {name}: its config.json has {json.dumps(pad)} as pad_token_id; expected a "
