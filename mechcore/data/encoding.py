@@ -179,9 +179,9 @@ def encode(
         token_types: whether to give segment ids; None as the tokenizer does.
 
     Raises:
-        InputError: a text is too long and may not be cut, or so short an input would not have a
-            token of every text in it; the prompt lacks a place, or an answer cannot be told from
-            another, or from the prompt.
+        InputError: a text is too long and may not be cut, or has no token; so short an input would
+            not have a token of every text in it; the prompt lacks a place, or an answer cannot be
+            told from another, or from the prompt.
     """
     if prompt is None:
         _check_room(max_length, tokenizer, examples.two_segments)
@@ -253,6 +253,12 @@ def encode(
                     for token, place in zip(encoding.ids, places, strict=True)
                 ]
             )
+    if empty := [row for row, ids in enumerate(encoded["input_ids"]) if not ids]:
+        raise InputError(
+            f"examples {examples.name!r}: {len(empty)} of {len(examples)} texts have no token, the "
+            f"first {first[empty[0]]!r} in row {empty[0] + 1}, as {type(tokenizer).__name__} drops "
+            "all of its characters and puts no special token there; remove them"
+        )
     return EncodedExamples(
         examples,
         encoded["input_ids"],

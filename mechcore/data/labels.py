@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import UNDECIDED
 from mechcore.errors import InputError, first_names, shown, warn
@@ -60,11 +61,15 @@ class LabelMap:
             raise InputError(
                 f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
                 "nothing about their meaning; name them in index order with "
-                "--class-names (class_names= in Python), or set id2label in its config.json"
+                "--class-names (class_names= in Python), or set id2label in its config.json, to as "
+                "many names as its num_labels says if it has one"
             )
         index = {normal_name(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
-            raise InputError(f"label names: classes {', '.join(classes)} are not distinct")
+            raise InputError(
+                f"label names: classes {', '.join(classes)} are not distinct; give each a name of "
+                "its own with --class-names (class_names= in Python)"
+            )
         found = {label: _classes_of(label, index) for label in labels}
         if unknown := [label for label, correct in found.items() if not correct]:
             place = "" if data is None else f"examples {data!r}: "
@@ -88,20 +93,132 @@ class LabelMap:
         )
 
 
-def names_in(id2label: Mapping[int, str | None], owner: str) -> list[str]:
+def by_index(names: Any) -> dict[int, Any] | None:
+    """The names of classes by index, of an ``id2label`` or a list in order; None if it is neither.
+
+    >>> by_index({"0": "no", "1": "yes"}), by_index({"no": 0, "yes": 1})
+    ({0: 'no', 1: 'yes'}, None)
+    """
+    try:
+        pairs = enumerate(names) if isinstance(names, (list, tuple)) else names.items()
+        return {int(index): name for index, name in pairs}
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def check_id2label(id2label: Any, owner: str) -> None:
+    """Refuse an ``id2label`` in which transformers finds no names by index.
+
+    Raises:
+        InputError: it is one.
+    """
+    if isinstance(id2label, Mapping) and by_index(id2label) is not None:
+        return
+    inverted = {i: name for name, i in id2label.items()} if isinstance(id2label, Mapping) else None
+    meant = by_index(id2label if inverted is None else inverted) or {0: "NAME", 1: "NAME"}
+    example = json.dumps({str(i): name for i, name in sorted(meant.items())}, default=str)
+    raise InputError(
+        f"{owner}: its config.json has {shown(id2label)} as id2label; expected an object with the "
+        f"name of each class by its index: write {shown(example, 400)}"
+    )
+
+
+def class_names(
+    config: Any, owner: str, n_rows: int, given: Sequence[str] | None = None
+) -> list[str]:
+    """The names of a classifier's classes in index order.
+
+    Args:
+        config: the Hugging Face configuration.
+        owner: whose it is, for errors.
+        n_rows: how many rows the head has.
+        given: names that are used in place of those of the configuration.
+
+    Raises:
+        InputError: ``given`` are too many or too few; or, without them, the configuration does not
+            name each row by its index, or contradicts itself.
+    """
+    if given is not None:
+        if len(given) != n_rows:
+            raise InputError(
+                f"class names: {len(given)} given ({', '.join(given)}), but the checkpoint has "
+                f"{n_rows} classes"
+            )
+        indices = {normal_name(name): index for name, index in _indices(config).items()}
+        if any(indices.get(normal_name(name)) != i for i, name in enumerate(given)):
+            known = sorted((by_index(config.id2label) or {}).items())
+            warn_of_another_order(given, [str(name) for _, name in known])
+        return list(given)
+    names = names_in(config, owner)
+    if len(names) != n_rows:
+        raise InputError(
+            f"{owner}: its head has {n_rows} rows, but config.id2label {len(names)} names "
+            f"({first_names(names, 6)}); expected a name for each row: set config.id2label, or "
+            "give class names (--class-names; class_names= in Python)"
+        )
+    check_agree(config, owner)
+    return names
+
+
+def names_in(config: Any, owner: str) -> list[str]:
     """Class names in index order from the ``id2label`` of the configuration of ``owner``.
+
+    Where it has only numbers, such as transformers' own LABEL_0, they are those of ``label2id``.
 
     Raises:
         InputError: it does not name each class by its index.
     """
+    id2label = by_index(config.id2label) or {}
     names = [id2label.get(i) for i in range(len(id2label))]
-    if None in names:
+    if not names or any(name is None or not str(name).strip() for name in names):
         found = first_names([f"{i}: {name}" for i, name in sorted(id2label.items())], 6)
         raise InputError(
-            f"{owner}: the id2label of its config.json has {found}; expected a name for each of 0 "
-            f"to {len(names) - 1}, the rows of its head: number the classes from 0, and name each"
+            f"{owner}: the id2label of its config.json has {found or 'nothing'}; expected a name "
+            f"for each of 0 to {len(names) - 1}, the rows of its head: number the classes from 0, "
+            "and name each"
         )
-    return [str(name) for name in names]
+    named = [str(name) for name in names]
+    if are_generic(named):
+        indices = _indices(config)
+        if sorted(indices.values()) == list(range(len(named))) and not are_generic(indices):
+            return sorted(indices, key=indices.__getitem__)
+    return named
+
+
+def check_agree(config: Any, owner: str) -> None:
+    """Refuse a configuration whose ``id2label`` and ``label2id`` give a name different indices.
+
+    Raises:
+        InputError: it has one.
+    """
+    places: dict[str, set[int]] = {}
+    for i, name in enumerate(names := names_in(config, owner)):
+        places.setdefault(normal_name(name), set()).add(i)
+    other = {
+        name: index
+        for name, index in _indices(config).items()
+        if index not in places.get(normal_name(name), {index})
+    }
+    if other and not are_generic(names):
+        disputed = {normal_name(name) for name in other}
+        own = [f"{i}: {name}" for i, name in enumerate(names) if normal_name(name) in disputed]
+        raise InputError(
+            f"{owner}: its config.json contradicts itself: id2label has {first_names(own, 6)}, but "
+            f"label2id has {first_names([f'{name}: {i}' for name, i in other.items()], 6)}; find "
+            "out which is right (by accuracy in domain, say) and give the names in index order "
+            "with --class-names (class_names= in Python), or correct the wrong one"
+        )
+
+
+def _indices(config: Any) -> dict[str, int]:
+    """The index of each name of a ``label2id``; none where it cannot be read: nothing needs it."""
+    label2id: Any = getattr(config, "label2id", None)
+    if (inverted := by_index(label2id)) is not None:
+        return {str(name): index for index, name in inverted.items()}
+    try:
+        return {str(name): int(index) for name, index in label2id.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
 
 
 def are_generic(names: Iterable[str]) -> bool:

@@ -16,13 +16,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.labels import LabelMap, warn_of_another_order
+from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
 from mechcore.evaluation.continuations import Continuations
 from mechcore.models.finite import check_finite
 from mechcore.models.placing import sent
-from mechcore.models.running import Batch, is_causal, last_real_position, model_classes
+from mechcore.models.running import (
+    Batch,
+    is_causal,
+    is_classifier,
+    last_real_position,
+    model_classes,
+    n_rows,
+)
 from mechcore.models.stack import Linear, Stack
+
+_UNUSED = "labels are not used"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +80,12 @@ class Readout:
         Raises:
             InputError: labels and classes cannot be matched.
         """
-        names = model_classes(model)
-        if names is None:
+        if not is_classifier(model):
             return cls._of_language_model(model, data, labelled)
-        if class_names is not None and len(class_names) != len(names):
-            raise InputError(
-                f"class names: {len(class_names)} given ({', '.join(class_names)}), but the "
-                f"checkpoint has {len(names)} classes"
-            )
-        if class_names is not None:
-            warn_of_another_order(class_names, names)
-            names = list(class_names)
-        if isinstance(data, EncodedExamples) and labelled:
+        if not labelled:
+            return cls(n_rows(model), None, False, None, _UNUSED)
+        names = model_classes(model, class_names) or []
+        if isinstance(data, EncodedExamples):
             label_map = LabelMap.between(data.examples.label_names, names, data=data.examples.name)
             return cls(len(names), None, False, label_map, str(label_map))
         mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
@@ -118,7 +121,7 @@ class Readout:
                 data=data.examples.name,
                 answers=True,
             )
-        mapping = "labels are not used" if label_map is None else str(label_map)
+        mapping = _UNUSED if label_map is None else str(label_map)
         return cls(len(answers), tokens, True, label_map, mapping, continuations)
 
     def asked(self, batch: Batch) -> Batch:

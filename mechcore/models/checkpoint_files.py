@@ -8,15 +8,14 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from transformers import PretrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import (
+    CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
@@ -25,9 +24,13 @@ from transformers.utils import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
-from mechcore.errors import InputError, reason, shown
+from mechcore.data.labels import check_id2label
+from mechcore.errors import InputError, first_names, reason, shown
+from mechcore.models.architectures.base import architecture_of
+from mechcore.models.architectures.bert import Roberta
+from mechcore.models.folders import ADAPTER, MERGE, no_checkpoint, refuse_stand_in
+from mechcore.models.stored import Stored, packed_weights, refuse_packed, stored_in
 
-ADAPTER = "adapter_config.json"
 CODE = "auto_map"
 """Where a checkpoint names Python classes of its own."""
 
@@ -49,7 +52,7 @@ class Weights:
 
     Attributes:
         safetensors: transformers' ``use_safetensors``; None takes pickles where there are none.
-        files: safetensors files, as far as they are here already.
+        files: those of a folder, or of safetensors on the hub, which may have to be downloaded.
     """
 
     safetensors: bool | None
@@ -65,14 +68,17 @@ def place_of(name: str) -> dict[str, str]:
 
 
 def check_config(name: str, revision: str | None) -> None:
-    """Refuse a checkpoint whose configuration names code of its own, or a monster.
+    """Refuse a configuration that is none, names code of its own or no classes, or is a monster.
 
     Raises:
         InputError: it does.
         Exception: whatever transformers raises where there is no configuration to read.
     """
+    refuse_stand_in(name, Path(name) / CONFIG_NAME)
     config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
-    _refuse_classes(name, "config.json", config)
+    _refuse_classes(name, CONFIG_NAME, config)
+    if (id2label := config.get("id2label")) is not None:
+        check_id2label(id2label, f"checkpoint {name}")
     for key, most in MOST.items():
         value = config.get(key)
         if isinstance(value, (int, float)) and not value <= most:
@@ -82,37 +88,54 @@ def check_config(name: str, revision: str | None) -> None:
             )
 
 
-def check_size(name: str, kind: Any, config: Any, files: tuple[Path, ...]) -> None:
+def check_padding(name: str, config: Any) -> None:
+    """Refuse a padding token that the model has no row of its embedding for.
+
+    Raises:
+        InputError: it has none, or lacks a padding token and counts positions by it.
+    """
+    pad = getattr(config, "pad_token_id", None)
+    rows: int = getattr(config.get_text_config(), "vocab_size", None) or 0
+    needed = isinstance(architecture_of(config), Roberta)
+    if rows and (needed if pad is None else not 0 <= pad < rows):
+        null = "" if needed else ", or, where that has none, to null"
+        raise InputError(
+            f"checkpoint {name}: its config.json has {json.dumps(pad)} as pad_token_id; expected a "
+            f"row of the embedding, 0 to {rows - 1}: set it to the id of its tokenizer's padding "
+            f"token{null}"
+        )
+
+
+def check_size(name: str, kind: Any, config: Any, stored: Stored) -> None:
     """Refuse a configuration of a model that is much larger than the weights that are there.
 
     What the files lack would be made up, and could fill the memory.
 
     Raises:
-        InputError: it is one, or a file is no safetensors.
+        InputError: it is one.
         Exception: whatever transformers raises where it cannot make the model.
     """
-    if not files:
+    if not stored:
         return
     with torch.device("meta"):
         model = kind.from_config(config, attn_implementation="eager", trust_remote_code=False)
-    tensors = (*model.parameters(), *model.buffers())
-    needed = sum(tensor.numel() for tensor in tensors)
-    found = sum(map(_numbers_in, files))
-    if needed > 2 * found + SPARE:
+    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    present = sum(size for size, _ in stored.values())
+    if needed > 2 * present + SPARE:
         raise InputError(
             f"checkpoint {name}: its config.json describes a model of {needed} numbers, but its "
-            f"weights are {found}; expected the configuration of these weights"
+            f"weights are {present}; expected the configuration of these weights"
         )
 
 
-def _numbers_in(path: Path) -> int:
-    with safe_open(path, framework="pt") as file:
-        return sum(prod(file.get_slice(each).get_shape()) for each in file.keys())  # noqa: SIM118
-
-
 def refuse_tokenizer_code(name: str, revision: str | None) -> None:
-    """Refuse a tokenizer whose configuration names code of its own; see `check_config`."""
-    _refuse_classes(name, "tokenizer_config.json", get_tokenizer_config(name, revision=revision))
+    """Refuse a tokenizer whose files are others, or whose configuration names code of its own."""
+    files = ["tokenizer_config.json", "tokenizer.json"]
+    if not (Path(name) / files[1]).is_file():
+        files += ["vocab.txt", "vocab.json", "merges.txt"]
+    for file in files:
+        refuse_stand_in(name, Path(name) / file)
+    _refuse_classes(name, files[0], get_tokenizer_config(name, revision=revision))
 
 
 def _refuse_classes(name: str, file: str, config: Any) -> None:
@@ -137,31 +160,20 @@ def find_weights(
         InputError: there are no weights, they are a pickle that is not allowed, or are outside
             the checkpoint's folder.
     """
-    if file_of(name, ADAPTER, revision) is not None:
-        raise InputError(
-            f"checkpoint {name}: is an adapter (it has {ADAPTER}); merge it into its model "
-            "(merge_and_unload of peft) and save the whole model"
-        )
     explicit = getattr(config, "transformers_weights", None)
     names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if explicit is None else (explicit,)
     for file in names:
         _check_inside(name, "config.json", file, (".safetensors", ".safetensors.index.json"))
         if (path := file_of(name, file, revision)) is not None:
-            parts = _parts(name, path, ".safetensors")
-            return Weights(True, tuple(part for part in parts if part.is_file()))
+            return Weights(True, _parts(name, path, ".safetensors"))
     if not Path(name).is_dir():
         return Weights(None if allow_pickle else True)
     pickles = [file for file in (WEIGHTS_NAME, WEIGHTS_INDEX_NAME) if (Path(name) / file).is_file()]
     if not pickles:
-        found = ", ".join(sorted(path.name for path in Path(name).iterdir())[:12])
-        raise InputError(
-            f"checkpoint {name}: no weights; found {found}; expected {names[0]}: save the model "
-            "with save_pretrained"
-        )
+        raise no_checkpoint(name, f"weights ({names[0]})")
     if not allow_pickle:
         raise pickle_refused(name, pickles[0], architecture)
-    _parts(name, Path(name) / pickles[0], ".bin")
-    return Weights(False)
+    return Weights(False, _parts(name, Path(name) / pickles[0], ".bin"))
 
 
 def pickle_refused(name: str, file: str, architecture: str) -> InputError:
@@ -201,10 +213,11 @@ def read_weights(
     Raises:
         InputError: the checkpoint cannot be loaded.
     """
+    stored = stored_in(name, weights.files)
     try:
         with without_bars(), _without_conversion():
-            check_size(name, loader, config, weights.files)
-            return loader.from_pretrained(
+            check_size(name, loader, config, stored)
+            model, report = loader.from_pretrained(
                 **options,
                 revision=revision,
                 trust_remote_code=False,
@@ -213,6 +226,8 @@ def read_weights(
                 ignore_mismatched_sizes=True,  # for `check_sizes`, which names them
                 output_loading_info=True,
             )
+        refuse_packed(name, model, config, stored_in(name, weights.files))
+        return model, report
     except pickle.UnpicklingError as error:
         raise InputError(
             f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
@@ -223,7 +238,12 @@ def read_weights(
     except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
         if weights.safetensors and "use_safetensors" in str(error):
             raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
-        raise InputError(f"checkpoint {name}: cannot be loaded: {reason(error)}") from error
+        packed = packed_weights(stored) if getattr(config, "quantization_config", None) else ""
+        held = f"its files hold the weights {packed}, which " if packed else ""
+        before = "; or take the checkpoint as it was before it was quantized" if packed else ""
+        raise InputError(
+            f"checkpoint {name}: {held}cannot be loaded: {reason(error)}{before}"
+        ) from error
 
 
 @contextmanager
@@ -265,10 +285,21 @@ def file_of(name: str, file: str, revision: str | None) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _parts(name: str, path: Path, ending: str) -> list[Path]:
+def refuse_adapter(name: str, revision: str | None) -> None:
+    """Refuse an adapter, which has a configuration of its own, and may have none of a model.
+
+    Raises:
+        InputError: the checkpoint is one.
+    """
+    if file_of(name, ADAPTER, revision) is not None:
+        raise InputError(f"checkpoint {name}: is an adapter (it has {ADAPTER}); {MERGE}")
+
+
+def _parts(name: str, path: Path, ending: str) -> tuple[Path, ...]:
     """The files of weights that an index names, all of the checkpoint; or the one file given."""
+    refuse_stand_in(name, path)
     if path.suffix != ".json":
-        return [path]
+        return (path,)
     try:
         parts = list(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -278,7 +309,15 @@ def _parts(name: str, path: Path, ending: str) -> list[Path]:
         ) from error
     for part in parts:
         _check_inside(name, path.name, part, (ending,))
-    return [path.parent / part for part in dict.fromkeys(parts)]
+    files = tuple(path.parent / part for part in dict.fromkeys(parts))
+    if Path(name).is_dir() and (lost := [file.name for file in files if not file.is_file()]):
+        raise InputError(
+            f"checkpoint {name}: {path.name} names {first_names(lost, 3)} as weights, which "
+            f"{'is' if len(lost) == 1 else 'are'} not there; copy or download all of its files"
+        )
+    for file in files:
+        refuse_stand_in(name, file)
+    return files
 
 
 def _check_inside(name: str, source: str, file: Any, endings: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, first_names, reason
+from mechcore.errors import InputError, reason
 from mechcore.models import Backend
 from mechcore.models.architectures.adapters import register
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
@@ -28,10 +32,13 @@ from mechcore.models.architectures.trial import Trial
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
+    check_padding,
     find_weights,
     place_of,
     read_weights,
+    refuse_adapter,
 )
+from mechcore.models.folders import no_checkpoint, no_folder
 from mechcore.models.hooked import hooked_transformer
 from mechcore.models.origin import remember_origin
 from mechcore.models.placing import (
@@ -51,7 +58,7 @@ from mechcore.models.running import (
     weights_of,
 )
 from mechcore.models.tokenizers import load_tokenizer, read_pair
-from mechcore.models.weight_report import check_sizes, left_out, not_read
+from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
@@ -128,6 +135,7 @@ def load_model(
             f"checkpoint {name}: its architecture is {architecture}; expected {wanted} head; "
             "fine-tune the model for the task first"
         )
+    check_padding(name, config)
     weights = Weights(None)
     if "gguf_file" not in where:
         weights = find_weights(name, architecture, config, revision, allow_pickle=allow_pickle)
@@ -176,10 +184,8 @@ def _load(
     )
     check_sizes(name, report)
     if missing := sorted(report["missing_keys"]):
-        raise InputError(
-            f"checkpoint {name}: its files lack the weights {first_names(missing, 4, 400)} of "
-            f"{architecture}, which would be random; save the whole fine-tuned model again"
-        )
+        remedy = "what is missing would be random: save the whole fine-tuned model again"
+        raise lacking(name, missing, report, architecture, remedy)
     if unread := left_out(hf_model, architecture, report):
         raise InputError(
             f"{not_read(name, hf_model, unread)}: take the config.json that was saved with them"
@@ -218,15 +224,8 @@ def read_config(name: str, revision: str | None = None) -> Any:
     """
     where = place_of(name)
     path = Path(name)
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise InputError(
-            f"checkpoint {name}: no config.json in this directory; expected one in Hugging Face "
-            "format (config.json, model.safetensors, tokenizer files)"
-        )
     if path.is_file() and "gguf_file" not in where:
-        raise InputError(
-            f"checkpoint {name}: is a file; expected a directory, a hub id or a .gguf file"
-        )
+        raise no_folder(name)
     local = path.is_absolute() or name.startswith(".") or name.count("/") > 1
     if not path.exists() and (local or path.suffix == ".gguf"):
         kind = "file" if path.suffix == ".gguf" else "directory"
@@ -234,6 +233,9 @@ def read_config(name: str, revision: str | None = None) -> Any:
     try:
         with _quiet_hub():
             if "gguf_file" not in where:
+                refuse_adapter(name, revision)
+                if path.is_dir() and not (path / "config.json").is_file():
+                    raise no_checkpoint(name, "config.json")
                 check_config(name, revision)
             config = AutoConfig.from_pretrained(**where, revision=revision, trust_remote_code=False)
     except InputError:
@@ -256,6 +258,12 @@ _OTHER_HEADS = {
     "ForMultipleChoice": "chooses between texts",
 }
 
+_NO_CLASSES = {
+    "multi_label_classification": "any number of its {} labels can hold for a text",
+    "regression": "its {} outputs are quantities, none of which holds for a text",
+}
+"""What the outputs of a classification head are where they are no classes."""
+
 
 def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
     if architecture.endswith("ForSequenceClassification"):
@@ -265,11 +273,11 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
                 "expected at least two classes, without which there is no accuracy: fine-tune it "
                 "to tell classes apart"
             )
-        if config.problem_type == "multi_label_classification":
+        if outputs := _NO_CLASSES.get(config.problem_type):
             raise InputError(
-                f"checkpoint {name}: its problem_type is multi_label_classification: any number of "
-                f"its {config.num_labels} labels can hold for a text; expected classes of which "
-                "one does: fine-tune it to tell classes apart, or, where only one ever holds, set "
+                f"checkpoint {name}: its problem_type is {config.problem_type}: "
+                f"{outputs.format(config.num_labels)}; expected classes of which one does: "
+                "fine-tune it to tell classes apart, or, where only one ever holds, set "
                 "problem_type to single_label_classification in its config.json"
             )
         return CLASSIFICATION
@@ -278,6 +286,16 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
     encoder = architecture_of(config).encoder
     if not head and encoder:
         return BODY
+    if architecture == "none" and not name.endswith(".gguf"):
+        kind = config.model_type
+        known = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind) or (
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, "BertForSequenceClassification")
+        )
+        raise InputError(
+            f"checkpoint {name}: its config.json has {json.dumps(config.architectures)} as "
+            "architectures; expected a list with the class that the weights were saved from, such "
+            f'as ["{known}"]: add it, or save the model again with save_pretrained'
+        )
     does = [what for ending, what in _OTHER_HEADS.items() if architecture.endswith(ending)]
     lacks = f"whose head {does[0]}, and" if does else "which"
     raise InputError(

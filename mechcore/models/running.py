@@ -7,7 +7,7 @@ module needs to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechcore.data.labels import names_in
+from mechcore.data.labels import class_names
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.batches import (
@@ -140,15 +140,21 @@ def name_of(model: Any) -> str:
     return type(inner).__name__ + (f" ({source})" if source else "")
 
 
-def model_classes(model: Any) -> list[str] | None:
-    """Class names of a classifier, from ``id2label`` in index order; None for language models.
+def model_classes(model: Any, given: Sequence[str] | None = None) -> list[str] | None:
+    """Class names of a classifier, see `class_names`; None for language models.
 
     Raises:
-        InputError: ``id2label`` does not name each class by its index.
+        InputError: see `class_names`.
     """
     if not is_classifier(model):
         return None
-    return names_in(model.original_model.config.id2label, name_of(model))
+    return class_names(model.original_model.config, name_of(model), n_rows(model), given)
+
+
+def n_rows(model: Any) -> int:
+    """How many classes the head of a classifier has."""
+    hf_model = model.original_model
+    return int(getattr(hf_model, "num_labels", None) or hf_model.config.num_labels)
 
 
 def device_of(model: Any) -> torch.device:

@@ -21,6 +21,18 @@ _OTHER_HEADS = {
 }
 """Heads of pretraining and of other tasks, which may have stayed in the files of a checkpoint."""
 
+_PEFT = "peft: merge the adapter into its model (merge_and_unload)"
+_WRAPPERS = {
+    "_orig_mod": "torch.compile: take the model inside (model._orig_mod)",
+    "module": "DataParallel: take the model inside (model.module)",
+    "_fsdp_wrapped_module": "FSDP: take the model inside",
+    "_checkpoint_wrapped_module": "checkpointing of activations: take the model inside",
+    **dict.fromkeys(("base_model", "base_layer", "modules_to_save", "original_module"), _PEFT),
+    "qweight": "quantization (GPTQ, AWQ): take the model as it was before",
+    "weight_orig": "torch.nn.utils.prune: make it permanent (prune.remove)",
+}
+"""Parts of names that are in no model itself: where they come from, and what to save instead."""
+
 
 def check_sizes(
     name: str, report: Mapping[str, Any], but: Callable[[str], bool] = lambda _: False
@@ -42,8 +54,8 @@ def check_sizes(
     raise InputError(
         f"checkpoint {name}: its weights do not have the shapes that its config.json asks for: "
         f"{first_names(found, 3, 400)}; expected the config.json that was saved with them: correct "
-        "it (id2label gives the rows of a head, vocab_size those of the embedding), or save the "
-        "model again"
+        "it (id2label gives the rows of a head, or num_labels, 2 without both; vocab_size those of "
+        "the embedding), or save the model again"
     )
 
 
@@ -71,6 +83,34 @@ def left_out(model: Any, architecture: str, report: Mapping[str, Any]) -> list[s
         return same and (first in parts or first not in _OTHER_HEADS)
 
     return sorted(filter(is_needed, report["unexpected_keys"]))
+
+
+def lacking(
+    name: str, missing: list[str], report: Mapping[str, Any], kind: str, remedy: str
+) -> InputError:
+    """The error for files that lack weights, with what they have in their place.
+
+    Args:
+        name: of the checkpoint.
+        missing: names of the weights.
+        report: of transformers.
+        kind: the class whose weights they are.
+        remedy: what to do where the names do not say it.
+    """
+    others = sorted(report["unexpected_keys"])
+    parts = {part for key in missing for part in key.split(".")}
+    strange = (part for key in others for part in key.split(".") if part not in parts)
+    ends = [f".{key}" for key in missing]
+    around = [key.removesuffix(end) for key in others[:1] for end in ends if key.endswith(end)]
+    if left := next((part for part in strange if part in _WRAPPERS), None):
+        remedy = f"{left!r} in names is left by {_WRAPPERS[left]} and save that"
+    elif around:
+        remedy = f"save {around[0]!r} of the saved model alone (model.{around[0]}.save_pretrained)"
+    instead = f", and have {first_names(others, 2, 400)} instead" if others else ""
+    return InputError(
+        f"checkpoint {name}: its files lack the weights {first_names(missing, 3, 400)} of "
+        f"{kind}{instead}; {remedy}"
+    )
 
 
 def not_read(name: str, model: Any, keys: list[str]) -> str:

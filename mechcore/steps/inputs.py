@@ -23,7 +23,7 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.encoded import encode_for
 from mechcore.models.hooked import has_hooked_transformer
 from mechcore.models.placing import check_device
-from mechcore.models.running import model_classes
+from mechcore.models.running import is_classifier
 from mechcore.models.vocabulary import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
@@ -273,7 +273,7 @@ def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | No
 
 
 def _check_reading(config: ModelConfig, model: Any) -> None:
-    classifier = model_classes(model) is not None
+    classifier = is_classifier(model)
     if classifier and (config.prompt or config.answers):
         raise InputError(
             f"checkpoint {config.source}: is a classifier, which reads its texts without a prompt; "

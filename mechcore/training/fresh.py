@@ -20,13 +20,13 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from mechcore.data.labels import are_generic, names_in, normal_name
-from mechcore.errors import InputError, first_names, reason, warn
+from mechcore.data.labels import are_generic, check_agree, names_in, normal_name
+from mechcore.errors import InputError, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
-from mechcore.models.checkpoint_files import find_weights, read_weights
+from mechcore.models.checkpoint_files import check_padding, find_weights, read_weights
 from mechcore.models.loading import read_config
 from mechcore.models.tokenizers import load_tokenizer
-from mechcore.models.weight_report import check_sizes, left_out, not_read
+from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
 from mechcore.training.machine import device_of
 
 
@@ -76,6 +76,8 @@ def new_model(
         keeps = not from_scratch and {*map(normal_name, wanted)} == {
             *map(normal_name, own_classes or ())
         }
+        if keeps:
+            check_agree(config, f"checkpoint {name}")
         names = cast(Sequence[str], own_classes) if keeps else wanted
         config.id2label = dict(enumerate(names))
         config.label2id = {each: i for i, each in enumerate(names)}
@@ -87,6 +89,7 @@ def new_model(
         )
     loader = _loader(name, config, prompt)
     _fit_tokenizer(name, config, tokenizer, from_scratch)
+    check_padding(name, config)
     with torch.random.fork_rng([place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         if from_scratch:
@@ -116,7 +119,7 @@ def _classes_of(config: Any, base: str) -> list[str] | None:
     """The names of a classifier's classes in index order; None where there are no such names."""
     if not _named(config).endswith(_CLASSIFIER):
         return None
-    names = names_in(config.id2label, f"checkpoint {base}")
+    names = names_in(config, f"checkpoint {base}")
     return None if are_generic(names) else names
 
 
@@ -210,12 +213,9 @@ def _pretrained(
     )
     check_sizes(base, report, but=lambda key: new_head and _is_new(key, model))
     missing = report["missing_keys"]
-    if lacking := sorted(key for key in missing if not (new_head and _is_new(key, model))):
-        raise InputError(
-            f"checkpoint {base}: its files lack the weights {first_names(lacking, 4, 400)} of "
-            f"{type(model).__name__}; expected all{' but a classification head' * new_head}; or "
-            "train from scratch"
-        )
+    if lost := sorted(key for key in missing if not (new_head and _is_new(key, model))):
+        remedy = f"expected all{' but a classification head' * new_head}; or train from scratch"
+        raise lacking(base, lost, report, type(model).__name__, remedy)
     if unread := left_out(model, architecture, report):
         problem = not_read(base, model, unread)
         if architecture == type(model).__name__:

@@ -293,6 +293,18 @@ def test_texts_that_just_fit_are_not_warned_about(wordpiece: hf.PreTrainedTokeni
         encode(examples(("the cat slept", "a")), wordpiece, max_length=7)
 
 
+@pytest.mark.parametrize("prompt", [None, "{a}"])
+def test_a_text_without_any_token_is_refused(prompt: str | None) -> None:
+    plain = Tokenizer(WordPiece(VOCABULARY, unk_token="[UNK]"))
+    plain.normalizer, plain.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]")
+    texts = examples(("the cat", ""), ("\u200d", ""), ("a", ""))
+    with pytest.raises(InputError) as caught:
+        encode(texts, tokenizer, max_length=7, prompt=prompt)
+    start = r"examples 'data': 1 of 3 texts have no token, the first '\u200d' in row 2, as "
+    assert str(caught.value).startswith(start)
+
+
 @pytest.mark.parametrize("max_length", [1, 2, 3, 4])
 def test_a_length_without_room_for_both_texts_is_refused(
     wordpiece: hf.PreTrainedTokenizerFast, max_length: int

@@ -1,6 +1,7 @@
 """What a checkpoint may hold: no code, no pickle unless asked for, nothing outside its folder."""
 
 import builtins
+import importlib.util
 import json
 import os
 import shutil
@@ -195,7 +196,156 @@ def test_a_kind_of_model_that_nobody_knows(bert: Path) -> None:
 
 def test_an_adapter_is_not_a_model(bert: Path) -> None:
     (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "some/where"}')
-    assert "is an adapter (it has adapter_config.json); merge it into its model" in refusal(bert)
+    problem = "is an adapter (it has adapter_config.json); merge it into its model"
+    assert problem in refusal(bert)
+    (bert / "model.safetensors").rename(bert / "adapter_model.safetensors")
+    (bert / "config.json").unlink()
+    assert problem in refusal(bert)
+
+
+# -- other folders --------------------------------------------------------------------------------
+
+
+def test_the_folder_around_checkpoints(bert: Path) -> None:
+    run = bert.parent / "run"
+    for inner in ("checkpoint-500", "checkpoint-1500", "checkpoint-1000"):
+        shutil.copytree(bert, run / inner)
+    (run / "logs").mkdir()
+    (run / "training_args.bin").write_bytes(b"x")
+    names = "checkpoint-500, checkpoint-1000, checkpoint-1500"
+    rest = f"the checkpoints are in its folders {names}: name one of them, such as {run}/checkpo"
+    assert f"no config.json in this directory; {rest}int-1500" in refusal(run)
+    shutil.copy(bert / "config.json", run)
+    assert f"no weights (model.safetensors) in this directory; {rest}int-1500" in refusal(run)
+
+
+def test_a_folder_inside_a_checkpoint(bert: Path) -> None:
+    (bert / "onnx").mkdir()
+    (bert / "onnx" / "model.onnx").write_bytes(b"x")
+    assert refusal(bert / "onnx").endswith(f"which is a part of a checkpoint: name {bert}")
+
+
+@pytest.mark.parametrize(
+    ("file", "remedy"),
+    [
+        ("tf_model.h5", "TensorFlow's or Flax's: load it with transformers 4 (from_tf=True"),
+        ("flax_model.msgpack", "TensorFlow's or Flax's: load it with transformers 4"),
+        ("onnx/model.onnx", "an export for inference: take the checkpoint that it was made from"),
+        ("openvino_model.xml", "an export for inference"),
+        ("global_step100/states.pt", "DeepSpeed's: join its parts with zero_to_fp32.py"),
+        ("pytorch_model_fsdp_0/__0_0.distcp", "FSDP's: join its parts with `accelerate merge"),
+        ("epoch=1-step=2.ckpt", "Lightning's: load it there, and save the model with save_pre"),
+        ("adapter_model.bin", "an adapter: merge it into its model"),
+        ("q4.gguf", "name the .gguf file itself"),
+        ("all.tar.gz", "unpack the archive"),
+        ("model-00001-of-00002.safetensors", "its index is missing: copy model.safetensors.inde"),
+        ("model.fp16.safetensors", "name it model.safetensors if it has all weights"),
+    ],
+)
+def test_weights_of_other_formats(bert: Path, file: str, remedy: str) -> None:
+    (bert / "model.safetensors").unlink()
+    (bert / file).parent.mkdir(exist_ok=True)
+    (bert / file).write_bytes(b"x")
+    message = refusal(bert)
+    assert f"found {', '.join(sorted({'config.json', file.split('/')[0]}))}" in message.replace(
+        ", tokenizer.json, tokenizer_config.json", ""
+    )
+    assert remedy in message
+
+
+def test_an_archive_in_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "bert.zip").write_bytes(b"PK")
+    assert refusal(tmp_path / "bert.zip").endswith("a hub id or a .gguf file: unpack it")
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (LFS, "a pointer of Git LFS, which stands for the file (`git lfs pull` gets it)"),
+        ("\n<!DOCTYPE html><html>", "a web page"),
+        ("\ufeff<?xml version='1.0'?><Error>", "a web page"),
+        ("", "empty"),
+    ],
+)
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("config.json", "model.safetensors", "part-1.safetensors", "pytorch_model.bin"),
+        *("model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"),
+    ],
+)
+def test_what_came_in_place_of_a_file(bert: Path, file: str, content: str, what: str) -> None:
+    if "part" in file or "index" in file:
+        shard(bert)
+    if file == "pytorch_model.bin":
+        (bert / "model.safetensors").unlink()
+    if file == "vocab.txt":
+        (bert / "tokenizer.json").unlink()
+    (bert / file).write_text(content, encoding="utf-8")
+    load = load_tokenizer if "token" in file or "vocab" in file else load_model
+    options = {"allow_pickle": True} if load is load_model else {}
+    with pytest.raises(InputError) as caught:
+        load(bert, **options)  # type: ignore[operator]
+    assert str(caught.value) == (
+        f"checkpoint {bert}: its {file} is {what}; download or copy the file again"
+    )
+
+
+def test_what_is_not_read_may_be_anything(bert: Path, cases: Cases) -> None:
+    for file in ("pytorch_model.bin", "vocab.txt", "README.md", "model.onnx"):
+        (bert / file).write_text(LFS)
+    load_tokenizer(bert)
+    torch.testing.assert_close(logits(bert), logits(cases.path("bert")), rtol=0, atol=0)
+
+
+# -- quantized weights ----------------------------------------------------------------------------
+
+LAST = "bert.encoder.layer.1.output.dense.weight"
+
+
+@pytest.mark.parametrize("pickle", [False, True])
+@pytest.mark.parametrize(
+    ("quantization", "why"),
+    [
+        (None, "as a quantization_config is missing in its config.json"),
+        ({"quant_method": "unheard-of"}, "as a quantization_config was not applied"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int32"])
+def test_quantized_weights(
+    bert: Path, dtype: str, quantization: Any, why: str, pickle: bool
+) -> None:
+    if quantization and importlib.util.find_spec("bitsandbytes") and not why:
+        pytest.skip("bitsandbytes is installed, which reads them")
+    change(bert / "config.json", **({"quantization_config": quantization} if quantization else {}))
+    file = bert / "model.safetensors"
+    weights = load_file(file)
+    weights[LAST] = (100 * weights[LAST].abs()).to(getattr(torch, dtype))
+    save_file(weights, file, {"format": "pt"})
+    if pickle:
+        torch.save(weights, bert / "pytorch_model.bin")
+        file.unlink()
+    message = refusal(bert, allow_pickle=pickle)
+    assert f"its files hold the weights {LAST} ({dtype.removesuffix('fn')}" in message
+    assert why in message
+    assert "before it was quantized" in message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_precision_and_numbers_that_are_no_weights(
+    bert: Path, dtype: torch.dtype
+) -> None:
+    file = bert / "model.safetensors"
+    rounded = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+    more = {"bert.embeddings.position_ids": torch.arange(48)[None]}
+    save_file({**rounded, **more}, file, {"format": "pt"})
+    found = logits(bert)
+    save_file({name: t.float() for name, t in rounded.items()}, file, {"format": "pt"})
+    torch.testing.assert_close(found, logits(bert), rtol=0, atol=0)
 
 
 # -- files outside --------------------------------------------------------------------------------
@@ -218,6 +368,8 @@ def shard(path: Path, parts: dict[str, str] | None = None) -> None:
 def test_weights_in_parts(bert: Path, cases: Cases) -> None:
     shard(bert)
     torch.testing.assert_close(logits(bert), logits(cases.path("bert")), rtol=0, atol=0)
+    (bert / "part-1.safetensors").unlink()
+    assert "index.json names part-1.safetensors as weights, which is not there; c" in refusal(bert)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +397,7 @@ def test_parts_outside_the_checkpoint(bert: Path, file: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": null}', "[" * 100_000]
+    "content", ["5", "[]", "{}", '{"weight_map": []}', '{"weight_map": null}', "[" * 100_000]
 )
 def test_an_index_that_is_none(bert: Path, content: str) -> None:
     shard(bert)

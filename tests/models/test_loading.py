@@ -1,8 +1,10 @@
 """Loading checkpoints: what works, and one clear line for what does not."""
 
 import json
+import re
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,7 @@ from helpers import Case, Cases, padded, reference_logits, texts
 from safetensors.torch import load_file, save_file
 
 from mechcore.components import Mask
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.masking.interventions import masked
 from mechcore.models import hooked, load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
@@ -68,11 +70,14 @@ def test_a_hub_id_that_cannot_be_reached() -> None:
 
 
 def test_a_directory_without_a_config(tmp_path: Path) -> None:
-    assert "no config.json in this directory; expected one in Hugging Face" in refusal(tmp_path)
+    message = refusal(tmp_path)
+    assert "no config.json in this directory; found nothing; expected one in Hugging" in message
 
 
 def test_a_file_in_place_of_a_directory(bert: Path) -> None:
-    assert "is a file; expected a directory" in refusal(bert / "model.safetensors")
+    message = refusal(bert / "model.safetensors")
+    assert "is a file; expected a directory" in message
+    assert message.endswith(f"name its folder, {bert}")
 
 
 def test_a_config_that_is_not_json(bert: Path) -> None:
@@ -163,12 +168,19 @@ def test_a_regression(tmp_path: Path, architecture: str) -> None:
     assert "two classes, without which there is no accuracy" in message
 
 
-def test_labels_of_which_several_hold(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "outputs"),
+    [
+        ("multi_label_classification", "any number of its 3 labels can hold for a text; exp"),
+        ("regression", "its 3 outputs are quantities, none of which holds for a text; expected"),
+    ],
+)
+def test_outputs_that_are_no_classes(tmp_path: Path, problem: str, outputs: str) -> None:
     model = helpers.hf_classifier("bert", ["angry", "sad", "glad"])
-    model.config.problem_type = "multi_label_classification"
+    model.config.problem_type = problem
     model.save_pretrained(tmp_path)
     message = refusal(tmp_path)
-    assert "multi_label_classification: any number of its 3 labels can hold for a text" in message
+    assert f"its problem_type is {problem}: {outputs}" in message
     model.config.problem_type = "single_label_classification"
     model.save_pretrained(tmp_path)
     assert is_classifier(load_model(tmp_path))
@@ -247,10 +259,13 @@ def test_a_gguf_file_without_the_package_that_reads_it(
     assert "some.gguf: Please install torch and gguf" in refusal(tmp_path / "some.gguf")
 
 
-@pytest.mark.parametrize("architectures", [None, []])
+@pytest.mark.parametrize("architectures", [None, [], "BertForSequenceClassification"])
 def test_a_config_without_architectures(bert: Path, architectures: Any) -> None:
     change_config(bert, architectures=architectures)
-    assert "its architecture is none, which has no classification" in refusal(bert)
+    message = refusal(bert)
+    assert f"its config.json has {json.dumps(architectures)} as architectures; expected" in message
+    assert 'such as ["BertForSequenceClassification"]: add it' in message
+    assert not is_classifier(load_model(bert, head=False))
 
 
 ENCODER_DECODER = {
@@ -301,14 +316,15 @@ def test_damaged_weights(bert: Path, damage: str) -> None:
             "header": (2**62).to_bytes(8, "little") + whole[8:],
         }[damage]
     )
-    assert f"checkpoint {bert}: cannot be loaded: " in refusal(bert)
+    problem = "empty" if damage == "empty" else "damaged or no safetensors file "
+    assert f"checkpoint {bert}: its model.safetensors is {problem}" in refusal(bert)
 
 
 def test_missing_weights(bert: Path) -> None:
     (bert / "model.safetensors").rename(bert / "weights.pt")
     message = refusal(bert)
-    assert f"checkpoint {bert}: no weights; found config.json, " in message
-    assert "weights.pt; expected model.safetensors: save the model with" in message
+    assert f"checkpoint {bert}: no weights (model.safetensors) in this directory; found " in message
+    assert "weights.pt; expected one in Hugging Face format (config.json, model.saf" in message
 
 
 @pytest.mark.parametrize("lost", ["classifier", "encoder.layer.1.attention.output.dense"])
@@ -341,6 +357,57 @@ def test_weights_of_another_size(bert: Path, change: dict[str, Any], found: str)
     assert message.startswith(start)
     assert found in message
     assert "expected the config.json that was saved with them" in message
+
+
+@pytest.mark.parametrize(
+    ("part", "renamed", "cause"),
+    [
+        ("", "_orig_mod.", "'_orig_mod' in names is left by torch.compile: take the model inside"),
+        ("", "module.", "'module' in names is left by DataParallel: take the model inside (model."),
+        ("", "_orig_mod.module.", "'_orig_mod' in names is left by torch.compile"),
+        ("", "base_model.model.", "'base_model' in names is left by peft: merge the adapter into"),
+        ("", "model.", "save 'model' of the saved model alone (model.model.save_pretrained)"),
+        ("", "net.inner.", "save 'net.inner' of the saved model alone (model.net.inner.save_"),
+        ("embeddings.", "_orig_mod.embeddings.", "'_orig_mod' in names is left by torch.compile"),
+        ("query.", "query.base_layer.", "'base_layer' in names is left by peft: merge the adap"),
+        ("classifier.", "classifier.modules_to_save.default.", "'modules_to_save' in names is le"),
+        ("classifier.", "score.", "have score.bias, score.weight instead; what is missing would"),
+        ("query.weight", "query.weight_orig", "'weight_orig' in names is left by torch.nn.utils"),
+        ("query.weight", "query.qweight", "'qweight' in names is left by quantization (GPTQ, AWQ"),
+    ],
+)
+def test_weights_of_other_names(bert: Path, part: str, renamed: str, cause: str) -> None:
+    file = bert / "model.safetensors"
+    weights = {name.replace(part, renamed, 1): t for name, t in load_file(file).items()}
+    save_file(weights, file, {"format": "pt"})
+    message = refusal(bert)
+    assert "its files lack the weights " in message
+    assert ", and have " in message
+    assert cause in message
+
+
+@pytest.mark.parametrize("pad", [-1, helpers.VOCABULARY, 10**6])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "gpt2-lm"])
+def test_a_padding_token_without_a_row(
+    cases: Cases, tmp_path: Path, architecture: str, pad: int
+) -> None:
+    path = Path(shutil.copytree(cases.path(architecture), tmp_path / "it"))
+    change_config(path, pad_token_id=pad)
+    message = refusal(path)
+    assert f"its config.json has {pad} as pad_token_id; expected a row of the embedding" in message
+    assert "0 to 39: set it to the id of its tokenizer's padding token" in message
+    assert message.endswith("to null") == (architecture != "roberta")
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_roberta_counts_positions_by_its_padding_token(
+    cases: Cases, tmp_path: Path, head: bool
+) -> None:
+    path = Path(shutil.copytree(cases.path("roberta"), tmp_path / "it"))
+    change_config(path, pad_token_id=None, architectures=["RobertaModel"] * (not head))
+    if head:
+        change_config(path, architectures=["RobertaForSequenceClassification"])
+    assert "its config.json has null as pad_token_id; expected a row" in refusal(path, head=head)
 
 
 def add_weights(path: Path, *names: str) -> None:
@@ -612,6 +679,7 @@ def test_the_hooked_backend_says_so_where_there_is_none(
         ({"1": "a", "2": "b", "3": "c"}, "1: a, 2: b, 3: c; expected a name for each of 0 to 2"),
         ({"0": "a", "2": "b", "3": "c"}, "0: a, 2: b, 3: c; expected"),
         ({"0": None, "1": "b", "2": "c"}, "0: None, 1: b, 2: c; expected"),
+        ({"0": "a", "1": " ", "2": "c"}, "0: a, 1:  , 2: c; expected"),
     ],
 )
 def test_classes_that_are_not_named_by_their_index(
@@ -619,9 +687,88 @@ def test_classes_that_are_not_named_by_their_index(
 ) -> None:
     change_config(bert, id2label=names, label2id={})
     with pytest.raises(InputError) as caught:
-        model_classes(load_model(bert))
+        model_classes(model := load_model(bert))
+    assert model_classes(model, ["d", "e", "f"]) == ["d", "e", "f"]
     start = f"BertForSequenceClassification ({bert}): the id2label of its config.json has {found}"
     assert str(caught.value).startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("id2label", "written"),
+    [
+        (["a", "b"], '{"0": "a", "1": "b"}'),
+        ({"b": 1, "a": 0}, '{"0": "a", "1": "b"}'),
+        ({"b": "1", "a": "0"}, '{"0": "a", "1": "b"}'),
+        ("abc", '{"0": "NAME", "1": "NAME"}'),
+        ({"first": "a"}, '{"0": "NAME", "1": "NAME"}'),
+    ],
+)
+def test_an_id2label_of_another_form(bert: Path, id2label: Any, written: str) -> None:
+    change_config(bert, id2label=id2label)
+    message = refusal(bert)
+    assert f"its config.json has {id2label} as id2label; expected an object with the" in message
+    assert message.endswith(f"write {written}")
+
+
+NAMES = {"0": "contradiction", "1": "entailment", "2": "neutral"}
+GENERIC = {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
+
+
+@pytest.mark.parametrize(
+    ("id2label", "label2id", "disputed"),
+    [
+        (NAMES, {"contradiction": 0, "entailment": 1, "neutral": 2}, None),
+        (NAMES, {"contradiction": "0", "ENTAILMENT": 1.0, "neutral ": 2}, None),
+        (NAMES, NAMES, None),
+        (NAMES, list(NAMES.values()), None),
+        (NAMES, None, None),
+        (NAMES, {"LABEL_0": 0, "LABEL_1": 1}, None),
+        (NAMES, {"neutral": 2, "other": 0}, None),
+        (GENERIC, {"neutral": 2, "entailment": 1, "contradiction": 0}, None),
+        (NAMES, {"contradiction": 1, "entailment": 0, "neutral": 2}, ("01", "10")),
+        (NAMES, {"Contradiction": "2", "entailment": 1, "neutral": 0}, ("02", "20")),
+        (NAMES, {"neutral": 5}, ("2", "5")),
+        (NAMES, {"0": "neutral", "1": "entailment", "2": "contradiction"}, ("02", "02")),
+    ],
+)
+def test_names_of_classes_in_both_directions(
+    bert: Path, id2label: Any, label2id: Any, disputed: tuple[str, str] | None
+) -> None:
+    change_config(bert, id2label=id2label, label2id=label2id)
+    model = load_model(bert)  # for what needs no names
+    if disputed is None:
+        assert model_classes(model) == [*NAMES.values()]
+        return
+    with pytest.raises(InputError, match="contradicts itself: id2label has ") as caught:
+        model_classes(model)
+    message = str(caught.value)
+    own = ", ".join(f"{i}: {NAMES[i]}" for i in disputed[0])
+    assert f"id2label has {own}, but label2id has " in message
+    assert "".join(re.findall(r": (\d)[,;]", message.partition("label2id has")[2])) == disputed[1]
+    assert "with --class-names (class_names= in Python), or correct the wrong one" in message
+    assert model_classes(model, ["a", "b", "c"]) == ["a", "b", "c"]
+
+
+def test_names_are_given_in_the_order_of_either_of_both_that_contradict(bert: Path) -> None:
+    names = [*NAMES.values()]
+    change_config(bert, label2id={name: 2 - i for i, name in enumerate(names)})
+    model = load_model(bert)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in (names, names[::-1]):
+            assert model_classes(model, given) == given
+    with pytest.warns(MechcoreWarning, match="own names in another order"):
+        model_classes(model, [names[1], names[0], names[2]])
+
+
+def test_names_that_are_more_or_fewer_than_the_rows_of_a_head(bert: Path) -> None:
+    model = load_model(bert)
+    for names in (["no", "yes"], ["no", "yes", "perhaps", "never"]):
+        model.original_model.config.id2label = dict(enumerate(names))
+        with pytest.raises(
+            InputError, match=f"its head has 3 rows, but config.id2label {len(names)} n"
+        ):
+            model_classes(model)
 
 
 # -- batches and identities -----------------------------------------------------------------------

@@ -294,6 +294,18 @@ def test_a_base_whose_classes_are_not_named_by_their_index(tmp_path: Path) -> No
         new_model(tmp_path, classes=CLASSES, seed=0)
 
 
+def test_a_base_whose_names_contradict_each_other(tmp_path: Path) -> None:
+    save_classifier(tmp_path)
+    change_config(tmp_path, label2id={name: 2 - i for i, name in enumerate(CLASSES)})
+    for classes in (None, CLASSES):
+        with pytest.raises(InputError, match=r"contradicts itself: id2label has 0: contradiction"):
+            new_model(tmp_path, classes=classes, seed=0)
+    model, _ = new_model(tmp_path, classes=CLASSES, seed=0, from_scratch=True)
+    assert [*model.config.id2label.values()] == [*CLASSES]
+    with pytest.warns(MechcoreWarning, match="is replaced by a new one for yes, no"):
+        new_model(tmp_path, classes=("yes", "no"), seed=0)
+
+
 def test_a_pickle_is_read_only_when_it_is_allowed(tmp_path: Path) -> None:
     body = save_body("bert", tmp_path)
     (tmp_path / "model.safetensors").unlink()
