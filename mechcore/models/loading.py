@@ -54,6 +54,7 @@ from mechcore.models.running import (
     weights_of,
 )
 from mechcore.models.weight_report import check_sizes, left_out, not_read
+from mechcore.session import plain_session
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
@@ -64,6 +65,7 @@ _LOADERS = {
 }
 
 
+@plain_session()
 def load_model(
     source: Any,
     *,

@@ -169,12 +169,14 @@ def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
 
     All its needs are done. With no ``cpus``, torch keeps to the cores that it uses by now.
     """
+    from mechcore.session import plain_session
+
     error, store_failed = None, False
     waiting = f"{job.name}: another process is at it; waiting for its result"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
         try:
-            with threads(cpus), store.lock(job.key, lambda: progress.say(waiting)):
+            with plain_session(), threads(cpus), store.lock(job.key, lambda: progress.say(waiting)):
                 if not store.has(job.key):
                     _make(job, store, device)
         except MechcoreError as failure:

@@ -26,9 +26,11 @@ from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
 from mechcore.models.weight_report import check_sizes, left_out, not_read
+from mechcore.session import plain_session
 from mechcore.training.machine import device_of
 
 
+@plain_session()
 def new_model(
     base: str | Path,
     *,

@@ -20,6 +20,7 @@ from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
+from mechcore.session import plain_session
 
 _EVALUATION_BATCH = 256
 
@@ -219,6 +220,7 @@ def _length(
     return max_length or limit
 
 
+@plain_session()
 def accuracies(
     model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:
