@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -51,11 +53,13 @@ from mechcore.pruning import (
     layer_matched,
     random_subnetworks,
 )
+from mechcore.session import plain_session
 from mechcore.steps.config import StudyConfig
 from mechcore.subnetworks.core import heuristic_core
 from mechcore.training import TrainSettings, new_model, train_classifier
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
+from mechcore.worlds.tiny_encoder import tiny_encoder_model
 from mechcore.worlds.tiny_world import LABELS
 
 FEW = PruneSettings(steps=6, warmup=1, batch_size=8, tolerance=1, precision="float32")
@@ -221,7 +225,8 @@ def checkpoints(g: Given) -> Any:
         steps=3, batch_size=8, warmup_steps=1, evaluate_every=3, checkpoint_every=3
     )
     history = train_classifier(fresh, tokenizer, TRAIN, {"id": ID}, g.folder / "run", settings)
-    return [dict(exported.named_parameters()), dict(fresh.named_parameters()), history]
+    untrained = tiny_encoder_model(1).state_dict()
+    return [untrained, dict(exported.named_parameters()), dict(fresh.named_parameters()), history]
 
 
 def jobs(g: Given) -> Any:
@@ -287,3 +292,41 @@ def test_numbers_do_not_depend_on_the_state_of_the_session(
             wrong = [k for k, v in plain[ask.__name__].items() if found.get(k) != v]
             assert not wrong, (ask.__name__, wrong)
             assert state_of_session() == before, ask.__name__
+
+
+def test_gradients_flow_into_mask_values_as_the_session_has_it(tmp_path: Path) -> None:
+    model = load_model(tiny_encoder_dir())
+    with torch.inference_mode():  # what is made here is used outside
+        means = MeanActivations.compute(model, FEWER)
+        outer = Mask(torch.ones(ModelShape.of(model).n_layers, 7))
+    batch = next(iter(as_encoded(model, FEWER, role="train").batches(6)))
+    values = outer.values.clone().requires_grad_()
+    for recorded in (True, False):
+        with torch.set_grad_enabled(recorded), masked(model, Mask(values), means) as run:
+            for logits in (run(batch), model(batch["input_ids"])):
+                assert logits.requires_grad is recorded
+                assert not recorded or bool(torch.autograd.grad(logits.sum(), values)[0].any())
+
+
+def test_the_state_comes_back_after_an_error_and_threads_do_not_disturb_one_another() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> torch.dtype:
+        with plain_session():
+            inside.set()
+            leave.wait(60)
+            return torch.get_default_dtype()
+
+    with STATES["float64"](), STATES["autocast"](), torch.inference_mode():
+        before = state_of_session()
+        with pytest.raises(ZeroDivisionError), plain_session():
+            _ = 1 // 0
+        assert state_of_session() == before
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(stay)
+            inside.wait(60)
+            with plain_session():
+                pass
+            leave.set()
+            assert other.result() == torch.float32
+        assert state_of_session() == before

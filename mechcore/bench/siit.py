@@ -65,9 +65,10 @@ Batch: TypeAlias = dict[str, Tensor]
 # -- the model ------------------------------------------------------------------------------------
 
 
+@torch.random.fork_rng([])
 def untrained(program: Program, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A small model with random weights and classes ``no`` and ``yes``."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     labels = dict(enumerate(LABELS.values()))
     common: dict[str, Any] = {
         "vocab_size": len(tokenizer),

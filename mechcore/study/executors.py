@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import signal
 import warnings
@@ -97,7 +96,7 @@ class Local:
         if self.workers == 1:
             yield _Here(store, self.cpus, self.device)
             return
-        cores = self.cpus or max(1, (os.cpu_count() or 1) // self.workers)
+        cores = self.cpus or max(1, n_cores() // self.workers)
         context = multiprocessing.get_context("spawn")
         others = set(multiprocessing.active_children())
         # Interrupts are for this process alone.
@@ -228,9 +227,16 @@ def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
     return done(job, Store(store), cpus, device)
 
 
+def n_cores() -> int:
+    """Cores that this process may use: affinity and quotas can leave it fewer than there are."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
+
+
 def at_most_all(count: int, what: str) -> int:
-    """So many cores, or all that this machine has, with a warning that ``what`` asks for more."""
-    there = os.cpu_count() or 1
+    """So many cores, or all that there are, with a warning that ``what`` asks for more."""
+    there = n_cores()
     if count > there:
         warn(f"{what} is {count}, but this machine has {there} cores: going on with {there}")
     return min(count, there)

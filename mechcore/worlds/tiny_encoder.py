@@ -65,9 +65,10 @@ ENTROPY_WEIGHT = 0.03
 LASSO_WEIGHT = 2e-3
 
 
+@torch.random.fork_rng([])
 def tiny_encoder_model(seed: int) -> BertForSequenceClassification:
     """An untrained encoder (0.5 M parameters); class 0 is entailment, class 1 non-entailment."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(tiny_world.encoder_tokenizer()),
         hidden_size=120,

@@ -52,6 +52,7 @@ def tiny_decoder_model(seed: int) -> GPT2LMHeadModel:
     return small_gpt2(tokenizer, seed, width=128, n_heads=8, end=tokenizer.sep_token_id)
 
 
+@torch.random.fork_rng([])
 def small_gpt2(
     tokenizer: PreTrainedTokenizerBase, seed: int, *, width: int, n_heads: int, end: int
 ) -> GPT2LMHeadModel:
@@ -64,7 +65,7 @@ def small_gpt2(
         n_heads: of a layer.
         end: id of the token that ends a text.
     """
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=len(tokenizer),
