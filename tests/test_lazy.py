@@ -147,10 +147,11 @@ print(SUPPORTED_ARCHITECTURES["BertForSequenceClassification"].__module__)
 def test_threads_wait_briefly_unless_the_user_says_how(
     first: str, names: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (*WAITING, "OMP_WAIT_POLICY"):
+    own = {name: names.get(name) for name in (*WAITING, "OMP_WAIT_POLICY")}
+    for name, value in own.items():
         monkeypatch.delenv(name, raising=False)
-    for name, value in names.items():
-        monkeypatch.setenv(name, value)
+        if value is not None:
+            monkeypatch.setenv(name, value)
     seen = f"{{n: v for n, v in os.environ.items() if n in {[*WAITING]}}}"
-    program = f"{first} import mechcore, os, json; print(json.dumps({seen}))"
+    program = f"{first}import mechcore, os, json; print(json.dumps({seen}))"
     assert json.loads(output_of(program)) == expected
