@@ -13,10 +13,8 @@ import sys
 WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 """Turns of GNU's OpenMP, some 10 microseconds, and milliseconds of Intel's and LLVM's."""
 
-_OTHERS = ("OMP_WAIT_POLICY",)
-
 
 def wait_briefly() -> None:
     """Set how threads wait, for this process and those that it starts."""
-    if "torch" not in sys.modules and os.environ.keys().isdisjoint((*WAITING, *_OTHERS)):
+    if "torch" not in sys.modules and os.environ.keys().isdisjoint([*WAITING, "OMP_WAIT_POLICY"]):
         os.environ.update(WAITING)

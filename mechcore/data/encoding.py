@@ -15,6 +15,7 @@ from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
 from mechcore.data.words import SPECIAL, whole_words
 from mechcore.errors import InputError, warn
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class EncodedExamples(Shown):
             found[-1].append(i)
         return found
 
+    @plain_session()
     def rows(self, index: Sequence[int]) -> dict[str, Tensor]:
         """The given examples as one batch, see `batches`."""
         batch = {
