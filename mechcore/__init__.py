@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from mechcore._adapters import register_with_lens
 from mechcore._lazy import attach
+from mechcore._waiting import wait_briefly
 
 if TYPE_CHECKING:
     from mechcore.ablation import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mechcore.subnetworks.core import head_frequency, heuristic_core
     from mechcore.subnetworks.effective_size import effective_size
 
+wait_briefly()
 attach(__name__)
 register_with_lens()
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import mechcore
+from mechcore._waiting import WAITING
 
 HEAVY = ["matplotlib", "pandas", "torch", "transformer_lens", "transformers"]
 CALL = """
@@ -131,3 +132,26 @@ from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_AR
 print(SUPPORTED_ARCHITECTURES["BertForSequenceClassification"].__module__)
 """
     assert output_of(program) == "mechcore.models.architectures.encoder"
+
+
+@pytest.mark.parametrize(
+    ("first", "names", "expected"),
+    [
+        ("", {}, WAITING),
+        ("import torch;", {}, {}),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, {}),
+        ("", {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ("", {"KMP_BLOCKTIME": "9"}, {"KMP_BLOCKTIME": "9"}),
+    ],
+)
+def test_threads_wait_briefly_unless_the_user_says_how(
+    first: str, names: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {name: names.get(name) for name in (*WAITING, "OMP_WAIT_POLICY")}
+    for name, value in own.items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    seen = f"{{n: v for n, v in os.environ.items() if n in {[*WAITING]}}}"
+    program = f"{first}import mechcore, os, json; print(json.dumps({seen}))"
+    assert json.loads(output_of(program)) == expected

@@ -84,13 +84,11 @@ def _derivatives(
     # On the model's device, or every row would be waited for.
     values = sent(values, device_of(function.request.model)).requires_grad_()
     places = tuple(sent(each, values.device) for each in function.places)
-    with torch.enable_grad():
-        total = function.total(values, rows)
-        (gradient,) = torch.autograd.grad(total, values, create_graph=True)
-        if not gradient.requires_grad:  # the margin is linear in mask values
-            return torch.zeros(2 * (len(function.request.components),))
-        seconds = [
-            torch.autograd.grad(each, values, retain_graph=True)[0][places]
-            for each in gradient[places]
-        ]
+    total = function.total(values, rows)
+    (gradient,) = torch.autograd.grad(total, values, create_graph=True)
+    if not gradient.requires_grad:  # the margin is linear in mask values
+        return torch.zeros(2 * (len(function.request.components),))
+    seconds = [
+        torch.autograd.grad(each, values, retain_graph=True)[0][places] for each in gradient[places]
+    ]
     return torch.stack(seconds).cpu()

@@ -89,6 +89,5 @@ def _gradient(function: MaskedMargins, mask: Mask) -> Float[Tensor, "layer compo
     values = mask.values.clone().requires_grad_()
     total = torch.zeros_like(mask.values)
     for rows in function.batches:
-        with torch.enable_grad():
-            total += torch.autograd.grad(function.total(values, rows), values)[0].cpu()
+        total += torch.autograd.grad(function.total(values, rows), values)[0].cpu()
     return total / function.n_examples

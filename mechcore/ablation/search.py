@@ -43,6 +43,7 @@ from mechcore.evaluation.p_values import Correction
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
@@ -125,6 +126,7 @@ class Search(Shown):
         return f"{self.n_tested} sets tested, {self.n_pairs} pairs screened{best}"
 
 
+@plain_session()
 def find_superadditive(
     model: Any,
     data: Any,

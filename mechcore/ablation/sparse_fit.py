@@ -37,7 +37,7 @@ LEAST_FIT = 0.5
 """R2 under which there is a warning."""
 _FOLDS = 5
 _LEAST_SEEN = 2
-_FIT = {"fit_intercept": False, "max_iter": 10_000, "tol": 1e-7}
+_FIT = {"fit_intercept": False, "max_iter": 10_000, "tol": 1e-7, "random_state": 0}
 _COARSE = {**_FIT, "tol": 1e-4}
 """From three components on, where there may be more candidates than sets."""
 

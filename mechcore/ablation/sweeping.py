@@ -44,6 +44,7 @@ from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.stack_of import stack_of
+from mechcore.session import plain_session
 from mechcore.state import StateFile, fill_facts, input_facts
 from mechcore.wording import PLACES
 
@@ -96,6 +97,7 @@ def sweep(
     return ablation_table(found, against=against, n_resamples=n_resamples, level=level, seed=seed)
 
 
+@plain_session()
 def ablate(
     model: Any,
     sets: Mapping[str, CutLike] | Iterable[CutLike],

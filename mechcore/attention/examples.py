@@ -20,6 +20,7 @@ from mechcore.models.encoded import as_encoded, tokenizer_of
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 ATTENTION_FILE = "attention_examples.json"
@@ -56,6 +57,7 @@ class AttentionExample(Shown):
         return f"{self.component}{category}, {shown(' '.join(self.tokens), 60)!r}"
 
 
+@plain_session()
 def attention_examples(
     model: Any,
     data: Any,

@@ -29,6 +29,7 @@ from mechcore.models.running import (
     is_causal,
     reach_of,
 )
+from mechcore.session import plain_session
 
 RESAMPLES = 1000
 
@@ -83,6 +84,7 @@ def categorize_heads(
     return scores.categorised(thresholds)
 
 
+@plain_session()
 def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame:
     """Attention mass of every head on every category of keys.
 
@@ -124,6 +126,7 @@ def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame
     return score_heads(model, data, **options).table()
 
 
+@plain_session()
 def score_heads(
     model: Any,
     data: HeadData,

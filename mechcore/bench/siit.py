@@ -37,6 +37,7 @@ from mechcore import progress
 from mechcore.bench.programs import LABELS, Program, Text, values_of
 from mechcore.components import Component
 from mechcore.errors import InputError
+from mechcore.session import plain_session
 from mechcore.worlds.tiny_world_training import widen
 from mechcore.worlds.words import word_tokenizer
 
@@ -65,9 +66,11 @@ Batch: TypeAlias = dict[str, Tensor]
 # -- the model ------------------------------------------------------------------------------------
 
 
+@plain_session()
+@torch.random.fork_rng([])
 def untrained(program: Program, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A small model with random weights and classes ``no`` and ``yes``."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     labels = dict(enumerate(LABELS.values()))
     common: dict[str, Any] = {
         "vocab_size": len(tokenizer),

@@ -61,7 +61,8 @@ class Mask(Shown):
         if values.shape[-1] <= has_mlps:
             raise InputError(f"mask: shape {tuple(values.shape)} leaves no column for heads")
         values = values if values.is_floating_point() else values.float()
-        self.values = values if values.requires_grad else values.clone()
+        with torch.inference_mode(False):  # the mask may be used outside of it, too
+            self.values = values if values.requires_grad else values.clone()
         self.identity = identity
         self.shape = ModelShape(values.shape[-2], values.shape[-1] - has_mlps, has_mlps)
         self._check_values()
@@ -80,7 +81,8 @@ class Mask(Shown):
     def full(cls, model: Any) -> Mask:
         """Keep every component of ``model`` (a TransformerLens model or a `ModelShape`)."""
         shape = ModelShape.of(model)
-        return cls(torch.ones(shape.n_layers, shape.columns), has_mlps=shape.has_mlps)
+        ones = torch.ones(shape.n_layers, shape.columns, dtype=torch.float32, device="cpu")
+        return cls(ones, has_mlps=shape.has_mlps)
 
     def without(self, *components: ComponentLike | Iterable[ComponentLike]) -> Mask:
         """This mask with ``components`` ablated.
@@ -100,10 +102,11 @@ class Mask(Shown):
         Raises:
             InputError: a component is unreadable or out of range.
         """
-        keep = torch.zeros(self.shape.n_layers, self.shape.columns, dtype=torch.bool)
+        size, device = (self.shape.n_layers, self.shape.columns), self.values.device
+        keep = torch.zeros(size, dtype=torch.bool, device=device)
         for component in parse_components(*components):
             keep[self.shape.index(component)] = True
-        return self._like(self.values * keep.to(self.values.device))
+        return self._like(self.values * keep)
 
     @classmethod
     def stack(cls, masks: Sequence[Mask]) -> Mask:

@@ -16,6 +16,7 @@ from mechcore.data.examples import Examples
 from mechcore.data.tokenizer_checks import check_file, check_unknown
 from mechcore.data.words import SPECIAL, whole_words
 from mechcore.errors import InputError, warn
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class EncodedExamples(Shown):
             found[-1].append(i)
         return found
 
+    @plain_session()
     def rows(self, index: Sequence[int]) -> dict[str, Tensor]:
         """The given examples as one batch, see `batches`."""
         batch = {

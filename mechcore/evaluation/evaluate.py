@@ -26,6 +26,7 @@ from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
 from mechcore.models.model_identity import check_is_mask
 from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 MAX_ROWS = 1024
@@ -177,6 +178,7 @@ def kl(
     return terms.masked_fill(wanted == -torch.inf, 0).sum(-1)  # 0 log 0 is 0
 
 
+@plain_session()
 def evaluate(
     model: Any,
     data: Any,

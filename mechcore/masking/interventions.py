@@ -35,6 +35,7 @@ from mechcore.models.running import (
     logits_of,
     model_inputs,
 )
+from mechcore.session import plain_numbers
 
 FillName: TypeAlias = str
 """Name of a fill, see `mechcore.masking.fills.FILLS`."""
@@ -50,6 +51,7 @@ class MaskedModel:
         self.positions: Tensor | None = None
         self.at_rest = False  # while the fill prepares, hooks leave the model as it is
 
+    @plain_numbers()
     def __call__(self, batch: Batch) -> Float[Tensor, "*masks batch *pos out"]:
         """Logits of ``batch``, with a leading axis of masks if the mask has one."""
         inputs = model_inputs(self.model, batch)
@@ -60,6 +62,7 @@ class MaskedModel:
         repeated = {name: tensor.repeat(self.n_masks, 1) for name, tensor in inputs.items()}
         return self._run(repeated, positions).unflatten(0, (self.n_masks, -1))
 
+    @plain_numbers()
     def rows(self, batch: Batch) -> Float[Tensor, "batch *pos out"]:
         """Logits of ``batch`` with the first mask on its first row, and so on.
 
@@ -135,7 +138,8 @@ def masked(
     ...     logits = run(batch)
     """
     check_masks([mask], model)
-    filling = fill_of(model, means, fill, seed)
+    with plain_numbers():
+        filling = fill_of(model, means, fill, seed)
     runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
     hooks: list[tuple[str, Any]] = []
     values = _Values(mask, model)

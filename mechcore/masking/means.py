@@ -39,6 +39,7 @@ from mechcore.models.running import (
     hook_z,
     model_inputs,
 )
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 FORMAT = "mechcore-means-1"
@@ -75,6 +76,7 @@ class MeanActivations(Shown):
         return self.z.ndim == 4
 
     @classmethod
+    @plain_session()
     def compute(
         cls,
         model: Any,
@@ -170,6 +172,7 @@ class MeanActivations(Shown):
         write_safetensors(path, tensors, facts)
 
     @classmethod
+    @plain_session()
     def load(cls, path: str | Path, model: Any | None = None) -> MeanActivations:
         """Read what `save` wrote, and make sure it belongs to ``model`` if that is given.
 

@@ -27,6 +27,7 @@ from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.model_identity import ModelIdentity, check_masks
 from mechcore.models.running import weights_of
+from mechcore.session import plain_session
 
 if TYPE_CHECKING:
     from mechcore.masking.means import MeanActivations, check_means
@@ -35,6 +36,7 @@ FORMAT = "mechcore-export-1"
 FoldFill: TypeAlias = Literal["mean", "zero"]
 
 
+@plain_session()
 def export_checkpoint(
     source: str | Path,
     out: str | Path,

@@ -59,6 +59,7 @@ from mechcore.models.running import (
 )
 from mechcore.models.tokenizers import load_tokenizer, read_pair
 from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
+from mechcore.session import plain_session
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
@@ -69,6 +70,7 @@ _LOADERS = {
 }
 
 
+@plain_session()
 def load_model(
     source: Any,
     *,

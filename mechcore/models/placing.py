@@ -28,7 +28,8 @@ DEVICE_MAPS = ("auto", "balanced", "cpu")
 
 def sent(values: Tensor | Sequence[int], device: torch.device) -> Tensor:
     """Small values of the host on a device, without waiting for what the device is at."""
-    return torch.as_tensor(values).to(device, non_blocking=device.type != "mps")  # a race there
+    values = values if torch.is_tensor(values) else torch.as_tensor(values)
+    return values.to(device, non_blocking=device.type != "mps")  # a race there
 
 
 def chosen(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:

@@ -31,6 +31,7 @@ from mechcore.models.batches import (
 from mechcore.models.measuring import evaluating
 from mechcore.models.padding import arranged, real_tokens_first
 from mechcore.models.placing import sent
+from mechcore.session import plain_numbers, plain_session
 
 Batch: TypeAlias = Mapping[str, Any]
 
@@ -204,17 +205,19 @@ def n_parameters(model: Any) -> int:
 
 @contextmanager
 def frozen(model: Any) -> Iterator[None]:
-    """Keep gradients away from the model's weights inside the block."""
+    """Keep gradients away from the model's weights, and record all others, inside the block."""
     trainable = [p for p in weights_of(model).parameters() if p.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
     try:
-        yield
+        with plain_session():
+            yield
     finally:
         for parameter in trainable:
             parameter.requires_grad_(True)
 
 
+@plain_numbers()
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
 
@@ -256,6 +259,7 @@ def logits_of(model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "batch 
     return logits.to(ids.device)
 
 
+@plain_numbers()
 def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]]:
     """The tensors of ``batch`` that ``model`` reads, checked, in the layout its hooks will see.
 

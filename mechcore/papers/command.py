@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -13,6 +12,7 @@ from mechcore.cli.execution import COMMAND_LINE, RunOptions
 from mechcore.cli.options import Given
 from mechcore.settings import origins
 from mechcore.steps.config import Resources
+from mechcore.study.executors import n_cores
 from mechcore.wording import QUICK
 
 Quick: TypeAlias = Annotated[
@@ -47,6 +47,6 @@ def do_from_base(
         resources.over(Resources()),
         out=f"mechcore-{kind}",
         origins=origins(*stages, (COMMAND_LINE, settings)),
-        workers=1 if base else os.cpu_count() or 1,
+        workers=1 if base else n_cores(),
         show=show,
     )

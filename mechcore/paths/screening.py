@@ -125,7 +125,7 @@ class Screening:
             hooks.append((hook_z(layer), partial(change, ("z", layer))))
             if self.shape.has_mlps:
                 hooks.append((hook_mlp_out(layer), partial(change, ("mlp", layer))))
-        with torch.enable_grad(), intervening(self.model, hooks):
+        with intervening(self.model, hooks):
             answers = self.readout.read(logits_of(self.model, inputs), inputs, rows)
             found = margins(answers, self.correct[rows].to(answers.device))
             gradients = torch.autograd.grad(found.sum(), list(changes.values()))

@@ -31,6 +31,7 @@ from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.paths.screening import Screening
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
@@ -69,6 +70,7 @@ class PathSearch(Shown):
         return f"{len(self.screening)} sets of paths screened, best {best}"
 
 
+@plain_session()
 def find_paths(
     model: Any,
     data: Any,

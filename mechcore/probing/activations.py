@@ -18,6 +18,7 @@ from mechcore.masking.means import BATCH_SIZE, as_batches, batch_bar
 from mechcore.models.encoded import as_data
 from mechcore.models.measuring import hooked
 from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 
@@ -64,6 +65,7 @@ class Activations(Shown):
         return sites
 
 
+@plain_session()
 def activations_at(
     model: Any,
     data: Any,

@@ -23,10 +23,12 @@ from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen
 from mechcore.pruning.teacher import Teacher, example_order, ranking_teacher
+from mechcore.session import plain_session
 
 BATCH_SIZE = 32
 
 
+@plain_session()
 def singles_scores(
     model: Any, data: Any, means: MeanActivations, *, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "layer component"]:
@@ -55,6 +57,7 @@ def optimal_scores(
     return optimal_constants(model, data, means, **options)[1]
 
 
+@plain_session()
 def optimal_constants(
     model: Any,
     data: Any,

@@ -46,6 +46,7 @@ from mechcore.models.encoded import as_encoded
 from mechcore.models.measuring import hooked
 from mechcore.models.running import frozen, hook_mlp_out, hook_z, model_inputs
 from mechcore.pruning.teacher import check_examples, ranking_teacher
+from mechcore.session import plain_session
 
 BATCH_SIZE = 32
 
@@ -103,6 +104,7 @@ def gradient_drop_scores(
     return total / (n_layers - 1)
 
 
+@plain_session()
 def _mean_slopes(
     model: Any,
     data: Any,
@@ -164,6 +166,7 @@ class _Gate:
         return activation  # of a bridge it may be a view of what the model goes on with
 
 
+@plain_session()
 def integrated_scores(
     model: Any,
     data: Any,

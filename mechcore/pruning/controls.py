@@ -10,8 +10,10 @@ from mechcore.components import Mask, ModelShape
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import as_runs
 from mechcore.pruning.subnetwork import Subnetwork
+from mechcore.session import plain_session
 
 
+@plain_session()
 def random_subnetworks(
     shape: ModelShape, *, sparsity: float | Sequence[float], seeds: int | Sequence[int]
 ) -> list[Subnetwork]:
@@ -36,6 +38,7 @@ def random_subnetworks(
     return found
 
 
+@plain_session()
 def layer_matched(subnetworks: Sequence[Subnetwork], *, seed_offset: int = 0) -> list[Subnetwork]:
     """For each subnetwork, a random one with as many heads, and MLP or not, in every layer.
 

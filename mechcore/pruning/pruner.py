@@ -35,6 +35,7 @@ from mechcore.pruning.settings import (
 )
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import ORDER, Teacher, example_order
+from mechcore.session import plain_session
 from mechcore.state import StateFile, encoded_inputs, input_facts
 
 RANKED = 256
@@ -60,6 +61,7 @@ class PruningError(MechcoreError):
         self.missing = dict(missing or {})
 
 
+@plain_session()
 def prune(
     model: Any,
     data: Any,

@@ -29,11 +29,13 @@ from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen
 from mechcore.pruning.teacher import example_order, ranking_teacher
+from mechcore.session import plain_session
 
 START = 1.0
 """Theta at first, as in the authors' code: p = 0.73."""
 
 
+@plain_session()
 def ugs_scores(
     model: Any,
     data: Any,

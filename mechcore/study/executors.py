@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import signal
 import warnings
@@ -97,7 +96,7 @@ class Local:
         if self.workers == 1:
             yield _Here(store, self.cpus, self.device)
             return
-        cores = self.cpus or max(1, (os.cpu_count() or 1) // self.workers)
+        cores = self.cpus or max(1, n_cores() // self.workers)
         context = multiprocessing.get_context("spawn")
         others = set(multiprocessing.active_children())
         # Interrupts are for this process alone.
@@ -169,12 +168,14 @@ def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
 
     All its needs are done. With no ``cpus``, torch keeps to the cores that it uses by now.
     """
+    from mechcore.session import plain_session
+
     error, store_failed = None, False
     waiting = f"{job.name}: another process is at it; waiting for its result"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
         try:
-            with threads(cpus), store.lock(job.key, lambda: progress.say(waiting)):
+            with plain_session(), threads(cpus), store.lock(job.key, lambda: progress.say(waiting)):
                 if not store.has(job.key):
                     _make(job, store, device)
         except MechcoreError as failure:
@@ -226,9 +227,16 @@ def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
     return done(job, Store(store), cpus, device)
 
 
+def n_cores() -> int:
+    """Cores that this process may use: affinity and quotas can leave it fewer than there are."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
+
+
 def at_most_all(count: int, what: str) -> int:
-    """So many cores, or all that this machine has, with a warning that ``what`` asks for more."""
-    there = os.cpu_count() or 1
+    """So many cores, or all that there are, with a warning that ``what`` asks for more."""
+    there = n_cores()
     if count > there:
         warn(f"{what} is {count}, but this machine has {there} cores: going on with {there}")
     return min(count, there)

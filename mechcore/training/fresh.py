@@ -27,9 +27,11 @@ from mechcore.models.checkpoint_files import check_padding, find_weights, read_w
 from mechcore.models.loading import read_config
 from mechcore.models.tokenizers import load_tokenizer
 from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
+from mechcore.session import plain_session
 from mechcore.training.machine import device_of
 
 
+@plain_session()
 def new_model(
     base: str | Path,
     *,

@@ -21,6 +21,7 @@ from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
 from mechcore.models.tokenizers import as_read, known_types
+from mechcore.session import plain_session
 
 _EVALUATION_BATCH = 256
 
@@ -225,6 +226,7 @@ def _length(
     return max_length or limit
 
 
+@plain_session()
 def accuracies(
     model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:

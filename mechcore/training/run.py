@@ -16,6 +16,7 @@ from mechcore import progress as display
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, warn
 from mechcore.models.checkpoint_files import without_bars
+from mechcore.session import plain_session
 from mechcore.training.history import (
     best_step,
     has_ended,
@@ -41,6 +42,7 @@ from mechcore.training.run_folder import (
 from mechcore.training.settings import TrainSettings
 
 
+@plain_session()
 def train(
     model: PreTrainedModel,
     objective: Objective,

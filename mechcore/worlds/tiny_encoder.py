@@ -32,6 +32,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from mechcore import progress as display
 from mechcore.data.examples import ALL, Examples
+from mechcore.session import plain_session
 from mechcore.training import SETTINGS_FILE, STATE_FOLDER, checkpoint_path, train
 from mechcore.training.loop import BatchOrder
 from mechcore.training.objectives import Objective, classification
@@ -65,9 +66,11 @@ ENTROPY_WEIGHT = 0.03
 LASSO_WEIGHT = 2e-3
 
 
+@plain_session()
+@torch.random.fork_rng([])
 def tiny_encoder_model(seed: int) -> BertForSequenceClassification:
     """An untrained encoder (0.5 M parameters); class 0 is entailment, class 1 non-entailment."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(tiny_world.encoder_tokenizer()),
         hidden_size=120,

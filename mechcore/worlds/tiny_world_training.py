@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from mechcore.data.examples import Examples
+from mechcore.session import plain_session
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds import tiny_world
 
@@ -52,6 +53,8 @@ def tiny_decoder_model(seed: int) -> GPT2LMHeadModel:
     return small_gpt2(tokenizer, seed, width=128, n_heads=8, end=tokenizer.sep_token_id)
 
 
+@plain_session()
+@torch.random.fork_rng([])
 def small_gpt2(
     tokenizer: PreTrainedTokenizerBase, seed: int, *, width: int, n_heads: int, end: int
 ) -> GPT2LMHeadModel:
@@ -64,7 +67,7 @@ def small_gpt2(
         n_heads: of a layer.
         end: id of the token that ends a text.
     """
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=len(tokenizer),

@@ -33,7 +33,7 @@ from study.arithmetic import (
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.study.engine import StudyError, perform
-from mechcore.study.executors import Local, Receipt, done
+from mechcore.study.executors import Local, Receipt, done, n_cores
 from mechcore.study.kinds import STUDIES
 from mechcore.study.results import opened
 from mechcore.study.run import job_table, run_study
@@ -570,7 +570,7 @@ def test_processes_know_the_steps_of_their_script(tmp_path: Path) -> None:
 def test_numbers_of_workers_and_cores(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is 0; expected 1 or more"):
         Local(**{name: 0})
-    there = os.cpu_count() or 1
+    there = n_cores()
     wanted = f"{name} is {there + 1}, but this machine has {there} cores: going on with {there}"
     with pytest.warns(MechcoreWarning, match=wanted):
         assert getattr(Local(**{name: there + 1}), name) == there

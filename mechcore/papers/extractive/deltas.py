@@ -124,7 +124,7 @@ def differentiable(model: Any, names: Iterable[str]) -> Iterator[list[nn.Paramet
     """
     weights = list(_weights(model, names).values())
     wanted = [weight.requires_grad for weight in weights]
-    with frozen(model), torch.enable_grad():
+    with frozen(model):
         try:
             for weight in weights:
                 weight.requires_grad_(True)

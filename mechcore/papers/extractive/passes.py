@@ -165,7 +165,7 @@ def look_back(
     start = hook_resid_pre(0)
     seen: dict[str, Tensor] = {}
     names = list(dict.fromkeys([start, *wanted, *read]))
-    with frozen(model), torch.enable_grad():
+    with frozen(model):
         found = _rewards(model, question, _hooks(names, {}, seen, leaf=start))
         gradients = torch.autograd.grad(
             found.sum(),

@@ -16,6 +16,7 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.session import plain_session
 from mechcore.tables import Column
 
 TASK = Column("task", "text", "``first-hop`` or ``second-hop``")
@@ -95,6 +96,7 @@ def all_option_logits(
     return together
 
 
+@plain_session()
 def ranks(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
     """How many options have a larger logit than the right one: 0 is best.
 
@@ -106,6 +108,7 @@ def ranks(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
     return above + ties / 2
 
 
+@plain_session()
 def rewards(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
     """`reward` of every prompt, in logits."""
     return reward(all_option_logits(model, data), data.answers)

@@ -42,6 +42,7 @@ from mechcore.papers.extractive.passes import (
 )
 from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores
+from mechcore.session import plain_session
 
 BATCH_SIZE = 8
 
@@ -50,6 +51,7 @@ _COARSE = 0.05
 """Shares of the scores' absolute sum that rounding may make; Llama's norms are always float32."""
 
 
+@plain_session()
 def extractive_scores(
     model: Any,
     data: EncodedFacts,

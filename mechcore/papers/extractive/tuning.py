@@ -29,10 +29,12 @@ from mechcore.papers.extractive.deltas import (
 from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
 from mechcore.papers.extractive.ranks import next_token_logits, prompt_batch
 from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.session import plain_session
 
 _IGNORED = -100
 
 
+@plain_session()
 def tune(
     model: Any,
     data: EncodedFacts | Sequence[EncodedFacts],

@@ -1,0 +1,332 @@
+"""What a session is in does not reach mechcore's numbers, and mechcore leaves it as it was."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import mechcore
+from mechcore import (
+    Mask,
+    MeanActivations,
+    as_encoded,
+    evaluate,
+    load_model,
+    load_tokenizer,
+    masked,
+    paired_drop,
+    prune,
+)
+from mechcore.ablation import (
+    ablate,
+    ablation_table,
+    find_superadditive,
+    fit_dividends,
+    information_table,
+    race,
+    sets,
+)
+from mechcore.attention import attention_examples, categorize_heads
+from mechcore.bench import faithfulness_of
+from mechcore.components import ModelShape
+from mechcore.models.export import export_checkpoint
+from mechcore.models.running import forward
+from mechcore.paths import find_paths, readers_of
+from mechcore.probing import activations_at, decode
+from mechcore.pruning import (
+    RANKINGS,
+    PruneSettings,
+    attribute,
+    attribution_scores,
+    integrated_scores,
+    layer_matched,
+    random_subnetworks,
+)
+from mechcore.session import plain_session
+from mechcore.steps.config import StudyConfig
+from mechcore.subnetworks.core import heuristic_core
+from mechcore.training import TrainSettings, new_model, train_classifier
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
+from mechcore.worlds.tiny_encoder import tiny_encoder_model
+from mechcore.worlds.tiny_world import LABELS
+
+FEW = PruneSettings(steps=6, warmup=1, batch_size=8, tolerance=1, precision="float32")
+FEWER = tiny_world.generate("train", 6, seed=5)
+TRAIN, ID = (tiny_world.generate(role, 24, seed=5) for role in ("train", "id"))
+HOOKED = ("L0.H1", "L0.H3", "L1.MLP", "L2.H4", "L3.H2")
+
+
+# -- states ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def setting(put: Callable[[Any], Any], value: Any, before: Any) -> Iterator[None]:
+    """A state that a function sets."""
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@contextmanager
+def error_on_numpy() -> Iterator[None]:
+    with np.errstate(all="raise"):
+        yield
+
+
+def medium(name: str) -> None:
+    """The newer name of the precision of products on the processor."""
+    torch.backends.mkldnn.matmul.fp32_precision = name
+
+
+STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no gradients": torch.no_grad,
+    "gradients off": lambda: setting(torch.set_grad_enabled, False, True),
+    "inference": torch.inference_mode,
+    "float64": lambda: setting(torch.set_default_dtype, torch.float64, torch.float32),
+    "bfloat16": lambda: setting(torch.set_default_dtype, torch.bfloat16, torch.float32),
+    "tensor type": lambda: setting(
+        torch.set_default_tensor_type, torch.DoubleTensor, torch.FloatTensor
+    ),
+    "device": lambda: setting(torch.set_default_device, "meta", None),
+    "device block": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "medium products": lambda: setting(torch.set_float32_matmul_precision, "medium", "highest"),
+    "deterministic": lambda: setting(torch.use_deterministic_algorithms, True, False),
+    "strict numpy": error_on_numpy,
+    "seeded": lambda: setting(torch.manual_seed, 7, 0),
+}
+
+
+def state_of_session() -> tuple[Any, ...]:
+    """All that mechcore could leave changed."""
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_num_threads(),
+        np.geterr(),
+        random.getstate(),
+        str(np.random.get_state()),  # noqa: NPY002
+        torch.get_rng_state().tolist(),
+    )
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+class Given:
+    """A model, data and means, made in the state that they are asked about in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = load_model(tiny_encoder_dir())
+        self.data = as_encoded(self.model, ID, role="id", words=True)
+        means = MeanActivations.compute(self.model, TRAIN)
+        means.save(folder / "means.safetensors")
+        self.means = MeanActivations.load(folder / "means.safetensors", self.model)
+        self.all = self.model, self.data, self.means
+
+
+def answers(g: Given) -> Any:
+    batch = next(iter(g.data.batches(24)))
+    full = Mask.full(g.model)
+    mask = Mask.stack([full, *(full.without(name) for name in HOOKED), full.only(*HOOKED)])
+    with masked(g.model, mask, g.means, "resample") as run:
+        found = run(batch)
+    return [forward(g.model, batch), found, mask.values, mask.sparsity, g.means.z]
+
+
+def accuracy(g: Given) -> Any:
+    full = evaluate(g.model, g.data)
+    other = evaluate(g.model, g.data, mask=Mask.full(g.model).without(*HOOKED), means=g.means)
+    return [full.logits, other.table(), paired_drop(full, other, "margin", n_resamples=20)]
+
+
+def sweeps(g: Given) -> Any:
+    wanted = sets.singles(g.model, heads=False)
+    engines: tuple[Literal["tree", "restart", "reference"], ...] = ("tree", "restart", "reference")
+    found = [ablate(g.model, wanted, g.data, g.means, engine=engine) for engine in engines]
+    return [found, ablation_table(found[0], n_resamples=20), information_table(found[0])]
+
+
+def searches(g: Given) -> Any:
+    options: dict[str, Any] = {"components": HOOKED[:3], "n_resamples": 20}
+    found = [
+        find_superadditive(*g.all, screening_by=by, max_size=2, **options).tables
+        for by in ("screening", "integrated-hessian")
+    ]
+    raced = race(g.model, sets.pairs(HOOKED), g.data, g.means, least=0.1)
+    options["components"] = HOOKED
+    return [found, raced, fit_dividends(*g.all, n_sets=20, order=2, **options)]
+
+
+def paths(g: Given) -> Any:
+    cuts = sets.paths(HOOKED[:2], ["L2.H0", "L3.MLP", "answer"], g.model)
+    found = find_paths(*g.all, cuts, n_cut=2, n_found=1)
+    return [found, readers_of(g.model, HOOKED[:1], g.data, g.means, n_controls=2)]
+
+
+def attention(g: Given) -> Any:
+    tokenizer = load_tokenizer(tiny_encoder_dir())
+    table = categorize_heads(g.model, g.data, tokenizer=tokenizer, resamples=20)
+    return [table, attention_examples(g.model, g.data, tokenizer, ["L0.H1"])]
+
+
+def states(g: Given) -> Any:
+    found = activations_at(g.model, g.data, ["blocks.1.hook_mlp_out"])
+    labels = g.data.examples.frame["label"].tolist()
+    return [found, decode(found.values["blocks.1.hook_mlp_out"][:, 0], labels, shuffles=2)]
+
+
+def pruned(g: Given) -> Any:
+    found = prune(g.model, TRAIN, g.means, sparsity=0.3, seeds=(1, 2), preset=FEW)
+    drawn = random_subnetworks(ModelShape.of(g.model), sparsity=0.3, seeds=1)
+    return [found, drawn, layer_matched(found), heuristic_core([s.mask for s in found])]
+
+
+def ranked(g: Given) -> Any:
+    scores = [attribution_scores(g.model, FEWER, g.means)]
+    scores += [integrated_scores(g.model, FEWER, g.means, n_points=2)]
+    curve = faithfulness_of(g.model, scores[0], g.data, g.means, kept=[3, 9], n_resamples=20)
+    return [scores, attribute(g.model, FEWER, g.means, sparsity=0.3), curve]
+
+
+def ranked_slowly(g: Given) -> Any:
+    short: dict[str, Any] = {"optimal": {"steps": 2}, "ugs": {"steps": 3, "n_masks": 4}}
+    return [
+        RANKINGS[name].scores(g.model, FEWER, g.means, **short.get(name, {}))
+        for name in ("gradient-drop", "eap-ig", "singles", "optimal", "ugs")
+    ]
+
+
+def checkpoints(g: Given) -> Any:
+    export_checkpoint(tiny_encoder_dir(), g.folder / "out", Mask.full(g.model), g.means)
+    exported = load_model(g.folder / "out")
+    fresh, tokenizer = new_model(tiny_encoder_dir(), classes=LABELS, from_scratch=True, seed=1)
+    settings = TrainSettings(
+        steps=3, batch_size=8, warmup_steps=1, evaluate_every=3, checkpoint_every=3
+    )
+    history = train_classifier(fresh, tokenizer, TRAIN, {"id": ID}, g.folder / "run", settings)
+    untrained = tiny_encoder_model(1).state_dict()
+    return [untrained, dict(exported.named_parameters()), dict(fresh.named_parameters()), history]
+
+
+def jobs(g: Given) -> Any:
+    data = {role: tiny_world.generate(role, 24, seed=5).frame for role in ("train", "id", "ood")}
+    config = StudyConfig(n_resamples=20, prune=FEW, sparsities=(0.3,), seeds=(1,))
+    lab = mechcore.open("embedded", **data, store=g.folder / "store", settings=config)
+    return [lab.ablate("L0.H1+L1.MLP"), lab.prune().subnetworks, lab.means.z]
+
+
+QUICK = (answers, accuracy, sweeps, attention, states, pruned, ranked)
+SLOW = (searches, paths, ranked_slowly, checkpoints, jobs)
+
+
+def flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything that a result holds, bit for bit."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        yield place, (str(value.dtype), value.shape, value.tobytes())
+    elif isinstance(value, pd.DataFrame):
+        yield place, (value.dtypes.astype(str).to_dict(), value.to_csv())
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from flat(getattr(value, field.name), f"{place}.{field.name}")
+    elif isinstance(value, Mask):
+        yield from flat(value.values, f"{place}.values")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flat(item, f"{place}[{key}]")
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        for i, item in enumerate(value):
+            yield from flat(item, f"{place}[{i}]")
+    else:
+        yield place, repr(value)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What is right: the answers in the state of a new process."""
+    given = Given(tmp_path_factory.mktemp("plain"))
+    return {ask.__name__: dict(flat(ask(given))) for ask in QUICK + SLOW}
+
+
+@contextmanager
+def all_at_once() -> Iterator[None]:
+    """Many states, as one is as good as another for what is slow."""
+    with ExitStack() as stack:
+        for name in ("float64", "inference", "device", "autocast", "medium products"):
+            stack.enter_context(STATES[name]())
+        stack.enter_context(STATES["strict numpy"]())
+        yield
+
+
+@pytest.mark.parametrize("state", [*STATES, "all at once"])
+def test_numbers_do_not_depend_on_the_state_of_the_session(
+    state: str, plain: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    with STATES.get(state, all_at_once)():
+        before = state_of_session()
+        given = Given(tmp_path)
+        for ask in QUICK if state in STATES else SLOW:
+            found = dict(flat(ask(given)))
+            wrong = [k for k, v in plain[ask.__name__].items() if found.get(k) != v]
+            assert not wrong, (ask.__name__, wrong)
+            assert state_of_session() == before, ask.__name__
+
+
+def test_gradients_flow_into_mask_values_as_the_session_has_it(tmp_path: Path) -> None:
+    model = load_model(tiny_encoder_dir())
+    with torch.inference_mode():  # what is made here is used outside
+        means = MeanActivations.compute(model, FEWER)
+        outer = Mask(torch.ones(ModelShape.of(model).n_layers, 7))
+    batch = next(iter(as_encoded(model, FEWER, role="train").batches(6)))
+    values = outer.values.clone().requires_grad_()
+    for recorded in (True, False):
+        with torch.set_grad_enabled(recorded), masked(model, Mask(values), means) as run:
+            for logits in (run(batch), model(batch["input_ids"])):
+                assert logits.requires_grad is recorded
+                assert not recorded or bool(torch.autograd.grad(logits.sum(), values)[0].any())
+
+
+def test_the_state_comes_back_after_an_error_and_threads_do_not_disturb_one_another() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> torch.dtype:
+        with plain_session():
+            inside.set()
+            leave.wait(60)
+            return torch.get_default_dtype()
+
+    with STATES["float64"](), STATES["autocast"](), torch.inference_mode():
+        before = state_of_session()
+        with pytest.raises(ZeroDivisionError), plain_session():
+            _ = 1 // 0
+        assert state_of_session() == before
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(stay)
+            inside.wait(60)
+            with plain_session():
+                pass
+            leave.set()
+            assert other.result() == torch.float32
+        assert state_of_session() == before
