@@ -114,7 +114,7 @@ def open(
             "open: columns and label_map are for data of your own, and an embedded model without "
             "any brings its own; name data (train, id, ood), or leave them out"
         )
-    kept = Store(store)
+    kept = Store(Path(store).expanduser())
     data = replace(
         config.data,
         columns={**config.data.columns, **(columns or {})},

@@ -10,7 +10,7 @@ it is named after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -82,6 +82,11 @@ class Lab(Opened):
         Returns:
             The columns of `mechcore.ablation.component_roles`.
         """
+        if not isinstance(settings, (RoleSettings, type(None))):
+            raise InputError(
+                f"blame: settings are a {type(settings).__name__}; expected RoleSettings of "
+                "mechcore, as in RoleSettings(alpha=0.1)"
+            )
         table = self._swept("drops", INFORMATION)
         known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
         if subset not in known:
@@ -280,7 +285,9 @@ class Lab(Opened):
 
 def _members(given: Any) -> Any:
     """What is joined by plus in a text; anything else as it is."""
-    return given.split("+") if isinstance(given, str) else given
+    if isinstance(given, str):
+        return given.split("+")
+    return given if isinstance(given, Iterable) else [given]
 
 
 _ACCURACY = [
