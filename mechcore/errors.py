@@ -73,7 +73,7 @@ def meant_share(value: object) -> str:
     >>> meant_share(50)
     '; did you mean 0.5 (50 %)?'
     """
-    if isinstance(value, Real) and 1 < value < 100:
+    if isinstance(value, (int, float)) and 1 < value < 100:
         return f"; did you mean {float(value) / 100:g} ({value:g} %)?"
     return ""
 
