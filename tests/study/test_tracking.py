@@ -257,7 +257,11 @@ def test_nothing_of_the_machine_or_the_terminal_is_recorded(logged: Logged) -> N
 
 @needs_wandb
 def test_every_table_that_a_study_writes_is_logged(whole: Path, tmp_path: Path) -> None:
-    place = Path(log_run(whole, project="x", directory=tmp_path))
+    log = "import sys; from mechcore.study.tracking import log_run as log; "
+    log += "print(log(sys.argv[1], project='x', directory=sys.argv[2]))"
+    command = [sys.executable, "-c", log, str(whole), str(tmp_path)]  # whose end completes the file
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    place = Path(done.stdout.strip())
     (file,) = place.glob("*.wandb")
     from wandb.proto import wandb_internal_pb2
 
