@@ -6,6 +6,7 @@ Every message names the thing, what was found, what was expected and what to do.
 import sys
 import warnings
 from collections.abc import Collection
+from numbers import Integral, Real
 
 
 class MechcoreError(Exception):
@@ -53,6 +54,28 @@ def first_names(names: Collection[object], most: int = 20, longest: int = 40) ->
     """
     found = ", ".join(shown(name, longest) for name in [*names][:most])
     return f"{found} and {len(names) - most} more" if len(names) > most else found
+
+
+def check_seed(seed: object) -> None:
+    """Refuse, before any work, what no random numbers can be drawn with.
+
+    Raises:
+        InputError: the seed is negative, or a number or text that is not whole.
+    """
+    whole = isinstance(seed, Integral)
+    if isinstance(seed, (str, Real)) and not (whole and seed >= 0):  # type: ignore[operator]
+        raise InputError(f"seed {seed!r}: expected a whole number from 0")
+
+
+def meant_share(value: object) -> str:
+    """What to ask where a share was expected and a percentage is there; empty where it is not.
+
+    >>> meant_share(50)
+    '; did you mean 0.5 (50 %)?'
+    """
+    if isinstance(value, (int, float)) and 1 < value < 100:
+        return f"; did you mean {float(value) / 100:g} ({value:g} %)?"
+    return ""
 
 
 def reason(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from typing import (
     get_type_hints,
 )
 
-from mechcore.errors import InputError, shown
+from mechcore.errors import InputError, meant_share, shown
 
 S = TypeVar("S")
 
@@ -223,6 +223,8 @@ class Entry:
         if "" not in expected:
             said = " or ".join(dict.fromkeys(expected))
             said += f", or {none}" if self.optional and none else ""
+            hint = meant_share(value) if float in self.choices else ""
+            said += hint if hint and not _problem(float, value / 100, self.setting) else ""
             raise InputError(f"{what} is {_shown(value)}; expected {said}")
 
 

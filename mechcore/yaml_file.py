@@ -72,10 +72,11 @@ def validated(kind: type[Settings], content: Any, name: str) -> Settings:
     try:
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise InputError(f"{name}: {_described(error, kind)}") from error
+        raise InputError(f"{name}: {described(error, kind)}") from error
 
 
-def _described(error: ValidationError, kind: Any) -> str:
+def described(error: ValidationError, kind: Any) -> str:
+    """What pydantic found wrong with settings of a kind, in a line."""
     found = []
     errors = error.errors(include_url=False)
     places = {each["loc"] for each in errors}

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,27 @@ def test_reads_every_form_of_a_name(name: str, layer: int, head: int | None) -> 
 def test_refuses_other_names(name: Any) -> None:
     with pytest.raises(InputError, match=r"not a component name; write heads as L4\.H0"):
         Component.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("L1H3", "L1.H3"),
+        ("a1.h3", "L1.H3"),
+        ("H3 of L1", "L1.H3"),
+        ("L1.H3.q", "L1.H3"),
+        ("mlp1", "L1.MLP"),
+        ("blocks.2.hook_mlp_out", "L2.MLP"),
+        ("blocks.1.attn.hook_z", "a head of that layer, such as L1.H0"),
+        ("L-1.H0", ""),
+        ("L1", ""),
+        ("1.2.3", ""),
+    ],
+)
+def test_says_what_a_name_may_mean(name: str, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Component.parse(name)
+    assert re.findall(r"\(did you mean (.*)\?\)$", str(refused.value)) == [hint] * bool(hint)
 
 
 @given(components)

@@ -20,7 +20,7 @@ from mechcore.components import (
     parse_components,
 )
 from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
-from mechcore.errors import InputError, shown
+from mechcore.errors import InputError, check_seed, shown
 from mechcore.masking.blinding import runs_in_parallel
 
 SUBNETWORK = "subnetwork"
@@ -111,7 +111,8 @@ def paths(
 def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
     """Names, with those of a kind of component in its place."""
     found: list[Any] = []
-    for each in [given] if isinstance(given, (str, Component, Receiver)) else given:
+    listed = isinstance(given, Iterable) and not isinstance(given, str)
+    for each in given if listed else [given]:
         found += shape.kind(each) if isinstance(each, str) and each in KINDS else [each]
         found += in_all if each == "all" else ()
     return list(dict.fromkeys(found))
@@ -169,6 +170,7 @@ def matched_random(
     shape, chosen = ModelShape.of(model), set(parse_components(components))
     for component in chosen:
         shape.index(component)
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     pools: list[tuple[list[Component], int]] = []
     for layer in range(shape.n_layers):

@@ -33,7 +33,7 @@ from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
-from mechcore.errors import InputError, MechcoreError, NotFiniteError, warn
+from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import (
     Evaluation,
     subsets_of,
@@ -148,6 +148,7 @@ def ablate(
     if precision not in (known := get_args(Precision)):
         expected = " or ".join(map(repr, known))
         raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
+    check_seed(seed)
     if role not in PLACES:
         raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
     shape, listed = ModelShape.of(model), as_sets(sets, model)

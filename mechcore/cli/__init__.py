@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,9 @@ INTERRUPTED = 130
 _AGAIN = ("run", "demo", "reproduce", "effective-size", "train", "bench")
 """Commands that go on when they are given again; the others that keep what is finished ask for
 ``--resume``."""
+
+_DASHES = re.compile("^-?[\u2010-\u2015\u2212][-\u2010-\u2015\u2212]*(?=[a-zA-Z])")
+_QUOTES = "\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 
 REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcore.reproductions")
 """Commands of ``mechcore reproduce``, which packages add."""
@@ -63,7 +68,8 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("-V", "--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     pass
@@ -120,13 +126,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     Exit codes: 0 done, 1 a step failed, 2 bad input (one line on standard error), 130 interrupted.
     """
+    arguments = _written_out(sys.argv[1:] if arguments is None else arguments)
     try:
         with _one_line_warnings(), holding():
             code = app(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except InputError as error:
-        code = _fail(str(error), 2)
+        code = _fail(f"{error}{_pasted(arguments)}", 2)
     except MechcoreError as error:
         code = _fail(str(error), 1)
     except OSError as error:
@@ -136,14 +143,41 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(describe(), file=sys.stderr)
+            sys.exit(2)
+        said = re.sub(
+            r"Input should be a valid integer\b[^(]*", "expected a whole number", describe()
+        )
+        said = re.sub(r"Input should be a valid number\b[^(]*", "expected a number", said)
+        more = _pasted(arguments) or " (mechcore COMMAND --help lists the options)"
+        code = _fail(f"{said}{more}", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(f"interrupted{_how_to_go_on(arguments)}", code)
     sys.exit(code or 0)
 
 
-def _how_to_go_on(arguments: Sequence[str] | None) -> str:
-    given = sys.argv[1:] if arguments is None else arguments
+def _written_out(arguments: Sequence[str]) -> list[str]:
+    """Arguments with what shells leave: ``~`` after an equals sign; ``help X`` as ``X --help``."""
+    whole = [
+        re.sub(
+            r"^(--[\w-]+=)?(~)(?=/|$)", lambda at: (at[1] or "") + os.path.expanduser(at[2]), text
+        )
+        for text in arguments
+    ]
+    return [*whole[1:], "--help"] if whole[:1] == ["help"] else whole
+
+
+def _pasted(arguments: Sequence[str]) -> str:
+    """What to write for a dash or quotes that a web page or a text processor put in."""
+    for text in arguments:
+        plain = _DASHES.sub("--", text).strip(_QUOTES)
+        if plain != text:
+            return f"; {text!r} has a dash or quotes from a text processor: write {plain}"
+    return ""
+
+
+def _how_to_go_on(given: Sequence[str]) -> str:
     name = next(iter(given), "")
     if name in _AGAIN:
         return "; give the same command again to go on"

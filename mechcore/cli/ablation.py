@@ -94,12 +94,26 @@ class SetOptions:
         ),
     ] = 0
 
+    def check(self) -> None:
+        """Make sure that names can be read, before model and data are."""
+        from mechcore.ablation import ComponentSet
+
+        check_components(self.components)
+        for text in split(self.sets):
+            if not ComponentSet.of(text.split("+")):
+                raise InputError(
+                    f"--sets {text!r}: names no component; expected some, as in L1.H0+L2.MLP"
+                )
+        if not (split(self.components) or split(self.sets) or self.core or self.sets_file):
+            raise InputError("no component; name some with --components, --core or --sets")
+
     def kinds(self, shape: Any, seed: int, model: Any = None) -> dict[Any, str]:
         """The sets, and what each is called in the tables; masks must be those of ``model``."""
         from mechcore.ablation import ComponentSet, as_sets, sets
         from mechcore.ablation.reading import read_components, read_sets
         from mechcore.components import KINDS
 
+        self.check()
         named = [] if self.core is None else read_components(self.core)
         whole = self.components in KINDS
         for part in split(self.components):
@@ -112,13 +126,7 @@ class SetOptions:
             chosen += sets.pairs(named)
         if self.joint and not whole and len(named) > 1:
             chosen.append(ComponentSet.of(named))
-        more = []
-        for text in split(self.sets):
-            more.append(ComponentSet.of(text.split("+")))
-            if not more[-1]:
-                raise InputError(
-                    f"--sets {text!r}: names no component; expected some, as in L1.H0+L2.MLP"
-                )
+        more = [ComponentSet.of(text.split("+")) for text in split(self.sets)]
         if self.sets_file is not None:
             more += read_sets(self.sets_file, model, any_model=self.any_model)
         members = sorted({c for each in more for c in each.components})
@@ -136,6 +144,20 @@ class SetOptions:
         for each in kinds:
             each.mask(shape)
         return kinds
+
+
+def check_components(text: str | None, *, receive: bool = False) -> None:
+    """Make sure that names of components, and of groups of them, can be read; or of receivers.
+
+    Raises:
+        InputError: one cannot.
+    """
+    from mechcore.components import KINDS, Component
+    from mechcore.components.paths import Receiver
+
+    for part in split(text):
+        if part not in KINDS:
+            (Receiver if receive else Component).parse(part)
 
 
 @grouped
@@ -163,6 +185,7 @@ def ablate(
     if engine in ("restart", "reference") and precision != "float32":
         raise InputError(f"--precision: the {engine} engine has the model's own precision only")
     check_out(out, out / "race-id" if raced else state_file(out, "id"), resume)
+    chosen.check()
     from mechcore.components import ModelShape
     from mechcore.report.ablation_figures import save_figures
     from mechcore.steps.ablation import SWEEP_TABLES, sweep_tables
@@ -193,7 +216,8 @@ def ablate(
     save_figures(out, tables)
     for role in ("id", "ood"):
         state_file(out, role).unlink(missing_ok=True)
-    _show_worst(tables["ablation"])
+    drawn = [each for each, kind in kinds.items() if kind == "random"]
+    _show_worst(tables["ablation"], {str(s): "+".join(map(str, s.components)) for s in drawn})
     _show_interactions(tables["interactions"])
     for each in found:
         if each.agreement is not None:
@@ -260,8 +284,10 @@ def state_file(out: Path, role: str) -> Path:
 MOST_SHOWN = 20
 
 
-def _show_worst(ablation: Any) -> None:
-    """Drops over all examples: all sets, or those with the largest ones."""
+def _show_worst(ablation: Any, drawn: dict[str, str]) -> None:
+    """Changes over all examples: all sets, or those that cost most; and what random sets are."""
+    from mechcore.ablation.effects import ABLATION
+
     overall = ablation.query("subset == 'all'")
     names = overall.groupby("set", sort=False)["margin_drop"].max()
     if len(names) > MOST_SHOWN:
@@ -270,8 +296,13 @@ def _show_worst(ablation: Any) -> None:
     shown = overall[overall["set"].isin(names.index)]
     if len(names) == MOST_SHOWN:
         shown = shown.sort_values("margin_drop", ascending=False)
-    shown = shown[["set", "role", "n", "accuracy", "accuracy_drop", "margin_drop", "kl"]]
-    show(shown.rename(columns={"accuracy": "accuracy_without"}))
+    changes = {"accuracy_drop": "accuracy (points)", "margin_drop": "margin (nats)"}
+    shown = shown.assign(**{name: ABLATION[name].texts(shown) for name in changes})
+    shown = shown[["set", "role", "n", "accuracy", *changes, "kl"]]
+    print("change without each set, with its 95 % interval; negative: worse without it")
+    show(shown.rename(columns={"accuracy": "accuracy_without", **changes}))
+    for name in [*dict.fromkeys(shown["set"][shown["set"].isin(drawn)])]:
+        print(f"{name}: {drawn[name]}")
 
 
 def _show_interactions(interactions: Any) -> None:

@@ -72,9 +72,9 @@ def heads(
     thresholds = Thresholds(min_mass, min_ratio)
     texts_of = {"data.train": data, "data.max_train": max_examples or None}
     chosen = replace(given, values={**given.values, **texts_of})
+    wanted = [Component.parse(name) for name in split(why)]
     inputs = load(chosen, ("train",), answers=False, limited_by="--max-examples")
     texts = inputs.data["train"]
-    wanted = [Component.parse(name) for name in split(why)]
     shape = ModelShape.of(inputs.model)
     unknown = [str(head) for head in wanted if head not in shape.heads]
     if unknown:

@@ -11,7 +11,7 @@ import typer
 
 from mechcore import progress
 from mechcore.cli.options import From, Given
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.steps.config import Resources
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ class RunOptions:
                 "out --wandb-mode"
             )
         if self.wandb is not None:
-            from mechcore.study.tracking import check_installed
+            from mechcore.study.tracking import check_can_log
 
-            check_installed()
+            check_can_log(self.wandb, self.wandb_mode or "offline")
 
     def do(
         self,
@@ -127,6 +127,7 @@ class RunOptions:
         Raises:
             InputError: something cannot be used.
             StudyError: jobs failed.
+            MechcoreError: the study is done, but Weights & Biases did not take it.
         """
         self.check()
         if self.executor == "in-process" or self.dry_run:  # a cluster has its own devices
@@ -144,12 +145,21 @@ class RunOptions:
             reports = run_study(
                 settings, folder, kind=kind, store=self.store, executor=executor, origins=origins
             )
+        unlogged = ""
         for report in reports:
             if len(reports) > 1:
                 print(f"{report.parent.name}:")
             show(report.parent)
             print(f"report: {report}")
-            self._log(report.parent)
+            try:
+                self._log(report.parent)
+            except MechcoreError as error:
+                unlogged = str(error)
+        if unlogged:
+            raise MechcoreError(
+                f"the run is done, but not logged: {unlogged}; rerun the same command to log it, "
+                "which does none of the work again"
+            )
 
     def _executor(self, resources: Resources, workers: int) -> Executor:
         from mechcore.study.executors import Local

@@ -6,10 +6,13 @@ which costs less than rich's boxes in lines and in time.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from mechcore.errors import warn
 
 WIDTH = 100
 """Characters in a line of help at most."""
@@ -26,6 +29,14 @@ _WIDEST = 34
 
 class Command(TyperCommand):
     """A command whose options stand in panels."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; of one that is given twice the last counts, which is said."""
+        _, _, order = self.make_parser(ctx).parse_args([*args])
+        for each, times in Counter(each for each in order if each.nargs == 1).items():
+            if times > 1 and each.param_type_name == "option" and not each.multiple:
+                warn(f"{each.opts[0]} is given {times} times; the last one counts")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, panel by panel."""
@@ -94,5 +105,5 @@ def group(help: str, cls: type[Group] = Group) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings={"max_content_width": WIDTH},
+        context_settings={"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]},
     )

@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from mechcore import progress
-from mechcore.cli.ablation import COMMON, MOST_SHOWN, Engine, Precision, interaction_columns, small
+from mechcore.cli.ablation import (
+    COMMON,
+    MOST_SHOWN,
+    Engine,
+    Precision,
+    check_components,
+    interaction_columns,
+    small,
+)
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
 from mechcore.steps.analyses_config import DividendsConfig, SearchConfig
@@ -47,6 +55,7 @@ def interactions(
     config, search = given.settings, how.settings
     states = state_files(out, search.max_size)
     check_out(out, states[0], resume)
+    check_components(components)
     role = search.role
     inputs, averages = load_ablated(given, (role,), means)
     shape = ModelShape.of(inputs.model)
@@ -142,6 +151,7 @@ def dividends(
     config, fit = given.settings, how.settings
     states = state_files(out)
     check_out(out, states[0], resume)
+    check_components(components)
     inputs, averages = load_ablated(given, (fit.role,), means)
     shape, data = ModelShape.of(inputs.model), inputs.data[fit.role]
     options: dict[str, Any] = {

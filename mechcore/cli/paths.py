@@ -9,7 +9,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.ablation import COMMON, MOST_CONTROLS, Core, Engine, state_file
+from mechcore.cli.ablation import (
+    COMMON,
+    MOST_CONTROLS,
+    Core,
+    Engine,
+    check_components,
+    state_file,
+)
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
 from mechcore.errors import InputError
@@ -114,6 +121,8 @@ def paths(
     check_out(out, state, resume)
     chosen.check()
     senders = chosen.senders_of()
+    check_components(chosen.senders)
+    check_components(chosen.receivers, receive=True)
     from mechcore.ablation import sets
     from mechcore.paths.dependence import CORE_DEPENDENCE
     from mechcore.paths.search import PATH_SCREENING

@@ -9,7 +9,7 @@ from functools import total_ordering
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 
 KINDS = ("heads", "mlps", "all")
 """Names of groups of components, see `ModelShape.kind`."""
@@ -58,8 +58,8 @@ class Component:
         match = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
         if match is None:
             raise InputError(
-                f"component {name!r}: not a component name; write heads as L4.H0 or 4.0 "
-                "and MLP layers as L3.MLP"
+                f"component {shown(repr(name))}: not a component name; write heads as L4.H0 or 4.0 "
+                f"and MLP layers as L3.MLP{meant(name)}"
             )
         return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
@@ -80,6 +80,24 @@ class Component:
 
 
 ComponentLike: TypeAlias = Component | str
+
+
+def meant(name: object) -> str:
+    """The component that a text may stand for, as other tools write them; empty if unclear.
+
+    >>> meant("L1H3"), meant("blocks.2.hook_mlp_out"), meant("first")
+    (' (did you mean L1.H3?)', ' (did you mean L2.MLP?)', '')
+    """
+    words = name.lower() if isinstance(name, str) else ""
+    numbers = re.findall(r"(?<![-\d])\d+", words)
+    if "mlp" in words or re.fullmatch(r"m\d+", words):
+        return f" (did you mean L{numbers[0]}.MLP?)" if len(numbers) == 1 else ""
+    if len(numbers) == 2:
+        layer, head = reversed(numbers) if words.lstrip()[:1] == "h" else numbers
+        return f" (did you mean L{layer}.H{head}?)"
+    if len(numbers) == 1 and "att" in words:
+        return f" (did you mean a head of that layer, such as L{numbers[0]}.H0?)"
+    return ""
 
 
 def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Component]:

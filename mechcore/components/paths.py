@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import total_ordering
 from typing import TypeAlias
 
-from mechcore.components.names import Component, ComponentLike, ModelShape, parse_components
+from mechcore.components.names import Component, ComponentLike, ModelShape, meant, parse_components
 from mechcore.errors import InputError
 
 INPUTS = ("all", "q", "k", "v")
@@ -67,8 +67,8 @@ class Receiver:
             return cls(Component.parse(text))
         except InputError as error:
             raise InputError(
-                f"receiver {name!r}: cannot be read; write a head as L3.H9, one of its inputs as "
-                f"L3.H9.q, .k or .v, an MLP layer as L2.MLP, or {ANSWER}"
+                f"receiver {name!r}: cannot be read; write a head as L3.H9, one of "
+                f"its inputs as L3.H9.q, .k or .v, an MLP layer as L2.MLP, or {ANSWER}{meant(text)}"
             ) from error
 
     def __str__(self) -> str:

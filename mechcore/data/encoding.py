@@ -15,7 +15,7 @@ from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
 from mechcore.data.tokenizer_checks import check_file, check_unknown
 from mechcore.data.words import SPECIAL, whole_words
-from mechcore.errors import InputError, warn
+from mechcore.errors import InputError, shown, warn
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 
@@ -220,7 +220,9 @@ def encode(
             )
         whole = [[each[row] for row in too_long] for each in (first, second)]
         ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]
-        found = f"{found} (the longest has {max(map(len, ids))})"
+        most = max(map(len, ids))
+        longest = max((each[[*map(len, ids)].index(most)] for each in whole), key=len)
+        found = f"{found} (the longest has {most} and begins {shown(repr(longest), 60)})"
         if not truncate:
             raise InputError(
                 f"{found}, and nothing was said about cutting them; --max-length {max_length} "

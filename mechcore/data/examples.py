@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, check_seed
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class Examples(Shown):
         """The rows of the examples that `sample` draws."""
         import pandas as pd
 
+        check_seed(seed)
         if n >= len(self):
             return [*range(len(self))]
         sizes = self.frame["subset"].value_counts()

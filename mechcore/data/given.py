@@ -105,6 +105,7 @@ def given_sources(
 
 
 def _file(path: str) -> Source:
+    path = str(Path(path).expanduser())
     if not path.strip() or not Path(path).exists():
         raise InputError(
             f"data: {shown(repr(path))} is neither a file nor a task, of which there are "

@@ -49,8 +49,9 @@ def open(
     Args:
         checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"`` (or
             ``"embedded-encoder"``) and ``"embedded-decoder"`` are those that come with mechcore.
-        train: training examples, of any form (`mechcore.data.given`). The name of a task alone
-            stands for the data of all roles; an embedded model alone brings its own.
+        train: training examples, of any form (`mechcore.data.given`); those in memory are copied.
+            The name of a task alone stands for the data of all roles; an embedded model alone
+            brings its own.
         id: in-domain test examples.
         ood: out-of-domain test examples.
         columns: which column serves as ``text_a``, ``text_b``, ``label`` or ``subset``, where its
@@ -114,7 +115,7 @@ def open(
             "open: columns and label_map are for data of your own, and an embedded model without "
             "any brings its own; name data (train, id, ood), or leave them out"
         )
-    kept = Store(Path(store).absolute())  # also after a change of the working directory
+    kept = Store(Path(store).expanduser().absolute())  # whatever the working directory later
     data = replace(
         config.data,
         columns={**config.data.columns, **(columns or {})},

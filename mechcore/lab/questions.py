@@ -10,9 +10,8 @@ it is named after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,71 +33,44 @@ from mechcore.ablation.information import INFORMATION
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.components.paths import ReceiverLike
-from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
 from mechcore.errors import InputError, MechcoreError
+from mechcore.lab.opened import Opened, ReportPath
 from mechcore.lab.subnetworks import Pruned, Smallest
-from mechcore.masking.means import MeanActivations
+from mechcore.masking.fills import FILLS
 from mechcore.models.encoded import encode_for
 from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
-from mechcore.showing import Shown
 from mechcore.steps.analyses_config import PathsConfig
-from mechcore.steps.base import HEADS_FILE, MEANS_FILE, subnetworks_in
-from mechcore.steps.bench import bench_of
-from mechcore.steps.config import TEST_ROLES, StudyConfig
-from mechcore.steps.inputs import Inputs, check_names, open_model
+from mechcore.steps.base import HEADS_FILE, subnetworks_in
+from mechcore.steps.config import StudyConfig
 from mechcore.steps.masks import missing_in, no_mask
-from mechcore.steps.plan import Part, make_plan
-from mechcore.steps.study import STUDY
-from mechcore.study.engine import Results, perform
+from mechcore.steps.tables import accuracy_table, evaluate_full
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.run import run_study
-from mechcore.study.step import Job
-from mechcore.study.store import Store
 from mechcore.tables import Schema
+from mechcore.wording import OUT_FIRST
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Lab(Shown):
-    """What `open` gives: the settings of the main study of its model and data, and its store."""
+class Lab(Opened):
+    """What `open` gives: questions about a model and its data, a method each."""
 
-    config: StudyConfig
-    store: Store
-    _used: dict[str, Job] = field(default_factory=dict)
+    def accuracy(self) -> pd.DataFrame:
+        """Accuracy of the whole model on every subset, out of domain first.
 
-    def _summary(self) -> str:
-        model = self.config.model
-        name = model.source or f"embedded {model.embedded}"
-        return f"{name}, results in {self.store.path}"
-
-    # -- what it works on -----------------------------------------------------------------------
-
-    @property
-    def model(self) -> Any:
-        """The TransformerLens model."""
-        return self._opened.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """Its tokenizer."""
-        return self._opened.tokenizer
-
-    @property
-    def data(self) -> dict[str, EncodedExamples]:
-        """The examples of each role, those that were drawn."""
-        return self._inputs.data
-
-    @cached_property
-    def means(self) -> MeanActivations:
-        """The model's mean activations on the training data."""
-        (folder,) = self.done(self.plan().jobs["means"])
-        return MeanActivations.load(folder / MEANS_FILE, self.model)
-
-    # -- questions ------------------------------------------------------------------------------
+        Returns:
+            A row per data set and subset: n, accuracy with the ends of its 95 % interval (shares),
+            and the mean margin (nats).
+        """
+        inputs, size = self._inputs, self.config.batch_size
+        full = {role: evaluate_full(inputs, role, size) for role in OUT_FIRST}
+        names = {role: data.examples.name for role, data in inputs.data.items()}
+        table = accuracy_table(full, [], {role: [] for role in full}, names)
+        outside = table["role"] == "ood"
+        return pd.concat([table[outside], table[~outside]], ignore_index=True)[_ACCURACY]
 
     def blame(self, subset: str = ALL, settings: RoleSettings | None = None) -> pd.DataFrame:
         """What each component alone is needed for, those that matter most out of domain first.
@@ -110,6 +82,11 @@ class Lab(Shown):
         Returns:
             The columns of `mechcore.ablation.component_roles`.
         """
+        if not isinstance(settings, (RoleSettings, type(None))):
+            raise InputError(
+                f"blame: settings are a {type(settings).__name__}; expected RoleSettings of "
+                "mechcore, as in RoleSettings(alpha=0.1)"
+            )
         table = self._swept("drops", INFORMATION)
         known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
         if subset not in known:
@@ -137,11 +114,14 @@ class Lab(Shown):
             )
         return table[table["component"] == str(wanted)].reset_index(drop=True)
 
-    def ablate(self, *components: str | Sequence[ComponentLike]) -> pd.DataFrame:
+    def ablate(
+        self, *components: str | Sequence[ComponentLike], fill: str | None = None
+    ) -> pd.DataFrame:
         """What each set of components costs, out of domain and in domain.
 
         Args:
             components: sets: ``"L3.H5"``, ``"L3.H5+L1.H0"`` or ``["L3.H5", "L1.H0"]``.
+            fill: what replaces their outputs, such as ``"zero"``; by default that of the settings.
 
         Returns:
             A row per set, data and subset: the columns of `mechcore.ablation.ablation_table`, and
@@ -153,14 +133,15 @@ class Lab(Shown):
         """
         if not all(len(each) if isinstance(each, Sized) else 1 for each in components or ((),)):
             raise InputError("ablate: no set; expected at least one, as in lab.ablate('L3.H5')")
-        found = self._ablated(components).values()
+        found = self._ablated(components, fill).values()
         return pd.concat([_costs(each, **self.statistics) for each in found], ignore_index=True)
 
-    def interaction(self, *components: ComponentLike) -> pd.DataFrame:
+    def interaction(self, *components: ComponentLike, fill: str | None = None) -> pd.DataFrame:
         """What components cost together beyond what each costs alone: above 0, they are redundant.
 
         Args:
             components: two or more.
+            fill: see `ablate`.
 
         Returns:
             The columns of `mechcore.interactions`, out of domain first.
@@ -168,7 +149,7 @@ class Lab(Shown):
         joint = ComponentSet.of([_members(each) for each in components])
         if len(joint) < 2:
             raise InputError(f"interaction: found {joint}; expected two components or more")
-        found = self._ablated([*(ComponentSet((each,)) for each in joint.components), joint])
+        found = self._ablated([*(ComponentSet((each,)) for each in joint.components), joint], fill)
         tables = [interactions(each, **self.statistics) for each in found.values()]
         return pd.concat(tables, ignore_index=True)
 
@@ -176,6 +157,8 @@ class Lab(Shown):
         self,
         senders: str | Sequence[ComponentLike],
         receivers: str | Sequence[ReceiverLike] = "all",
+        *,
+        fill: str | None = None,
         **options: Any,
     ) -> pd.DataFrame:
         """What is lost when each receiver alone does not see the senders.
@@ -183,13 +166,14 @@ class Lab(Shown):
         Args:
             senders: ``"L1.H1+L2.H9"``, components, or ``"heads"``, ``"mlps"`` or ``"all"``.
             receivers: likewise; also ``"answer"``.
+            fill: see `ablate`.
             options: of `mechcore.ablation.sets.paths`: ``inputs`` of heads, ``together``.
 
         Returns:
             As `ablate`, with the columns senders, receiver and input; out of domain first.
         """
         of, to = _members(senders), _members(receivers)
-        found = self._ablated(sets.paths(of, to, self.model, **options)).values()
+        found = self._ablated(sets.paths(of, to, self.model, **options), fill).values()
         tables = [_costs(each, path_table, **self.statistics) for each in found]
         return pd.concat(tables, ignore_index=True)
 
@@ -263,58 +247,12 @@ class Lab(Shown):
         """The smallest of the settings' subnetworks within a loss, see `Pruned.smallest`."""
         return self.prune().smallest(loss, by)
 
-    def report(self, out: str | Path = "mechcore-report") -> Path:
-        """Do the whole main study into a folder; the path of its report."""
+    def report(self, out: str | Path = "mechcore-report") -> ReportPath:
+        """Do the whole main study into a folder; the path of its report, a link in notebooks."""
         self._check_data()
+        self._check_same()
         (path,) = run_study(self.config, out, store=self.store.path)
-        return path
-
-    # -- how ------------------------------------------------------------------------------------
-
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """Options of every bootstrap: its resamples, and their seed."""
-        return {"n_resamples": self.config.n_resamples, "seed": self.config.data.seed}
-
-    @cached_property
-    def _opened(self) -> Inputs:
-        """The model, with its data if it has any."""
-        if self._has_data:
-            return self._inputs
-        return open_model(self.config.model, device=self.config.resources.place)
-
-    @cached_property
-    def _inputs(self) -> Inputs:
-        check_names(self.config.model, self.config.data)
-        described = self.plan().jobs["describe"]
-        return bench_of(self.store, self.config.resources.place).inputs(described)
-
-    @property
-    def _has_data(self) -> bool:
-        data = self.config.data
-        return self.config.model.source is None or data.task is not None or data.ood is not None
-
-    def _check_data(self) -> None:
-        if not self._has_data:
-            raise InputError(
-                "lab: opened without data; expected train, id and ood: "
-                f"mechcore.open({self.config.model.source!r}, train=..., id=..., ood=...)"
-            )
-
-    def plan(self, **changes: Any) -> Part:
-        """The plan of the main study, with changes of its settings."""
-        self._check_data()
-        (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
-        return part
-
-    def done(self, *jobs: Job) -> list[Path]:
-        """The folders of jobs, which are done if need be."""
-        wanted = self._used | {job.key: job for job in jobs}
-        self.store.create()
-        executor = STUDY.executor(self.config)
-        perform(_Jobs(list(wanted.values())), self.store, executor, self.store.path)
-        self._used.update(wanted)  # not before: one that fails is not tried with every question
-        return [self.store.whole(job.key) for job in jobs]
+        return ReportPath(path)
 
     def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
         """A table that a job makes of the ablation of every component, or of its paths."""
@@ -325,8 +263,10 @@ class Lab(Shown):
         (folder,) = self.done(part.jobs[job])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 
-    def _ablated(self, chosen: Any) -> dict[str, Ablations]:
+    def _ablated(self, chosen: Any, fill: str | None = None) -> dict[str, Ablations]:
         """Answers without each set, out of domain first."""
+        fill = self.config.analyses.fill if fill is None else fill
+        FILLS[fill]  # before the means, which take time
         return {
             role: ablate(
                 self.model,
@@ -334,20 +274,26 @@ class Lab(Shown):
                 self.data[role],
                 self.means,
                 role=role,  # type: ignore[arg-type]
-                fill=self.config.analyses.fill,
+                fill=fill,
                 class_names=self.config.model.class_names,
                 batch_size=self.config.batch_size,
                 seed=self.config.data.seed,
             )
-            for role in reversed(TEST_ROLES)
+            for role in OUT_FIRST
         }
 
 
 def _members(given: Any) -> Any:
     """What is joined by plus in a text; anything else as it is."""
-    return given.split("+") if isinstance(given, str) else given
+    if isinstance(given, str):
+        return given.split("+")
+    return given if isinstance(given, Iterable) else [given]
 
 
+_ACCURACY = [
+    *("data", "role", "subset", "n"),
+    *("accuracy", "accuracy_low", "accuracy_high", "margin"),
+]
 _ENDS = ("drop", "drop_low", "drop_high", "p_adjusted")
 
 
@@ -359,24 +305,3 @@ def _costs(
     parts = [f"{part}_{end}" for part in ("information", "threshold") for end in _ENDS]
     information = information_table(ablations, **options)[[*place, *parts, "reason"]]
     return table(ablations, **options).merge(information, on=place)
-
-
-@dataclass(frozen=True)
-class _Jobs:
-    """Some jobs of the main study, for the engine."""
-
-    known: Sequence[Job]
-    folders: Sequence[str] = ()
-
-    def jobs(self) -> Sequence[Job]:
-        return self.known
-
-    @property
-    def cost(self) -> float:
-        return sum(job.step.cost(job) for job in self.known)
-
-    def check(self, pending: Sequence[Job], device: str) -> None:
-        pass
-
-    def results(self) -> Mapping[str, Results]:
-        return {}

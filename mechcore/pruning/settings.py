@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mechcore.errors import InputError, shown
+from mechcore.errors import InputError, meant_share, shown
 from mechcore.settings import Presets, check, setting
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ def as_runs(
     numbers = _listed("seeds", seeds, Integral, int)
     for target in targets:
         if not 0 <= target < 1:  # also catches NaN
-            raise InputError(f"sparsity {target}: expected a share of components in [0, 1)")
+            expected = f"expected a share of components in [0, 1){meant_share(target)}"
+            raise InputError(f"sparsity {target}: {expected}")
     for seed in numbers:
         if not 0 <= seed < MAX_SEED:
             raise InputError(f"seed {seed}: expected a whole number from 0 to {MAX_SEED - 1}")

@@ -56,7 +56,9 @@ class Workbench:
             config = model.config
             if isinstance(model, TrainedInput):
                 config = replace(config, source=str(trained_path(self.store, job)))
-            self._models[digest] = open_model(config, device=self.device)
+            opened = open_model(config, device=self.device)
+            job.check_inputs(self.store.hash_file)  # before it is kept under what the plan read
+            self._models[digest] = opened
             self.loads.append(digest)
         self._models.move_to_end(digest)
         return self._models[digest]
@@ -70,6 +72,7 @@ class Workbench:
             if data.half is not None:
                 examples = examples.halves(data.data.seed)[data.half - 1]
             holder.add(role, examples, available)
+            job.check_inputs(self.store.hash_file)
             self._examples[place] = (holder.data[role], holder.available[role])
         return self._examples[place]
 

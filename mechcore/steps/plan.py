@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
@@ -50,6 +50,7 @@ from mechcore.study.step import Input, Job, in_order
 from mechcore.subnetworks.halves import HALVES, WHOLE
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
+from mechcore.yaml_file import described
 
 STEPS: Registry[type[MainStep]] = Registry("step", "mechcore.steps")
 """Steps that packages add to the main study; its settings name them under ``analyses: more``."""
@@ -392,6 +393,5 @@ def _added(name: str, settings: Mapping[str, Any]) -> MainStep:
     step = STEPS[name]
     try:
         return TypeAdapter(step).validate_python(dict(settings))
-    except ValueError as error:
-        first = str(error).splitlines()
-        raise InputError(f"analyses: more: {name}: {' '.join(first[1:3]).strip()}") from error
+    except ValidationError as error:
+        raise InputError(f"analyses: more: {name}: {described(error, step)}") from error

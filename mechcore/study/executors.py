@@ -187,27 +187,11 @@ def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
 
 
 def _make(job: Job, store: Store, device: str) -> None:
-    _check(job, store)
+    job.check_inputs(store.hash_file)
     with store.making(job.key, job.step.kind, job.name, job.recipe) as folder:
         job.step.run(Work(job, folder, store.partial(job.key), store, device))
-        _check(job, store)
+        job.check_inputs(store.hash_file)
     store.forget_partial(job.key)
-
-
-def _check(job: Job, store: Store) -> None:
-    """Make sure that what a job reads is what its key says.
-
-    Raises:
-        InputError: an input is gone, or is another one.
-    """
-    try:
-        changed = job.changed_inputs(store.hash_file)
-    except (InputError, OSError) as error:
-        raise InputError(
-            f"{error}; it was there when the study was planned: put it back and run it again"
-        ) from error
-    if changed:
-        raise InputError(f"the {changed[0]} files changed while the study ran; run it again")
 
 
 def _unpacked(job: bytes, store: Path, cpus: int, device: str) -> Receipt:

@@ -169,6 +169,21 @@ class Job:
             if plain(each.content(hash_file)) != self.contents[what]
         ]
 
+    def check_inputs(self, hash_file: Hasher) -> None:
+        """Make sure that what is read for it is what its key says.
+
+        Raises:
+            InputError: an input is gone, or is another one.
+        """
+        try:
+            changed = self.changed_inputs(hash_file)
+        except (InputError, OSError) as error:
+            raise InputError(
+                f"{error}; it was there when the study was planned: put it back and run it again"
+            ) from error
+        if changed:
+            raise InputError(f"the {changed[0]} files changed while the study ran; run it again")
+
 
 @dataclass(frozen=True)
 class Work:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError, MechcoreError, reason
+from mechcore.errors import InputError, MechcoreError, reason, warn
 from mechcore.pruning.subnetwork import target_name
 from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.page import REPORT_FILES
@@ -65,17 +65,10 @@ def log_run(
         MechcoreError: Weights & Biases did not take the run.
     """
     run = read_run(folder)
-    if mode not in ("offline", "online"):
-        raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
     place = Path(run.path if directory is None else directory).resolve()
     with _own_environment(place / "wandb"):
-        check_installed()
+        check_can_log(project, mode)
         wandb: Any = import_module("wandb")
-        if mode == "online" and not wandb.login(prompt=False):
-            raise InputError(
-                "wandb: not logged in; run `wandb login` first, set WANDB_API_KEY, or use offline "
-                "mode"
-            )
         place.mkdir(parents=True, exist_ok=True)
         try:
             tracked = wandb.init(
@@ -89,9 +82,9 @@ def log_run(
             )
             with tracked:
                 _log(wandb, tracked, run)
-        except (wandb.errors.UsageError, ValueError) as error:
+        except wandb.errors.UsageError as error:
             raise InputError(f"wandb: {reason(error)}") from error
-        except wandb.Error as error:
+        except Exception as error:  # whatever it raises: the run itself is done
             raise MechcoreError(f"wandb: {reason(error)}") from error
     return str(tracked.url) if mode == "online" else str(Path(tracked.dir).parent)
 
@@ -137,10 +130,16 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
     for key, value in summary_of(run).items():
         tracked.summary[key] = value
     logged: dict[str, Any] = {
-        f"tables/{name}": wandb.Table(dataframe=table.reset_index(drop=True))
+        f"tables/{name}": wandb.Table(dataframe=_plain(table))
         for name, table in run.tables.items()
         if len(table)
     }
+    for name, table in run.tables.items():
+        if len(table) > (most := wandb.Table.MAX_ROWS):
+            warn(
+                f"wandb: table {name}: {len(table)} rows, of which Weights & Biases shows the "
+                f"first {most}; the report artifact has all"
+            )
     for path in sorted((run.path / FIGURES_FOLDER).glob("[!.]*.png")):
         logged[f"{FIGURES_FOLDER}/{path.stem}"] = wandb.Image(str(path))
     tracked.log(logged)
@@ -153,14 +152,32 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
     tracked.log_artifact(artifact)
 
 
-def check_installed() -> None:
-    """Make sure that wandb is there, before work is spent on what it is to log.
+def _plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows from 0, with plain Python values and None where pandas has its own types and NA."""
+    own = [n for n, kind in table.dtypes.items() if pd.api.types.is_extension_array_dtype(kind)]
+    changed = {n: table[n].astype(object).where(table[n].notna(), None) for n in own}
+    return table.assign(**changed).reset_index(drop=True)
+
+
+def check_can_log(project: str, mode: str) -> None:
+    """Make sure that a run could be logged, before work is spent on it.
 
     Raises:
-        InputError: it is not.
+        InputError: wandb is not installed or not logged in, or the project or mode cannot be used.
     """
+    if mode not in ("offline", "online"):
+        raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
     if find_spec("wandb") is None:
         raise InputError("wandb is not installed; install it with: pip install 'mechcore[wandb]'")
+    wandb: Any = import_module("wandb")
+    try:
+        wandb.Settings(project=project)
+    except (wandb.errors.UsageError, ValueError) as error:
+        raise InputError(f"wandb: {reason(error)}") from error
+    if mode == "online" and not wandb.login(prompt=False):
+        raise InputError(
+            "wandb: not logged in; run `wandb login` first, set WANDB_API_KEY, or use offline mode"
+        )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import helpers
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -853,6 +854,23 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     assert set(together["role"]) == {"id", "ood"}
     shown = capsys.readouterr().out
     assert all(name in shown for name in [*joint, "random 2", "tables and figures: found"])
+    [members] = re.findall(r"^random 1: (L[\w.]+\+L[\w.]+\+L[\w.]+)$", shown, re.M)
+    rows = pd.read_csv("found/ablation.csv").query("subset == 'all' and role == 'ood'")
+    rows = rows.set_index("set")
+    model = load_model(tiny_encoder_dir())
+    mask = Mask.full(model).without(members.split("+"))
+    without = evaluate(model, files / "ood.csv", mask=mask, fill="zero", in_domain=False)
+    assert rows.loc["random 1", "accuracy"] == pytest.approx(without.accuracy)
+    [line] = re.findall(r"^L1\.H0 +ood +(.*)", shown, re.M)
+    drops = [
+        f"{name}_drop{end}" for name in ("accuracy", "margin") for end in ("", "_high", "_low")
+    ]
+    scale = np.repeat([-100, -1], 3)
+    numbers = [
+        float(text) for text in re.findall(r"[-+]?\d+(?:\.\d+)?", line.replace("\u2212", "-"))
+    ]
+    expected = scale * rows.loc["L1.H0", drops].to_numpy(dtype=float)
+    np.testing.assert_allclose(numbers[2:8], expected, atol=0.051)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -1289,6 +1307,10 @@ def refused(
             main(arguments)
         assert stop.value.code == 2
         out, err = capsys.readouterr()
+        # Options of one's own stand behind others that they replace.
+        err = re.sub(
+            r"mechcore: warning: --[a-z-]+ is given 2 times; the last one counts\n", "", err
+        )
         assert len(err.splitlines()) == 1, err
         assert err.startswith("mechcore: error: ")
         assert message.format(**places) in err
@@ -1334,6 +1356,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
     [
         ("{own} --sparsities 1.0", "sparsity 1.0: expected a share of components in [0, 1)"),
         ("{own} --sparsities 0.5,-0.1", "sparsity -0.1: expected a share"),
+        ("{own} --sparsities 50", "in [0, 1); did you mean 0.5 (50 %)?"),
         ("{own} --sparsities nan", "sparsity nan: expected a share"),
         ("{own} --sparsities abc", "--sparsities 'abc': expected numbers"),
         ("{own} --sparsities ''", "sparsities []: expected at least one"),
@@ -1344,7 +1367,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("{own} --seeds -1", "seed -1: expected a whole number"),
         ("{own} --data-seed -1", "--data-seed is -1; expected a whole number"),
         ("{own} --prune-steps 0", "--prune-steps"),
-        ("{own} --prune-steps many", "--prune-steps"),
+        ("{own} --prune-steps many", "'--prune-steps': expected a whole number ("),
         ("{own} --batch-size 0", "--batch-size"),
         ("{own} --max-length 0", "--max-length"),
         ("{own} --backend nosuch", "--backend"),
@@ -1417,6 +1440,30 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components L0.H8", "component L0.H8: out of range"),
         ("ablate {own} --components L1.H0,6.MLP", "component L6.MLP: out of range"),
         ("ablate {own} --components head3", "component 'head3': not a component name"),
+        (
+            "ablate {own} --components L1H3 --max-ood 5",
+            "(did you mean L1.H3?)",
+        ),
+        (
+            "paths {own} --senders a1.h3 --max-ood 5",
+            "(did you mean L1.H3?)",
+        ),
+        ("paths {own} --senders L1.H3 --receivers L2H3 --max-ood 5", "(did you mean L2.H3?)"),
+        ("interactions {own} --components L1H3 --max-ood 5", "did you mean L1.H3?"),
+        (
+            "heads --model {final} --data {files}/id.csv --max-examples 5 --explain L1H3",
+            "did you mean L1.H3?",
+        ),
+        (
+            "ablate {own} \u2013components L1.H0",
+            "'\u2013components' has a dash or quotes from a text proc",
+        ),
+        (
+            "core “masks”",
+            "no such file; '“masks”' has a dash or quotes from a text processor: write m",
+        ),
+        ("core ~/no-such-masks", f"mask file {Path.home()}/no-such-masks: no such file"),
+        ("core m --out=~/no-such/masks", "mask file m: no such file"),
         ("ablate {own} --components ,", "no component"),
         ("ablate {own} --sets L0.H1,+", "--sets '+': names no component; expected some, as in L1"),
         ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),

@@ -14,7 +14,8 @@ from unittest.mock import patch
 import pytest
 import typer
 
-from mechcore.cli import app
+import mechcore
+from mechcore.cli import app, main
 from mechcore.settings import all_entries
 from mechcore.steps.config import StudyConfig
 
@@ -54,7 +55,7 @@ def test_commands_fit_one_screen_in_groups() -> None:
     assert max(map(len, shown)) <= 100
     assert "..." not in "\n".join(shown).partition("[ARGS]...")[2]
     found = {name: re.findall(r"^  (\S+)", text, re.M) for name, text in panels(shown).items()}
-    assert found.pop("Options") == ["--version", "--help"]
+    assert found.pop("Options") == ["-V,", "-h,"]  # before --version and --help
     assert found == {
         "Main job": ["run", "demo"],
         "Steps one by one": [
@@ -83,6 +84,29 @@ def test_commands_of_groups() -> None:
     }
     papers = ("cognitive", "trials", "train-base", "extractive", "facts")
     assert {f"reproduce {name}" for name in papers} <= found
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "first"),
+    [
+        ("", 2, "[OPTIONS] COMMAND"),
+        ("study", 2, "study [OPTIONS] COMMAND"),
+        ("-h", 0, "[OPTIONS] COMMAND"),
+        ("help", 0, "[OPTIONS] COMMAND"),
+        ("core -h", 0, "core [OPTIONS]"),
+        ("help study init", 0, "study init [OPTIONS]"),
+        ("-V", 0, f"mechcore {mechcore.__version__}"),
+    ],
+)
+def test_ways_to_ask_for_help(
+    capsys: pytest.CaptureFixture[str], words: str, code: int, first: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == code
+    out, err = capsys.readouterr()
+    assert first in (err if code else out).partition("\n")[0]
+    assert "error" not in err
 
 
 def test_options_of_a_run_fit_two_screens_in_panels() -> None:

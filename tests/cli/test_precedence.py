@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from mechcore.cli import main
+from mechcore.errors import MechcoreError
 from mechcore.papers.cognitive import CognitiveSettings
 from mechcore.papers.extractive.settings import ExtractiveSettings
 from mechcore.steps.config import StudyConfig
@@ -266,7 +267,7 @@ def test_finished_studies_of_every_kind_are_logged(
     modules = ("mechcore.cli.study.show_run", "mechcore.papers.cognitive.command._show_results")
     for name in (*modules, "mechcore.papers.extractive.command._show_results"):
         monkeypatch.setattr(name, lambda folder: None)
-    monkeypatch.setattr("mechcore.study.tracking.check_installed", lambda: None)
+    monkeypatch.setattr("mechcore.study.tracking.check_can_log", lambda *_: None)
     monkeypatch.setattr(
         "mechcore.study.tracking.log_run", lambda run, **how: logged.append((run, how))
     )
@@ -277,6 +278,30 @@ def test_finished_studies_of_every_kind_are_logged(
         main(f"{kind} --out out --wandb mine --wandb-mode online".split())
     assert end.value.code == 0
     assert logged == [(Path("out"), {"project": "mine", "mode": "online"})]
+
+
+def test_a_run_that_cannot_be_logged_is_done(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(run: Path, **_: Any) -> str:
+        if run.name == "first":
+            raise MechcoreError("wandb: the disk is full")
+        return "there"
+
+    monkeypatch.setattr("mechcore.cli.study.show_run", lambda folder: None)
+    monkeypatch.setattr("mechcore.study.tracking.check_can_log", lambda *_: None)
+    monkeypatch.setattr("mechcore.study.tracking.log_run", refuse)
+    reports = [Path("out") / name / "report.html" for name in ("first", "second")]
+    monkeypatch.setattr("mechcore.study.run.run_study", lambda *_, **__: reports)
+    with pytest.raises(SystemExit) as end:
+        main(["demo", "--out", "out", "--wandb", "mine"])
+    assert end.value.code == 1
+    out, err = capsys.readouterr()
+    assert "report: out/second/report.html\nWeights & Biases: there\n" in out
+    assert err == (
+        "mechcore: error: the run is done, but not logged: wandb: the disk is full; rerun the same "
+        "command to log it, which does none of the work again\n"
+    )
 
 
 # -- contradictions -------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +29,9 @@ from mechcore.steps.analyses_config import Analyses, HeadsConfig, PathsConfig
 from mechcore.steps.config import Resources, StudyConfig
 from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
+from mechcore.study.step import in_order
 from mechcore.worlds import tiny_world
-from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
+from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny_encoder_dir
 
 SMALL = StudyConfig(
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
@@ -91,6 +95,28 @@ def test_one_head_in_and_out_of_domain(lab: Lab, model: Any, means: MeanActivati
             assert drop == pytest.approx(full.accuracy - other.accuracy)
             lost = whole.loc[(role, name), "margin_drop"]
             assert lost == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+
+
+def test_a_fill_for_one_question(lab: Lab, model: Any) -> None:
+    mask = Mask.full(model).without("L0.MLP")
+    full = evaluate(model, FRAMES["ood"], in_domain=False)
+    other = evaluate(model, FRAMES["ood"], mask=mask, fill="zero", in_domain=False)
+    for table in (lab.ablate("L0.MLP", fill="zero"), lab.paths("L0.MLP", "L1.MLP", fill="zero")):
+        row = table[(table["role"] == "ood") & (table["subset"] == "all")].iloc[0]
+        same = row["margin_drop"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+        assert same == ("receiver" not in table)
+
+
+def test_how_accurate_the_whole_model_is(lab: Lab, model: Any) -> None:
+    table = lab.accuracy()
+    assert table["role"].drop_duplicates().tolist() == ["ood", "id"]
+    for role, part in table.groupby("role"):
+        full = evaluate(model, FRAMES[str(role)], in_domain=False).table()
+        found = part.set_index("subset").loc[full["subset"]]
+        for name in ("n", "accuracy", "margin"):
+            np.testing.assert_allclose(found[name], full[name], atol=1e-4)
+        assert (found["accuracy_low"] <= found["accuracy"]).all()
+        assert (found["accuracy"] <= found["accuracy_high"]).all()
 
 
 def test_the_core_of_three_seeds(lab: Lab) -> None:
@@ -245,6 +271,29 @@ def test_another_lab_finds_what_was_done(
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
 
 
+def test_a_plan_says_in_a_line_how_much_of_it_is_done(lab: Lab) -> None:
+    lab.heads()
+    plan = lab.plan()
+    kinds = dict(re.findall(r"([\w-]+) (\d+ of \d+)", repr(plan)))
+    assert (kinds["describe"], kinds["heads"]) == ("0 of 1", "1 of 1")
+    n, total = re.findall(r"(\d+) of (\d+) jobs done", repr(plan))[0]
+    jobs = {job.key: lab.store.has(job.key) for job in in_order(plan.results)}
+    assert (int(n), int(total)) == (sum(jobs.values()), len(jobs))
+    assert len(repr(plan)) < 600
+    assert "<table" in plan._repr_html_()
+
+
+def test_a_report_is_a_path_and_a_link(lab: Lab, place: Path, monkeypatch: Any) -> None:
+    written = place / "my report" / "report.html"
+    monkeypatch.setattr("mechcore.lab.questions.run_study", lambda *_, **__: [written])
+    path = lab.report(place / "my report")
+    assert path == written
+    assert os.fspath(path) == str(written)
+    assert path.parent.name == "my report"
+    html = f'<a href="my%20report/report.html" target="_blank">{written}</a>'
+    assert path._repr_html_() == html
+
+
 def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> None:
     number = {"entailment": 1, "non-entailment": 0}
     theirs = {
@@ -277,6 +326,72 @@ def test_an_embedded_model_brings_its_data(tmp_path: Path) -> None:
             "id": 6,
             "ood": 6,
         }
+
+
+# -- files that change ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A checkpoint and data of a user, which other programs write to, too."""
+    shutil.copytree(tiny_encoder_dir(), tmp_path / "last")
+    for role, frame in FRAMES.items():
+        frame.head(40).to_csv(tmp_path / f"{role}.csv", index=False)
+    return tmp_path
+
+
+def opened(folder: Path) -> Lab:
+    data = {role: folder / f"{role}.csv" for role in FRAMES}
+    return mechcore.open(folder / "last", **data, store=folder / "store", settings=SMALL)
+
+
+QUESTIONS: dict[str, Callable[[Lab], Any]] = {
+    "ablate": lambda lab: lab.ablate("L0.H1"),
+    "interaction": lambda lab: lab.interaction("L0.H1", "L1.H0"),
+    "paths": lambda lab: lab.paths("L0.H1"),
+    "blame": lambda lab: lab.blame(),
+    "flips": lambda lab: lab.flips("L0.H1"),
+    "accuracy": lambda lab: lab.accuracy(),
+    "heads": lambda lab: lab.heads(),
+    "attention": lambda lab: lab.show_attention("the cats", "L0.H1"),
+    "prune": lambda lab: lab.prune(0.3),
+    "report": lambda lab: lab.report(lab.store.path.parent / "report"),
+    "model": lambda lab: lab.model,
+    "means": lambda lab: lab.means,
+    "data": lambda lab: lab.data,
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("last/model.safetensors", "model .*last"),
+        ("last/tokenizer.json", "model .*last"),
+        ("train.csv", "train data train"),
+        ("ood.csv", "ood data ood"),
+    ],
+)
+def test_a_lab_answers_about_one_checkpoint_and_its_data(
+    copied: Path, file: str, named: str
+) -> None:
+    lab = opened(copied)
+    assert lab.means is lab.means
+    replaced, (_, other) = copied / file, encoder_checkpoints()[0]
+    if file.endswith("safetensors"):
+        shutil.copy(other / "model.safetensors", replaced)
+    else:
+        replaced.write_bytes(replaced.read_bytes() + b"\n")
+    for name, ask in QUESTIONS.items():
+        with pytest.raises(InputError, match=rf"^lab: the files of {named} changed since .*mech"):
+            pytest.fail(f"{name}: {ask(lab)}")
+    assert opened(copied).model is not None
+
+
+def test_a_checkpoint_that_is_gone_is_still_the_one_that_was_opened(copied: Path) -> None:
+    lab = opened(copied)
+    before = lab.accuracy()
+    shutil.rmtree(copied / "last")
+    pd.testing.assert_frame_equal(lab.accuracy(), before)
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -355,6 +470,26 @@ def test_settings_are_those_of_a_study(place: Path) -> None:
 def test_an_embedded_model_with_its_own_data_maps_nothing(place: Path, given: Any) -> None:
     with pytest.raises(InputError, match="open: columns and label_map are for data of your own"):
         mechcore.open("embedded", **given)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda lab: lab.flips("L1H3"),
+            r"'L1H3': not a component.*\(did you mean L1\.H3\?\)",
+        ),
+        (lambda lab: lab.paths(None), "component None: found NoneType; expected a name"),
+        (lambda lab: lab.paths("L0.H1", 5), "receiver 5: cannot be read; write a head as L3.H9"),
+        (lambda lab: lab.show_attention("a", None), "component None: not a component name"),
+        (lambda lab: lab.interaction(), "interaction: found nothing; expected two"),
+        (lambda lab: lab.ablate("L0.H1", fill="zer"), r"'zer': unknown \(did you mean 'zero'"),
+        (lambda lab: lab.blame(settings={}), "settings are a dict; expected RoleSettings"),
+    ],
+)
+def test_what_a_method_cannot_take(lab: Lab, ask: Callable[[Lab], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ask(lab)
 
 
 def test_questions_that_have_no_answer(lab: Lab) -> None:

@@ -15,7 +15,7 @@ from study.sources import data_config, write_data
 
 from mechcore.data.readers import read_examples
 from mechcore.data.task import ROLES
-from mechcore.errors import MechcoreWarning
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.running import forward
 from mechcore.steps import bench as module
 from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
@@ -200,6 +200,25 @@ def test_what_changes_while_a_job_reads_it_is_refused(
     receipt = done(job, bench.store, None, "cpu")
     assert receipt.error == "the id files changed while the study ran; run it again"
     assert not bench.store.has(job.key)
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded_is_not_kept(
+    sources: Sources, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, weights = sources.job(), sources.folder / "model" / "model.safetensors"
+    planned, real = weights.read_bytes(), module.open_model
+
+    def late(*given: Any, **options: Any) -> Any:
+        weights.write_bytes(planned[:-1] + b"\x00")
+        return real(*given, **options)
+
+    monkeypatch.setattr(module, "open_model", late)
+    with pytest.raises(InputError, match="the model files changed while the study ran"):
+        bench.inputs(job)
+    monkeypatch.undo()
+    weights.write_bytes(planned)
+    bench.inputs(job)
+    assert len(bench.loads) == 1  # loaded anew, not what was there for a moment
 
 
 def test_a_process_has_one_workbench_for_a_store_and_a_device(

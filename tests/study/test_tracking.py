@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from made_up_run import World, write_run
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.report import build_report
 from mechcore.report.run_folder import read_run
 from mechcore.study.tracking import log_run, summary_of
@@ -253,6 +253,51 @@ def test_nothing_of_the_machine_or_the_terminal_is_recorded(logged: Logged) -> N
     assert names == {"media"}
     run = logged.of("run")[0]
     assert run.git.remote_url == ""
+
+
+@needs_wandb
+def test_every_table_that_a_study_writes_is_logged(whole: Path, tmp_path: Path) -> None:
+    log = "import sys; from mechcore.study.tracking import log_run as log; "
+    log += "print(log(sys.argv[1], project='x', directory=sys.argv[2]))"
+    command = [sys.executable, "-c", log, str(whole), str(tmp_path)]  # whose end completes the file
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    place = Path(done.stdout.strip())
+    (file,) = place.glob("*.wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    logged = Logged(place, tmp_path, "", "", [])
+    logged.records = [wandb_internal_pb2.Record.FromString(each) for each in records_of(file)]
+    tables = {name: table for name, table in read_run(whole).tables.items() if len(table)}
+    assert any(str(kind) == "Int64" for t in tables.values() for kind in t.dtypes)
+    for name, table in tables.items():
+        content = json.loads(logged.media(f"tables/{name}").read_text())
+        assert content["columns"] == list(table)
+        expected = [[None if pd.isna(cell) else cell for cell in row] for row in table.values]
+        found = [[None if pd.isna(cell) else cell for cell in row] for row in content["data"]]
+        assert found == expected, name
+
+
+@needs_wandb
+def test_a_long_table_is_said_to_be_shown_in_part(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    monkeypatch.setattr(wandb.Table, "MAX_ROWS", 3)
+    with pytest.warns(MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, of which .* 3; "):
+        log_run(run, project="x", directory=tmp_path)
+
+
+@needs_wandb
+def test_whatever_wandb_raises_is_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("cannot take it:\nbecause\nof that")
+
+    monkeypatch.setattr("wandb.Image", fail)
+    with pytest.raises(MechcoreError, match=r"^wandb: cannot take it: because$"):
+        log_run(run, project="x", directory=tmp_path)
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -1,0 +1,207 @@
+"""What a lab works on: a model with its data, the plan of the main study, and its store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.task import ROLES
+from mechcore.errors import InputError
+from mechcore.masking.means import MeanActivations
+from mechcore.showing import Shown
+from mechcore.steps.base import MEANS_FILE
+from mechcore.steps.bench import bench_of
+from mechcore.steps.config import StudyConfig
+from mechcore.steps.inputs import Inputs, check_names, data_name, open_model
+from mechcore.steps.plan import Part, make_plan
+from mechcore.steps.sources import CheckpointInput, DataInput
+from mechcore.steps.study import STUDY
+from mechcore.study.engine import Results, perform
+from mechcore.study.step import Input, Job, in_order, plain
+from mechcore.study.store import Store
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Opened(Shown):
+    """The settings of the main study of a model and its data, and the store of its results.
+
+    Whatever is asked is answered about the files as they were at the first question; data in
+    memory are those that were there when the lab was opened.
+    """
+
+    config: StudyConfig
+    store: Store
+    _used: dict[str, Job] = field(default_factory=dict)
+    _contents: dict[str, Any] = field(default_factory=dict)
+    """What the files of model and data held at the first question."""
+
+    def _summary(self) -> str:
+        model = self.config.model
+        name = model.source or f"embedded {model.embedded}"
+        return f"{name}, results in {self.store.path}"
+
+    # -- what it works on -----------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """The TransformerLens model."""
+        return self._opened.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+        return self._opened.tokenizer
+
+    @property
+    def data(self) -> dict[str, EncodedExamples]:
+        """The examples of each role, those that were drawn."""
+        return self._inputs.data
+
+    @property
+    def means(self) -> MeanActivations:
+        """The model's mean activations on the training data."""
+        self._check_same()
+        return self._means
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Options of every bootstrap: its resamples, and their seed."""
+        return {"n_resamples": self.config.n_resamples, "seed": self.config.data.seed}
+
+    @property
+    def _opened(self) -> Inputs:
+        """The model, with its data if it has any."""
+        self._check_same()
+        return self._loaded
+
+    @property
+    def _inputs(self) -> Inputs:
+        self._check_data()
+        return self._opened
+
+    @cached_property
+    def _loaded(self) -> Inputs:
+        place = self.config.resources.place
+        if self._has_data:
+            check_names(self.config.model, self.config.data)
+            return bench_of(self.store, place).inputs(self.plan().jobs["describe"])
+        inputs = open_model(self.config.model, device=place)
+        self._check_same()
+        return inputs
+
+    @cached_property
+    def _means(self) -> MeanActivations:
+        (folder,) = self.done(self.plan().jobs["means"])
+        return MeanActivations.load(folder / MEANS_FILE, self.model)
+
+    def _check_same(self) -> None:
+        """Make sure that the files of model and data are those of the first question.
+
+        Raises:
+            InputError: they are others. Of those that are gone nothing else could be answered.
+        """
+        config = self.config
+        read: dict[str, Input] = {f"model {config.model.source}": CheckpointInput(config.model)}
+        for role in ROLES if self._has_data else ():
+            name = f"{role} data {data_name(role, config.model, config.data)}"
+            read[name] = DataInput(role, config.model, config.data)
+        for name, what in read.items():
+            with suppress(InputError, OSError):
+                now = plain(what.content(self.store.hash_file))
+                if self._contents.setdefault(name, now) != now:
+                    break
+        else:
+            return
+        raise InputError(
+            f"lab: the files of {name} changed since the first question, and earlier answers are "
+            "about what they held then; open a new lab (mechcore.open) to ask about what they hold "
+            "now"
+        )
+
+    @property
+    def _has_data(self) -> bool:
+        data = self.config.data
+        return self.config.model.source is None or data.task is not None or data.ood is not None
+
+    def _check_data(self) -> None:
+        if not self._has_data:
+            raise InputError(
+                "lab: opened without data; expected train, id and ood: "
+                f"mechcore.open({self.config.model.source!r}, train=..., id=..., ood=...)"
+            )
+
+    def plan(self, **changes: Any) -> Planned:
+        """The plan of the main study, with changes of its settings."""
+        self._check_data()
+        self._check_same()
+        (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
+        return Planned(part.name, part.config, part.jobs, part.masks, self.store)
+
+    def done(self, *jobs: Job) -> list[Path]:
+        """The folders of jobs, which are done if need be."""
+        wanted = self._used | {job.key: job for job in jobs}
+        self.store.create()
+        executor = STUDY.executor(self.config)
+        perform(_Jobs(list(wanted.values())), self.store, executor, self.store.path)
+        self._used.update(wanted)  # not before: one that fails is not tried with every question
+        return [self.store.whole(job.key) for job in jobs]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Planned(Shown, Part):
+    """The jobs of a lab's study; shown are their kinds, and how many of each are done."""
+
+    store: Store
+
+    def _rows(self) -> pd.DataFrame:
+        jobs = in_order(self.results)
+        done = [self.store.folder(job.key).exists() for job in jobs]
+        table = pd.DataFrame({"kind": [job.step.kind for job in jobs], "done": done})
+        return table.groupby("kind", sort=False, as_index=False).agg(
+            jobs=("done", "size"), done=("done", "sum")
+        )
+
+    def _summary(self) -> str:
+        table = self._rows()
+        kinds = (f"{row.kind} {row.done} of {row.jobs}" for row in table.itertuples())
+        total = f"{table['done'].sum()} of {table['jobs'].sum()} jobs done"
+        return f"{total}: {', '.join(kinds)}"
+
+
+class ReportPath(type(Path())):  # type: ignore[misc]
+    """The path of a report, which a notebook shows as a link."""
+
+    def _repr_html_(self) -> str:
+        href = quote(os.path.relpath(self).replace(os.sep, "/"))
+        return f'<a href="{href}" target="_blank">{escape(str(self))}</a>'
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """Some jobs of the main study, for the engine."""
+
+    known: Sequence[Job]
+    folders: Sequence[str] = ()
+
+    def jobs(self) -> Sequence[Job]:
+        return self.known
+
+    @property
+    def cost(self) -> float:
+        return sum(job.step.cost(job) for job in self.known)
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        pass
+
+    def results(self) -> Mapping[str, Results]:
+        return {}
