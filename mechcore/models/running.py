@@ -318,7 +318,7 @@ def _padding_token(model: Any) -> tuple[int | None, bool]:
     """
     config = getattr(weights_of(model), "config", model.cfg)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    ids: dict[str, list[int]] = {}
+    ids: dict[str, list[Any]] = {}
     for name in ("pad", "eos", "bos", "sep", "cls", "unk"):
         known = getattr(config, f"{name}_token_id", None)
         if known is None:

@@ -100,8 +100,9 @@ class Teacher:
         losses: list[Tensor] = []
         gradients: list[Tensor] = []
         parts = values.detach().split(1 if dropout_seeds else self.settings.masks_per_pass)
-        for part, seed in zip(parts, dropout_seeds or [None] * len(parts), strict=True):
+        for i, part in enumerate(parts):
             leaf = part.clone().requires_grad_()
+            seed = dropout_seeds[i] if dropout_seeds else None
             kl = self.divergences(leaf, means, examples, fill, seed).mean(-1)
             gradients.append(*torch.autograd.grad(kl.sum(), leaf))
             losses.append(kl.detach())
