@@ -215,7 +215,11 @@ def test_what_a_file_is_in_place_of_a_table(
 @pytest.mark.parametrize(
     ("name", "content", "remark"),
     [
-        ("x.csv", gzip.compress(b"premise,label\n"), "compressed with gzip: end its name in .gz"),
+        (
+            "x.csv",
+            gzip.compress(b"premise,label\n", mtime=0),
+            "compressed with gzip: end its name in .gz",
+        ),
         ("x.txt", b"\x1f\x8b\x08", "compressed with gzip: end its name in .gz"),
         ("x.tsv", b"PAR1\x15\x04\x15\x10", "a Parquet file: end its name in .parquet"),
     ],
