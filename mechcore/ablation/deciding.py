@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet
 from mechcore.errors import InputError
@@ -184,10 +184,10 @@ class Effects:
         rows = np.flatnonzero(self.open)
         if not len(rows):
             return
-        self.n[rows], steps = stop, self._steps(rows, stop)
-        broken = rows[steps > self.steps[rows]]
+        self.n[rows], ratios = stop, self._ratios(rows, stop)
+        broken = rows[ratios > 1]
         self.low[broken], self.high[broken] = -np.inf, np.inf
-        self.steps[rows] = np.maximum(self.steps[rows], steps)
+        self.steps[broken] += np.ceil(np.log(ratios[ratios > 1]) / np.log(STEP)).astype(int) + 1
         self._narrow(rows, stop)
         again = np.arange(len(self.sets)) if len(broken) else rows
         self.decisions[again] = goal.decisions(self.low, self.high)[again]
@@ -198,10 +198,9 @@ class Effects:
             first = ties[np.argsort(-self.low[ties], kind="stable")]
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
-    def _steps(self, rows: Int[np.ndarray, " part"], stop: int) -> Int[np.ndarray, " part"]:
-        """How often the bound has to go up for the effects seen, to one beyond what they need."""
-        ratio = np.abs(self.values[rows, :stop]).max(1, initial=0) / self.bound
-        return np.where(ratio > 1, np.ceil(np.log(np.maximum(ratio, 1)) / np.log(STEP)) + 1, 0)
+    def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:
+        """Largest effects on the first examples, as multiples of the bounds."""
+        return np.abs(self.values[rows, :stop]).max(1) / (self.bound * STEP ** self.steps[rows])
 
     def _narrow(self, rows: Int[np.ndarray, " part"], stop: int) -> None:
         """Bounds of means from the first examples."""
@@ -257,7 +256,7 @@ class Effects:
                 "decision": decisions,
                 "n": self.n[rows],
                 "effect": means,
-                "broken": self._steps(rows, self.n_all) > self.steps[rows],
+                "broken": self._ratios(rows, self.n_all) > 1,
                 "right": (now == decisions) | ((now == OPEN) & held),
             }
         )
