@@ -2,8 +2,8 @@
 
 Intervals of mean margins need a bound of the effect on one example. A set begins with ``bound``,
 fixed in advance, and goes over to a larger one when an example breaks it: to ``bound`` times a
-power of `STEP`, each of which has its own part of the set's error rate (`FIRST_PART` of it, then of
-what is left, and so on). What an interval under a smaller bound said is forgotten.
+power of `STEP`, each of which has its own part of the set's error rate (`part_of_error`). What an
+interval under a smaller bound said is forgotten.
 
 Take a bound B and the set's effects cut to -B ... B. Their interval holds at all looks with its
 part of the error rate, whatever the effects are; and as long as no effect seen is over B, it is the
@@ -35,7 +35,7 @@ OPEN = "open"
 STEP = 1.5
 """Each bound of the effect of one example, as a multiple of the one before."""
 FIRST_PART = 0.9
-"""Part of the error rate that the first bound has, and the next of the rest, and so on."""
+"""Part of the error rate that the first bound has."""
 
 _MOST_NUMBERS = 2**22
 """Of values whose intervals are computed at once, because of the memory that it takes."""
@@ -77,6 +77,11 @@ AUDIT = Schema(
         Column("right", "flag", "whether the decision is that of all examples"),
     ),
 )
+
+
+def part_of_error(step: int) -> float:
+    """Part of a set's error rate for its bound after so many steps; 1 over all of them."""
+    return (1 - FIRST_PART) / (step * (step + 1)) if step else FIRST_PART
 
 
 @dataclass(frozen=True)
@@ -205,9 +210,8 @@ class Effects:
     def _narrow(self, rows: Int[np.ndarray, " part"], stop: int) -> None:
         """Bounds of means from the first examples."""
         for step in np.unique(self.steps[rows]):
-            same, error = rows[self.steps[rows] == step], self.error
-            if self.metric == "margin":
-                error *= FIRST_PART * (1 - FIRST_PART) ** step
+            same = rows[self.steps[rows] == step]
+            error = self.error * (part_of_error(int(step)) if self.metric == "margin" else 1)
             bound = self.bound * STEP**step
             for part in np.array_split(same, -(-same.size * stop // _MOST_NUMBERS)):
                 values = self.values[part, :stop].astype(float)

@@ -76,7 +76,8 @@ def test_effects_in_a_few_texts_are_not_taken_for_none(share: float, largest: fl
 
 
 def test_a_set_that_breaks_its_bound_starts_anew() -> None:
-    # 4 is 1.5^3.4 times the bound, so that 1.5^4 would do, and one more is taken.
+    # 4 is 1.5^3.4 times the bound, so that 1.5^4 would do, and one more is taken. The first bound
+    # has 0.9 of the error rate; the others 0.1 / 2, 0.1 / 6, 0.1 / 12, 0.1 / 20, 0.1 / 30 ...
     known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "drop", 0.05, 1.0)
     known.values[:] = np.random.default_rng(0).uniform(-1, 1, (2, 200))
     known.decide(Goal(0.001, None), 32)
@@ -87,7 +88,7 @@ def test_a_set_that_breaks_its_bound_starts_anew() -> None:
     known.decide(Goal(0.001, None), 44)
     assert known.steps.tolist() == [5, 0]
     seen = known.values[:, :44].astype(float)
-    low, high = confidence_sequence(seen[:1], 200, 0.9 * 1e-5 * 0.05, np.array([1.5**5]))
+    low, high = confidence_sequence(seen[:1], 200, 0.1 / 30 * 0.05, np.array([1.5**5]))
     assert (known.low[0], known.high[0]) == pytest.approx((low[0], high[0]))
     assert low[0] < old[0][0]  # what held under the bound that broke is forgotten
     assert known.low[1] >= old[0][1]
