@@ -22,6 +22,7 @@ decided (``n_audited``), and show how often decisions are wrong, and bounds brok
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,18 +238,19 @@ def race(
         spent = 0.0
         for start in np.unique(known.seen[running]):
             rows = np.flatnonzero(running & (known.seen == start))
-            more = name if start == (after or [0])[-1] else f"{start}-{name}"
-            found = ablated(known.needed(rows), start, stop, more)
+            part = name if start == (after or [0])[-1] else f"{name}-again-{next(again)}"
+            found = ablated(known.needed(rows), start, stop, part)
             known.see(found, rows, start, stop)
             assert found.layers is not None
             spent += found.layers * (stop - start)
         return spent
 
     after: list[int] = []
+    again = itertools.count()
     exact_layers = 0.0
     for stop in looks(min(n_all, most_examples or n_all)):
-        while (behind := (known.open | audited) & (known.seen < stop)).any():
-            spent = see(behind, stop, str(stop))
+        while (known.open & (known.n < stop)).any():
+            spent = see((known.open | audited) & (known.seen < stop), stop, str(stop))
             exact_layers = exact_layers or spent / stop * n_all  # of all sets, at the first look
             layers += spent
             known.decide(goal, stop)
