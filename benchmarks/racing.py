@@ -3,12 +3,14 @@
     python benchmarks/racing.py [--examples 2000] [--least 0.1 | --largest 20] [--checked 200]
     python benchmarks/racing.py --model DIR --train FILE --ood FILE
     python benchmarks/racing.py --planted [--runs 1000]
+    python benchmarks/racing.py --rare [--runs 1000] [--bound NATS]
 
 The first two race all pairs, of the embedded encoder or of a classifier, on out-of-domain examples.
 Then some pairs are ablated on all examples: those decided to be larger than ``--least`` (or among
 the ``--largest``), those whose effect was found to be over half of it, and ``--checked`` others
-drawn at random, which stand for the rest. The last takes random orders of texts of planted
-circuits, whose answers are known, and counts the races with any wrong decision.
+drawn at random, which stand for the rest. The third takes random orders of texts of planted
+circuits, whose answers are known, and counts the races with any wrong decision; the last does so
+for made-up sets whose effects are in a few of the texts.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch
 
 from mechcore.ablation import ComponentSet, Race, ablate, race, sets
 from mechcore.ablation.deciding import Effects, Goal
-from mechcore.ablation.racing import looks
+from mechcore.ablation.racing import RARE, looks, span_of
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import KINDS, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -113,7 +115,15 @@ def raced(options: argparse.Namespace) -> None:
     goal = {"largest": options.largest} if options.largest else {"least": options.least}
     start, clock = time.process_time(), time.perf_counter()
     found = race(
-        inputs.model, pairs, ood, means, error=ERROR, seed=options.seed, role="ood", **goal
+        inputs.model,
+        pairs,
+        ood,
+        means,
+        error=ERROR,
+        bound=options.bound,
+        seed=options.seed,
+        role="ood",
+        **goal,
     )
     spent, seconds = time.process_time() - start, time.perf_counter() - clock
     print(f"{len(pairs)} pairs: {found.describe()}")
@@ -129,8 +139,12 @@ def raced(options: argparse.Namespace) -> None:
 # -- planted circuits -----------------------------------------------------------------------------
 
 
-def planted_effects(name: str, metric: str, n: int, seed: int) -> tuple[list[ComponentSet], Any]:
-    """Interactions of all pairs of a circuit's parts on texts drawn at random, [set, text]."""
+def planted_effects(
+    name: str, metric: str, n: int, seed: int
+) -> tuple[list[ComponentSet], np.ndarray, np.ndarray]:
+    """All pairs of a circuit's parts, their interactions on texts drawn at random, [set, text], and
+    the full model's margins or answers, [text].
+    """
     case, rng = CATALOGUE[name], np.random.default_rng(seed)
     parts = sorted(case.circuit.components)
     answers: dict[tuple[Any, ...], np.ndarray] = {}
@@ -143,19 +157,26 @@ def planted_effects(name: str, metric: str, n: int, seed: int) -> tuple[list[Com
         answers[without] = chosen if metric == "margin" else (chosen > 0).astype(float)
     pairs = list(itertools.combinations(parts, 2))
     effects = [answers[(a,)] + answers[(b,)] - answers[()] - answers[(a, b)] for a, b in pairs]
-    return [ComponentSet.of(each) for each in pairs], np.stack(effects)
+    return [ComponentSet.of(each) for each in pairs], np.stack(effects), answers[()]
 
 
 def wrong_races(
-    chosen: Sequence[ComponentSet], effects: np.ndarray, metric: Any, goal: Goal, runs: int
-) -> tuple[float, float]:
-    """Share of races with a wrong decision, and the mean share of examples that sets took."""
-    n, exact, n_wrong, seen = effects.shape[1], effects.mean(1), 0, 0.0
+    chosen: Sequence[ComponentSet],
+    effects: np.ndarray,
+    metric: Any,
+    goal: Goal,
+    runs: int,
+    bound: float,
+) -> dict[str, float]:
+    """Share of races with a wrong decision and mean shares of examples seen and bounds broken."""
+    n, exact, n_wrong, seen, broken = effects.shape[1], effects.mean(1), 0, 0.0, 0.0
     for seed in range(runs):
-        known = Effects(chosen, n, metric, "interaction", ERROR / len(chosen))
+        known = Effects(chosen, n, metric, "interaction", ERROR / len(chosen), bound)
         known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
         for stop in looks(n):
             known.decide(goal, stop)
+        while known.open.any():  # again, since a bound broke at the last
+            known.decide(goal, n)
         if goal.least is not None:
             wrong = (known.decisions != goal.decisions(exact, exact)).any()
         else:
@@ -163,7 +184,8 @@ def wrong_races(
             wrong = exact[top].min() < np.sort(exact)[-(goal.largest or 0)] - 1e-6
         n_wrong += bool(wrong)
         seen += float(known.n.mean()) / n / runs
-    return n_wrong / runs, seen
+        broken += float((known.steps > 0).mean()) / runs
+    return {"wrong": n_wrong / runs, "examples": seen, "broken": broken}
 
 
 def planted(options: argparse.Namespace) -> None:
@@ -171,17 +193,53 @@ def planted(options: argparse.Namespace) -> None:
     rows = []
     names = [name for name in CATALOGUE if name.endswith("-encoder")]
     for name, metric in itertools.product(names, ("margin", "accuracy")):
-        chosen, effects = planted_effects(name, metric, options.examples, options.seed)
+        case = planted_effects(name, metric, options.examples, options.seed)
+        chosen, effects, full = case
         for goal in (Goal(options.least, None), Goal(None, 2)):
-            wrong, seen = wrong_races(chosen, effects, metric, goal, options.runs)
+            bound = options.bound or (goal.least / RARE if goal.least else span_of(full))
             what = f"over {goal.least:g}" if goal.largest is None else f"{goal.largest} largest"
             rows.append({"circuit": name, "metric": metric, "goal": what})
-            rows[-1] |= {"wrong": wrong, "examples": seen}
+            rows[-1] |= wrong_races(chosen, effects, metric, goal, options.runs, bound)
             print(rows[-1], flush=True)
+    tell(rows, options)
+
+
+# -- effects in a few of the texts ----------------------------------------------------------------
+
+
+def rare_effects(share: float, mean: float, largest: float, n: int, seed: int) -> np.ndarray:
+    """Effects of 40 sets on texts, [set, text]: 32 idle ones, 5 with all of their effect in a share
+    of the texts, and 3 with effects in all of them, up to about ``largest``.
+    """
+    rng = np.random.default_rng(seed)
+    effects = 0.03 * rng.standard_normal((40, n))
+    for row in range(5):
+        effects[row, rng.permutation(n)[: round(share * n)]] += mean / share
+    effects[5:8] += largest / 3 * rng.standard_normal((3, n))
+    return effects
+
+
+def rare(options: argparse.Namespace) -> None:
+    """Print error rates where effects are in a few of the texts."""
+    chosen = sets.pairs([f"L0.H{i}" for i in range(10)])[:40]
+    goal, rows = Goal(options.least, None), []
+    bound = options.bound or options.least / RARE
+    for share, ratio, largest in itertools.product((0.02, 0.05, 0.2), (1.5, 3.0), (6.0, 0.0)):
+        mean = ratio * options.least
+        effects = rare_effects(share, mean, largest, options.examples, options.seed)
+        rows.append({"share": share, "mean": mean, "size": mean / share, "others": largest})
+        rows[-1] |= {"bound": bound}
+        rows[-1] |= wrong_races(chosen, effects, "margin", goal, options.runs, bound)
+        print(rows[-1], flush=True)
+    tell(rows, options)
+
+
+def tell(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print the largest error rate, and write the table."""
     table = pd.DataFrame(rows)
     print(f"wrong at most: {table['wrong'].max():.3f} (allowed: {ERROR})")
     if options.csv:
-        table.to_csv(options.csv, index=False)
+        table.to_csv(options.csv, index=False, float_format="%.4g")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -196,12 +254,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--largest", type=int, help="how many pairs to find, in place of --least")
     parser.add_argument("--checked", type=int, default=200, help="of the rest, ablated exactly")
     parser.add_argument("--planted", action="store_true", help="error rates on planted circuits")
+    parser.add_argument("--rare", action="store_true", help="error rates for rare effects")
     parser.add_argument("--runs", type=int, default=1000, help="orders of their texts")
+    parser.add_argument("--bound", type=float, help="of an effect on one text, in nats")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--csv", type=Path, help="file for the table")
     options = parser.parse_args(arguments)
-    (planted if options.planted else raced)(options)
+    (planted if options.planted else rare if options.rare else raced)(options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,16 @@
-"""What is known of many sets' effects in a race, and what that decides."""
+"""What is known of many sets' effects in a race, and what that decides.
+
+Intervals of mean margins need a bound of the effect on one example. A set begins with ``bound``,
+fixed in advance, and goes over to a larger one when an example breaks it: to ``bound`` times a
+power of `STEP`, each of which has its own part of the set's error rate (`part_of_error`). What an
+interval under a smaller bound said is forgotten.
+
+Take a bound B and the set's effects cut to -B ... B. Their interval holds at all looks with its
+part of the error rate, whatever the effects are; and as long as no effect seen is over B, it is the
+interval of the effects themselves. So, over all bounds at once, a set's last interval has the mean
+of its effects cut to its last bound with a probability of 1 - error. That is the mean itself if no
+example that was not seen has a larger effect.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet
 from mechcore.errors import InputError
@@ -20,8 +32,13 @@ Effect: TypeAlias = Literal["interaction", "drop"]
 
 OPEN = "open"
 
-BEYOND = 1.5
-"""Times the largest effect seen on one example that others are taken to be at most, in margin."""
+STEP = 1.5
+"""Each bound of the effect of one example, as a multiple of the one before."""
+FIRST_PART = 0.9
+"""Part of the error rate that the first bound has."""
+
+_MOST_NUMBERS = 2**22
+"""Of values whose intervals are computed at once, because of the memory that it takes."""
 
 _ROUNDING = 1e-9
 """What a mean differs by at most from itself, as a share of it."""
@@ -56,9 +73,15 @@ AUDIT = Schema(
         Column("decision", "text", "that of the race"),
         N,
         Column("effect", "number", "mean over all examples"),
+        Column("broken", "flag", "whether an effect on one example is over the bound in the end"),
         Column("right", "flag", "whether the decision is that of all examples"),
     ),
 )
+
+
+def part_of_error(step: int) -> float:
+    """Part of a set's error rate for its bound after so many steps; 1 over all of them."""
+    return (1 - FIRST_PART) / (step * (step + 1)) if step else FIRST_PART
 
 
 @dataclass(frozen=True)
@@ -99,20 +122,39 @@ class Goal:
 class Effects:
     """Effects of sets on the examples seen so far, bounds of their means, and what was decided.
 
+    Args:
+        sets: whose effects.
+        n_all: examples there are.
+        metric: of the effects.
+        effect: of the sets.
+        error: probability that the mean of a set is ever outside its bounds.
+        bound: first bound of the effect on one example, in nats, fixed in advance; of accuracy it
+            is known.
+
     Attributes:
         values: [set, example], in the order in which examples are drawn.
+        seen: examples whose values are known, the first ones, [set].
         n: examples seen of each set when it was decided, [set].
+        steps: how often the bound was broken and went up, [set].
         decisions: [set].
     """
 
     def __init__(
-        self, sets: Sequence[ComponentSet], n_all: int, metric: Metric, effect: Effect, error: float
+        self,
+        sets: Sequence[ComponentSet],
+        n_all: int,
+        metric: Metric,
+        effect: Effect,
+        error: float,
+        bound: float = 1.0,
     ) -> None:
         self.sets, self.n_all, self.error = sets, n_all, error
-        self.metric, self.effect = metric, effect
+        self.metric, self.effect, self.bound = metric, effect, bound
+        if metric == "accuracy":
+            self.bound = float(max(map(len, sets)) if effect == "interaction" else 1)
         self.values = np.empty((len(sets), n_all), dtype=np.float32)
         self.low, self.high = np.full((2, len(sets)), -np.inf) * [[1], [-1]]
-        self.n = np.zeros(len(sets), dtype=int)
+        self.n, self.seen, self.steps = np.zeros((3, len(sets)), dtype=int)
         self.decisions = np.full(len(sets), OPEN, dtype=object)
 
     @property
@@ -137,34 +179,49 @@ class Effects:
             if self.effect == "interaction":
                 for component in each.components:
                     self.values[row, start:stop] -= drops[ComponentSet((component,))]
+        self.seen[rows] = stop
 
     def decide(self, goal: Goal, stop: int) -> None:
-        """Narrow the bounds of the sets that are open, and decide what these allow."""
+        """Narrow the bounds of the sets that are open, and decide what these allow.
+
+        Sets are open again where a bound that broke had decided them.
+        """
         rows = np.flatnonzero(self.open)
         if not len(rows):
             return
-        values = self.values[rows, :stop].astype(float)
-        self.n[rows] = stop
-        if stop == self.n_all:
-            self.low[rows] = self.high[rows] = values.mean(1)
-        else:
-            low, high = confidence_sequence(values, self.n_all, self.error, self._bounds(values))
-            self.low[rows] = np.maximum(self.low[rows], low)
-            self.high[rows] = np.minimum(self.high[rows], high)
-        self.decisions[rows] = goal.decisions(self.low, self.high)[rows]
+        self.n[rows], ratios = stop, self._ratios(rows, stop)
+        broken = rows[ratios > 1]
+        self.low[broken], self.high[broken] = -np.inf, np.inf
+        self.steps[broken] += np.ceil(np.log(ratios[ratios > 1]) / np.log(STEP)).astype(int) + 1
+        self._narrow(rows, stop)
+        again = np.arange(len(self.sets)) if len(broken) else rows
+        self.decisions[again] = goal.decisions(self.low, self.high)[again]
         ties = np.flatnonzero(self.open)
-        if stop == self.n_all and len(ties):  # of which the first are the larger
+        if len(ties) and (self.n[ties] == self.n_all).all():  # of which the first are the larger
             assert goal.largest is not None
             left = goal.largest - int((self.decisions == "top").sum())
             first = ties[np.argsort(-self.low[ties], kind="stable")]
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
-    def _bounds(self, values: np.ndarray) -> np.ndarray:
-        """Largest size of an effect on one example, by row."""
-        if self.metric == "margin":
-            return BEYOND * np.abs(values).max(1)
-        bound = max(map(len, self.sets)) if self.effect == "interaction" else 1
-        return np.full(len(values), float(bound))
+    def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:
+        """Largest effects on the first examples, as multiples of the bounds."""
+        return np.abs(self.values[rows, :stop]).max(1) / (self.bound * STEP ** self.steps[rows])
+
+    def _narrow(self, rows: Int[np.ndarray, " part"], stop: int) -> None:
+        """Bounds of means from the first examples."""
+        for step in np.unique(self.steps[rows]):
+            same = rows[self.steps[rows] == step]
+            error = self.error * (part_of_error(int(step)) if self.metric == "margin" else 1)
+            bound = self.bound * STEP**step
+            for part in np.array_split(same, -(-same.size * stop // _MOST_NUMBERS)):
+                values = self.values[part, :stop].astype(float)
+                if stop == self.n_all:
+                    self.low[part] = self.high[part] = values.mean(1)
+                    continue
+                bounds = np.full(len(part), bound)
+                low, high = confidence_sequence(values, self.n_all, error, bounds)
+                self.low[part] = np.maximum(self.low[part], low)
+                self.high[part] = np.minimum(self.high[part], high)
 
     def table(self, data: str, role: str) -> pd.DataFrame:
         """The columns of `DECISIONS`; ``data`` is what the examples are called."""
@@ -203,6 +260,7 @@ class Effects:
                 "decision": decisions,
                 "n": self.n[rows],
                 "effect": means,
+                "broken": self._ratios(rows, self.n_all) > 1,
                 "right": (now == decisions) | ((now == OPEN) & held),
             }
         )

@@ -7,14 +7,22 @@ and for all sets at once: each set has its part of the error rate. Effects are t
 examples given; the order of the examples is what is left to chance.
 
 How far the mean of a few examples may be from that of all depends on how large the effect on one
-can be. Of answers that is known. Of margins it is not: one example is taken to have no more than
-1.5 times (`mechcore.ablation.deciding.BEYOND`) the largest effect seen. What happens in one
-example of a hundred, and is large there, may not be seen in the first few: sets drawn at random can
-go on to the end whatever is decided (``n_audited``), and show how often a decision is wrong.
+can be. Of answers that is known, and the error rate holds as it is. Of margins it is not. There a
+set has a ``bound`` for its effect on one example. The first is fixed before an effect is seen; a
+set that breaks it goes over to a larger one, and starts anew with what it has seen and another part
+of the error rate (`mechcore.ablation.deciding`). The error rate then holds without an assumption
+for means of effects that count as no more than the set's bound, and for the means themselves if no
+example that was not seen has an effect over it.
+
+By default the bound is ``least / RARE``. So a set whose effect is over ``least``, all with one sign
+and in `RARE` of the examples or more, is not decided to be small, however large the effect on one
+example is. What happens in fewer of them may be missed: some sets go on to the end whatever was
+decided (``n_audited``), and show how often decisions are wrong, and bounds broken.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +30,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
-from mechcore.ablation.deciding import BEYOND, Effect, Effects, Goal
-from mechcore.ablation.effects import ComponentSet, SetLike, as_sets
+from mechcore.ablation.deciding import Effect, Effects, Goal
+from mechcore.ablation.effects import Ablations, ComponentSet, SetLike, as_sets
 from mechcore.ablation.sweeping import ablate
 from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
@@ -40,6 +48,10 @@ FIRST_LOOK = 32
 """Examples that every set is ablated on."""
 GROWTH = 1.4
 """Examples seen at a look, as a multiple of those at the one before."""
+RARE = 0.02
+"""Smallest share of the examples that an effect over the least of interest cannot hide in."""
+AUDITED, AUDITED_SHARE = 20, 0.02
+"""Sets that are audited at most unless a number is given, and at most this share of all."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +70,9 @@ class Race(Shown):
         n_looks: after how many examples decisions were made, in turn.
         layers: evaluations of a layer on one example, in all.
         exact_layers: what all sets on all examples would have taken.
+        bound: first bound of the effect of a set on one example, nats; None for accuracy.
+        bound_source: where it comes from, in words.
+        n_broken: sets that had a larger effect on an example that they were decided on.
     """
 
     sets: tuple[ComponentSet, ...]
@@ -71,6 +86,9 @@ class Race(Shown):
     n_looks: tuple[int, ...]
     layers: float
     exact_layers: float
+    bound: float | None
+    bound_source: str
+    n_broken: int
 
     def decided(self, decision: str) -> list[ComponentSet]:
         """The sets with a decision, largest effects first."""
@@ -91,9 +109,7 @@ class Race(Shown):
 
     def describe(self) -> str:
         """What was decided, at which cost, and what the decisions are worth, in a few sentences."""
-        margin = self.metric == "margin"
-        unit = " nats" if margin else ""
-        sure = f" if no text has {BEYOND:g} times the largest effect seen" if margin else ""
+        unit, sure = (" nats", self._assumed()) if self.metric == "margin" else ("", "")
         size = f" (size {self.least:g}{unit} or less)" if self.least is not None else ""
         counts = self.decisions["decision"].value_counts()
         found = ", ".join(
@@ -110,7 +126,16 @@ class Race(Shown):
         if len(self.audit):
             n_wrong, most = self.wrong
             text += f"; {n_wrong} of {len(self.audit)} audited are wrong, so at most {most:.1%} are"
+            if self.bound is not None:
+                text += f", and {int(self.audit['broken'].sum())} break the bound in other examples"
         return text
+
+    def _assumed(self) -> str:
+        return (
+            f" if no example that a set was not seen on has an effect over its bound: "
+            f"{self.bound:.3g} nats, {self.bound_source}, and more for the {self.n_broken} of "
+            f"{len(self.sets)} sets that broke it and started anew"
+        )
 
     def _summary(self) -> str:
         return self.describe()
@@ -127,8 +152,9 @@ def race(
     least: float | None = None,
     largest: int | None = None,
     error: float = 0.05,
+    bound: float | None = None,
     most_examples: int | None = None,
-    n_audited: int = 0,
+    n_audited: int | None = None,
     seed: int = 0,
     state: str | Path | None = None,
     **options: Any,
@@ -148,10 +174,14 @@ def race(
         least: least effect of interest, in nats of margin, or as a share of the answers.
         largest: how many sets with the largest effects are wanted.
         error: probability that any decision is wrong. For accuracy it holds as it is; for
-            margins as far as no effect is much larger than those seen, see above.
+            margins if no example has an effect over the set's bound, see above.
+        bound: largest effect of a set on one example, in nats of margin, unless a larger one is
+            seen; by default ``least / RARE``, and for ``largest`` the span of the full model's
+            margins. A set needs examples nearly in proportion to it.
         most_examples: after which the race ends and leaves sets open; None for all.
         n_audited: sets, drawn at random, that go on to the end whatever was decided, to count
-            wrong decisions: none of 60 leaves at most 5 % wrong. They may cost as much as the race.
+            wrong decisions: none of 20 leaves at most 14 % wrong, none of 60 5 %. By default
+            `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
         seed: of the order of the examples, the sets audited, and the fill.
         state: folder for files that keep what is finished; an interrupted race goes on from them.
             They stay when all is finished.
@@ -171,21 +201,21 @@ def race(
     data = as_encoded(model, data, role=options.get("role", "id"))
     n_all, chosen = len(data), _checked(as_sets(sets, model), effect)
     goal = Goal(least, largest)
-    check_goal(error, least, largest)
+    check_goal(error, least, largest, bound, metric)
+    if n_audited is None:
+        n_audited = min(AUDITED, int(AUDITED_SHARE * len(chosen)))
     _check_numbers(n_all, most_examples, n_audited)
-    known = Effects(chosen, n_all, metric, effect, error / len(chosen))
     fill = with_pairs(options.pop("fill", "mean"), data, seed)  # pairs do not depend on the looks
     generator = np.random.default_rng(seed)
     order = generator.permutation(n_all)
     audited = np.zeros(len(chosen), dtype=bool)
     audited[generator.permutation(len(chosen))[:n_audited]] = True
 
-    def see(running: Bool[np.ndarray, " set"], start: int, stop: int, name: str) -> float:
-        """Layer evaluations that it took for one example."""
-        rows, drawn = np.flatnonzero(running), order[start:stop].tolist()
-        found = ablate(
+    def ablated(sets: Sequence[ComponentSet], start: int, stop: int, name: str) -> Ablations:
+        drawn = order[start:stop].tolist()
+        return ablate(
             model,
-            known.needed(rows),
+            sets,
             data.part(drawn),
             means,
             fill=of_rows(fill, drawn),
@@ -193,22 +223,42 @@ def race(
             state=None if state is None else Path(state) / f"race-{name}.safetensors",
             **options,
         )
-        known.see(found, rows, start, stop)
-        assert found.layers is not None
-        return found.layers
+
+    layers, source = 0.0, "as given"
+    if metric == "margin" and bound is None and least:
+        bound, source = least / RARE, f"what {least:g} on average is in {RARE:.0%} of the examples"
+    elif metric == "margin" and bound is None:
+        full = ablated([], 0, n_all, "full")
+        layers += (full.layers or 0) * n_all
+        bound, source = span_of(full.full.margin), "the span of the full model's margins"
+    known = Effects(chosen, n_all, metric, effect, error / len(chosen), bound or 1.0)
+
+    def see(running: Bool[np.ndarray, " set"], stop: int, name: str) -> float:
+        """See sets up to an example; layer evaluations that it took for all examples."""
+        spent = 0.0
+        for start in np.unique(known.seen[running]):
+            rows = np.flatnonzero(running & (known.seen == start))
+            part = name if start == (after or [0])[-1] else f"{name}-again-{next(again)}"
+            found = ablated(known.needed(rows), start, stop, part)
+            known.see(found, rows, start, stop)
+            assert found.layers is not None
+            spent += found.layers * (stop - start)
+        return spent
 
     after: list[int] = []
-    costs: list[float] = []
+    again = itertools.count()
+    exact_layers = 0.0
     for stop in looks(min(n_all, most_examples or n_all)):
-        start = after[-1] if after else 0
-        costs.append(see(known.open | audited, start, stop, str(stop)))
+        while (known.open & (known.n < stop)).any():
+            spent = see((known.open | audited) & (known.seen < stop), stop, str(stop))
+            exact_layers = exact_layers or spent / stop * n_all  # of all sets, at the first look
+            layers += spent
+            known.decide(goal, stop)
         after.append(stop)
-        known.decide(goal, stop)
         if not known.open.any():
             break
-    layers = float(np.dot(costs, np.diff(after, prepend=0)))
     if audited.any() and after[-1] < n_all:
-        layers += see(audited, after[-1], n_all, "audit") * (n_all - after[-1])
+        layers += see(audited, n_all, "audit")
     return Race(
         tuple(chosen),
         known.table(data.examples.name, options.get("role", "id")),
@@ -220,12 +270,17 @@ def race(
         n_all,
         tuple(after),
         layers,
-        costs[0] * n_all,
+        exact_layers,
+        bound,
+        source,
+        int((known.steps > 0).sum()),
     )
 
 
-def check_goal(error: float, least: float | None, largest: int | None) -> None:
-    """Make sure that there is something to decide, and an error rate.
+def check_goal(
+    error: float, least: float | None, largest: int | None, bound: float | None, metric: Metric
+) -> None:
+    """Make sure that there is something to decide, an error rate, and a bound if one is given.
 
     Raises:
         InputError: there is not.
@@ -233,6 +288,18 @@ def check_goal(error: float, least: float | None, largest: int | None) -> None:
     Goal(least, largest)
     if not 0 < error < 1:
         raise InputError(f"race: error is {error}; expected a probability between 0 and 1")
+    if bound is not None and metric != "margin":
+        raise InputError(f"race: bound is {bound}, but that of {metric} is known; leave it out")
+    if bound is not None and not 0 < bound < np.inf:
+        raise InputError(f"race: bound is {bound}; expected a number of nats above 0")
+
+
+def span_of(margins: Float[np.ndarray, " example"]) -> float:
+    """From the lowest to the highest margin or 0, in nats; 1 if all are 0.
+
+    Over all examples, so that it does not depend on their order.
+    """
+    return float(max(margins.max(), 0) - min(margins.min(), 0)) or 1.0
 
 
 def looks(n: int) -> Iterator[int]:

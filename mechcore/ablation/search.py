@@ -142,6 +142,7 @@ def find_superadditive(
     guarantee: float | None = None,
     least: float | None = None,
     largest: int | None = None,
+    bound: float | None = None,
     screening_by: str = "screening",
     screening_examples: int = SCREENING_EXAMPLES,
     screening_sets: int = SCREENING_SETS,
@@ -174,6 +175,7 @@ def find_superadditive(
             many were missed.
         least: with a guarantee, least interaction of interest, in the unit of the metric.
         largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
+        bound: with a guarantee, largest interaction on one example, nats, see `mechcore.race`.
         screening_by: how interactions of pairs are predicted, a name in
             `mechcore.ablation.predicting.INTERACTION_METHODS`.
         screening_examples: examples of the search half that predictions are averaged over.
@@ -205,10 +207,11 @@ def find_superadditive(
         "guarantee": guarantee,
         "least": least,
         "largest": largest,
+        "bound": bound,
         "screening_by": screening_by,
         "fill": fill,
     }
-    chosen = check_search(model, data, components=components, **settings)
+    chosen = check_search(model, data, components=components, metric=metric, **settings)
     halves = searched, reported = halves_of(data, subset, seed)
     files: list[Path] | list[None] = [None] * (max_size + 2)
     facts: dict[str, Any] = {}
@@ -246,6 +249,7 @@ def find_superadditive(
             least=least,
             largest=largest,
             error=guarantee / (max_size - 1),
+            bound=bound,
             seed=seed + size,  # an order of the examples that what chose the sets knows nothing of
             state=None if state is None else race_folder(state, size),
             **own,
@@ -343,6 +347,8 @@ def check_search(
     guarantee: float | None = None,
     least: float | None = None,
     largest: int | None = None,
+    bound: float | None = None,
+    metric: Metric = "margin",
     screening_by: str = "screening",
     fill: FillName = "mean",
 ) -> list[Component]:
@@ -358,11 +364,11 @@ def check_search(
         )
     check_options(fill, n_pairs=1 if n_pairs is None else n_pairs, beam=beam, n_found=n_found)
     if guarantee is not None:
-        check_goal(guarantee, least, largest)
-    elif least is not None or largest is not None:
+        check_goal(guarantee, least, largest, bound, metric)
+    elif (least, largest, bound) != (None, None, None):
         raise InputError(
-            f"search: least is {least} and largest {largest}, but there is no guarantee; expected "
-            "a probability of error, as in guarantee=0.05, or neither of them"
+            f"search: least is {least}, largest {largest} and bound {bound}, but there is no "
+            "guarantee; expected a probability of error, as in guarantee=0.05, or none of them"
         )
     INTERACTION_METHODS[screening_by]
     halves_of(data, subset, 0)

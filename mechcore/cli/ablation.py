@@ -44,7 +44,7 @@ Engine: TypeAlias = Annotated[
     ),
 ]
 
-GOAL = ("guarantee", "least", "largest")
+GOAL = ("guarantee", "least", "largest", "bound")
 """Settings of races."""
 Precision: TypeAlias = Annotated[
     Literal["float32", "bfloat16", "float16"],
@@ -255,6 +255,7 @@ def _race(
             least=goal.least if goal.largest is None else None,
             largest=goal.largest,
             error=goal.guarantee or GUARANTEE,
+            bound=goal.bound,
             seed=config.data.seed,
             state=out / f"race-{role}",
             role=role,

@@ -259,7 +259,7 @@ class Pictures(Heads):
         work.write_tables({"head_categories": table})
 
 
-RACED = 0.15
+RACED = 0.4
 """Share of its examples that a race is expected to need."""
 
 OF_ALL_PAIRS = 0.3

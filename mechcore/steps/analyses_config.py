@@ -120,6 +120,14 @@ class SearchConfig:
         "--largest",
         least=1,
     )
+    bound: float | None = setting(
+        None,
+        "Racing: largest effect of a set on one example, nats of margin, unless a larger one is "
+        "seen; by default 50 times the least of interest, or the span of the full model's margins "
+        "for the largest.",
+        "--bound",
+        above=0,
+    )
     screening_by: str = setting(
         "screening",
         "How the interactions of all pairs are predicted: screening (gradients), hessian, "
@@ -145,6 +153,7 @@ class SearchConfig:
             "guarantee": guarantee,
             "least": self.least if raced and self.largest is None else None,
             "largest": self.largest if raced else None,
+            "bound": self.bound if raced else None,
             "screening_by": self.screening_by,
             "screening_sets": self.screening_sets,
         }

@@ -17,6 +17,7 @@ from mechcore.ablation.deciding import AUDIT, DECISIONS, Effects, Goal
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import Component
 from mechcore.errors import InputError
+from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.state import StateError
 
 HEADS = [Component(layer, head) for layer in range(2) for head in range(4)]
@@ -49,6 +50,105 @@ def test_the_largest_are_those_that_few_may_exceed() -> None:
     assert Goal(None, 1).decisions(low, high).tolist() == ["top", *["rest"] * 4]
 
 
+# -- bounds of the effect on one example ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("largest", [6.0, 0.0])
+def test_effects_in_a_few_texts_are_not_taken_for_none(share: float, largest: float) -> None:
+    """3 sets of 12 have all of a mean effect of 0.15 in a share of 600 texts; 12 orders of these.
+
+    None of the others is larger in the second case, so that nothing seen first says what may come.
+    """
+    n, rng = 600, np.random.default_rng(0)
+    effects = 0.03 * rng.standard_normal((12, n))
+    for row in range(3):
+        effects[row, rng.permutation(n)[: round(share * n)]] += 0.15 / share
+    effects[3] += largest / 3 * rng.standard_normal(n)
+    exact, goal, n_wrong = effects.mean(1), Goal(0.1, None), 0
+    for seed in range(12):
+        known = Effects(PAIRS[:12], n, "margin", "interaction", 0.05 / 12, 0.1 / racing.RARE)
+        known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
+        for stop in racing.looks(n):
+            known.decide(goal, stop)
+        n_wrong += (known.decisions != goal.decisions(exact, exact)).any()
+    assert n_wrong <= 0.05 * 12
+
+
+def test_a_set_that_breaks_its_bound_starts_anew() -> None:
+    # 4 is 1.5^3.4 times the bound, so that 1.5^4 would do, and one more is taken. The first bound
+    # has 0.9 of the error rate; the others 0.1 / 2, 0.1 / 6, 0.1 / 12, 0.1 / 20, 0.1 / 30 ...
+    known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "drop", 0.05, 1.0)
+    known.values[:] = np.random.default_rng(0).uniform(-1, 1, (2, 200))
+    known.decide(Goal(0.001, None), 32)
+    old = known.low.copy(), known.high.copy()
+    expected = confidence_sequence(known.values[:, :32], 200, 0.9 * 0.05, np.ones(2))
+    np.testing.assert_allclose([known.low, known.high], expected)
+    known.values[0, 40] = -4.0
+    known.decide(Goal(0.001, None), 44)
+    assert known.steps.tolist() == [5, 0]
+    seen = known.values[:, :44].astype(float)
+    low, high = confidence_sequence(seen[:1], 200, 0.1 / 30 * 0.05, np.array([1.5**5]))
+    assert (known.low[0], known.high[0]) == pytest.approx((low[0], high[0]))
+    assert low[0] < old[0][0]  # what held under the bound that broke is forgotten
+    assert known.low[1] >= old[0][1]
+    known.values[0, 50] = 7.5  # under the bound it has now: 7.6
+    known.decide(Goal(0.001, None), 61)
+    assert known.steps.tolist() == [5, 0]
+
+
+@pytest.mark.parametrize(
+    ("start", "n_audited", "then"),
+    [
+        (32, 0, [(["L0.H1", "L0.H2"], 12), (["L0.H0"], 12)]),
+        (172, 0, [(["L0.H1", "L0.H2"], 28), (["L0.H0"], 168)]),
+        (172, 3, [(["L0.H0", "L0.H1", "L0.H2"], 28)]),
+    ],
+)
+def test_what_a_bound_that_broke_decided_is_open_again(
+    start: int, n_audited: int, then: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One set is surely among the two largest until both others turn out to be larger."""
+    n = 200
+    order = np.random.default_rng(0).permutation(n)
+    late, noise = order[start:], np.random.default_rng(1).uniform(-0.1, 0.1, n)
+    drops = {"L0.H0": 0.9 + noise, "L0.H1": noise, "L0.H2": -noise}
+    for name in ("L0.H1", "L0.H2"):
+        drops[name][late] += 6.5
+    drops["L0.H2"][late[-20:]] += 2.0
+    asked = made_up(monkeypatch, drops)
+    options: dict[str, Any] = {"effect": "drop", "largest": 2, "bound": 1.0, "n_audited": n_audited}
+    found = race(None, sets_of(*drops), Rows.of(n), **options)
+    assert found.decisions["decision"].tolist() == ["rest", "top", "top"]
+    assert asked[0] == (list(drops), 32)
+    assert [asked[i : i + len(then)] for i in range(1, len(asked))].count(then) == 1
+    assert found.n_broken == 2
+    assert found.layers == 2.0 * sum(len(sets) * rows for sets, rows in asked)
+    assert "over its bound: 1 nats, as given, and more for the 2 of 3 sets" in found.describe()
+
+
+def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).normal(size=40)
+    drops = {f"L{i}.H{j}": noise for i in range(10) for j in range(10)}
+    made_up(monkeypatch, drops)
+    chosen: tuple[Any, ...] = (None, sets_of(*drops), Rows.of(40))
+    found = race(*chosen, effect="drop", least=0.1)
+    assert (found.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
+    assert "5 nats, what 0.1 on average is in 2% of the examples" in found.describe()
+    found = race(*chosen, effect="drop", largest=3)
+    assert (found.bound, found.bound_source) == (2.0, "the span of the full model's margins")
+    found = race(*chosen, effect="drop", least=0.1, metric="accuracy")
+    assert (found.bound, found.n_broken) == (None, 0)
+    assert "bound" not in found.describe()
+
+
+@pytest.mark.parametrize(
+    ("margins", "span"), [([-1, 3], 4), ([2, 3], 3), ([-2, -1], 2), ([0, 0], 1)]
+)
+def test_margins_span_what_is_between_them_and_0(margins: list[float], span: float) -> None:
+    assert racing.span_of(np.array(margins, dtype=float)) == span
+
+
 # -- whole races of made-up answers ---------------------------------------------------------------
 
 
@@ -57,6 +157,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, drops: dict[str, np.ndarray]) -> li
     asked: list[Any] = []
 
     def look_up(model: Any, sets: Sequence[Any], data: Any, means: Any, **options: Any) -> Any:
+        if not sets:  # the full model alone
+            return game({"L0.H0": 0 * data}, start=np.full(len(data), 2.0))
         asked.append(([str(each) for each in sets], len(data)))
         found = game({str(each): drops[str(each)][data] for each in sets})
         return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(sets))
@@ -92,7 +194,7 @@ def test_sets_leave_when_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> No
     drops = {"L0.H0": noise, "L0.H1": 0 * noise + 1, "L0.H2": 0 * noise}
     drops |= {"L0.H0+L0.H1": noise + 1.5 + 0.1 * noise**2, "L0.H0+L0.H2": noise + 0.3 * noise}
     asked = made_up(monkeypatch, drops)
-    found = race(None, sets_of("L0.H0+L0.H1", "L0.H0+L0.H2"), Rows.of(n), least=0.2)
+    found = race(None, sets_of("L0.H0+L0.H1", "L0.H0+L0.H2"), Rows.of(n), least=0.2, bound=1.5)
     table = found.decisions.set_index("set")
     DECISIONS.check(found.decisions)
     # The first interacts by 0.5 + 0.1 noise^2, the second by 0.3 noise, whose mean is nearly 0.
@@ -152,23 +254,27 @@ def test_an_end_before_all_examples_leaves_sets_open(monkeypatch: pytest.MonkeyP
 
 
 def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One set in three does all it does in one of 200 examples."""
+    """One set in three does all it does in one of 200 examples, and the bound given is too low."""
     n, rng = 400, np.random.default_rng(0)
     drops = {f"L0.H{i}": 0.01 * rng.normal(size=n) for i in range(90)}
     for i in range(0, 90, 3):
         drops[f"L0.H{i}"][rng.choice(n, 2, replace=False)] = 100.0
     made_up(monkeypatch, drops)
-    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "n_audited": 60}
+    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "bound": 0.05, "n_audited": 60}
     found = race(None, sets_of(*drops), Rows.of(n), **options)
     AUDIT.check(found.audit)
     exact = {name: each.mean() for name, each in drops.items()}
     for row in found.audit.itertuples():
         assert row.effect == pytest.approx(exact[row.set], abs=1e-6)
         assert row.right == ((row.decision == "above") == (exact[row.set] > 0.1))
+        assert row.broken == (not row.right)  # what was not seen is what was over the bound
     n_wrong, most = found.wrong
     assert n_wrong == (~found.audit["right"]).sum() > 10
     assert 0.25 < n_wrong / 60 < most < 0.5
-    assert f"{n_wrong} of 60 audited are wrong, so at most {most:.1%} are" in found.describe()
+    assert (
+        f"{n_wrong} of 60 audited are wrong, so at most {most:.1%} are, and {n_wrong} break the "
+        "bound in other examples"
+    ) in found.describe()
 
 
 @pytest.mark.parametrize("metric", ["margin", "accuracy"])
@@ -194,7 +300,8 @@ def test_decisions_on_a_planted_circuit_are_rarely_wrong(
     exact = effects.mean(1, dtype=float)
     n_wrong = 0
     for seed in range(40):
-        known = Effects([ComponentSet.of(p) for p in pairs], n, metric, "interaction", error / 40)
+        sets = [ComponentSet.of(p) for p in pairs]
+        known = Effects(sets, n, metric, "interaction", error / 40, 5.0)
         known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
         for stop in (32, 48, 72, 108, 162, 243, 364, n):
             known.decide(goal, stop)
@@ -217,12 +324,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_planted_pair_is_found(model: Any) -> None:
-    found = race(model, PAIRS, examples(80), fill="zero", role="ood", least=0.5)
+    found = race(model, PAIRS, examples(80), fill="zero", role="ood", least=0.5, bound=SIZE)
     assert found.decided("above") == [ComponentSet.of(PAIR)]
     row = found.decisions.set_index("set").loc["+".join(PAIR)]
     assert row["effect"] == pytest.approx(SIZE, abs=1e-3)  # the same in every text
     assert (row["data"], row["role"], row["n"]) == ("planted", "ood", 32)
-    assert found.layers == pytest.approx(found.exact_layers * 32 / 80)
+    assert found.exact_layers * 32 / 80 < found.layers < found.exact_layers
 
 
 def test_sets_with_names_are_found_as_sets(model: Any) -> None:
@@ -261,7 +368,7 @@ def test_an_interrupted_race_goes_on(
     real, calls = racing.ablate, []
 
     def stopping(*arguments: Any, **more: Any) -> Ablations:
-        if len(calls) == 1:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(more["state"].name)
         return real(*arguments, **more)
@@ -270,7 +377,8 @@ def test_an_interrupted_race_goes_on(
         patch.setattr(racing, "ablate", stopping)
         with pytest.raises(KeyboardInterrupt):
             race(model, PAIRS, data, state=tmp_path, **options)
-    assert [each.name for each in tmp_path.iterdir()] == calls == ["race-32.safetensors"]
+    assert calls == ["race-full.safetensors", "race-32.safetensors"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(calls)
     with monkeypatch.context() as patch:  # what is kept is not done again
         patch.setattr("mechcore.ablation.engines.TreeEngine.run", _refuse)
         with pytest.raises(AssertionError, match="ran"):
@@ -338,6 +446,12 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
         ({"least": 0.1, "error": 1.0}, "error is 1.0; expected a probability between 0 and 1"),
         ({"least": 0.1, "most_examples": 1}, "most_examples is 1; expected at least 2"),
         ({"least": 0.1, "n_audited": -1}, "n_audited is -1; expected 0 or more sets"),
+        ({"least": 0.1, "bound": 0.0}, "bound is 0.0; expected a number of nats above 0"),
+        ({"least": 0.1, "bound": float("nan")}, "bound is nan; expected a number of nats above"),
+        (
+            {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
+            "bound is 2.0, but that of accuracy is known; leave it out",
+        ),
         ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'drop'"),
         ({"least": 0.1, "sets": []}, "no set; expected at least one"),
         ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),

@@ -1135,11 +1135,13 @@ def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = f"interactions {own(files)} --components L1.H0,L2.H3,L3.MLP --max-size 2 --all"
+    command += " --bound 4"
     assert call(f"{command} --least 0.2 --out whole") == 0
     shown = capsys.readouterr().out
     assert "3 pairs; 3 sets ablated in all; intervals are from the half" in shown
     assert "sets of 2: 3 within (size 0.2 nats or less); decided on " in shown
-    assert "any decision is wrong with a probability of 0.05 at most if no text has" in shown
+    assert "any decision is wrong with a probability of 0.05 at most if no example" in shown
+    assert "over its bound: 4 nats, as given, and more for the 0 of 3 sets" in shown
     tables = {"superadditive.csv", "screening.csv", "search_stability.csv", "race.csv"}
     assert {path.name for path in Path("whole").iterdir()} == tables
     table = DECISIONS.read(Path("whole/race.csv"))

@@ -127,11 +127,11 @@ def test_a_search_costs_what_its_screening_does(
     assert counted(changed, SIZE)["search"] == [0.5 * 8 * 2 * 25 + passes * 25 + reported]
     raced = replace(search, guarantee=0.05, largest=3)
     changed = replace(config, analyses=replace(config.analyses, search=raced))
-    assert counted(changed, SIZE)["search"] == [0.15 * 0.5 * 8 * 2 * 25 + passes * 25 + reported]
+    assert counted(changed, SIZE)["search"] == [0.4 * 0.5 * 8 * 2 * 25 + passes * 25 + reported]
     raced = replace(search, all_pairs=True)
     changed = replace(config, analyses=replace(config.analyses, search=raced))
     pairs = 0.3 * (45 * 46 / 2) + 0.5 * 8
-    assert counted(changed, SIZE)["search"] == [0.15 * pairs * 25 + reported]
+    assert counted(changed, SIZE)["search"] == [pytest.approx(0.4 * pairs * 25 + reported)]
 
 
 def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
