@@ -168,9 +168,10 @@ def _rows(
         return []
     place = {"size": len(sets[0]), "data": ablations.data, "role": ablations.role}
     place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
+    sample = ablations.full.samples()[""]
     names = list(map(str, sets))
     return [
-        {**place, "metric": metric, **_agreement(each, names, n_resamples, seed)}
+        {**place, "metric": metric, **_agreement(sample.totals(each)[0], names, n_resamples, seed)}
         for metric, each in values.items()
     ]
 

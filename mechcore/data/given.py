@@ -58,7 +58,7 @@ def given_examples(
     """
     if isinstance(data, Examples):
         frame = data.frame.assign(label=with_meanings(data.frame["label"], label_map))
-        return Examples(data.name, frame)
+        return replace(data, frame=frame)
     if sources := given_sources(data, role, columns, label_map):
         return read_sources(sources, labelled=labelled)
     table = given_table(data)

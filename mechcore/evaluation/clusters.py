@@ -14,15 +14,12 @@ There are two populations that an interval may be for:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from mechcore.errors import InputError
-
-Population: TypeAlias = Literal["clusters", "texts"]
-POPULATIONS: tuple[Population, ...] = get_args(Population)
 
 FEWEST = 8
 """Clusters under which there is no interval: simulated ones of 95 % covered as little as 85 %."""
@@ -75,7 +72,7 @@ class Sample:
     ) -> tuple[Float[np.ndarray, "row cluster"], Float[np.ndarray, " cluster"]]:
         """Sums of the values over every cluster, and how many examples each has.
 
-        Values of strata are first freed of the differences between these, which do not change.
+        Values in strata are first freed of the differences between these, which do not change.
         """
         if self.strata is not None:
             values = _within(values, self.strata)
@@ -166,5 +163,6 @@ def _within(
         rows = number == each
         n = int(rows.sum())
         part = values[:, rows]
-        found[:, rows] = mean + (part - part.mean(1, keepdims=True)) * np.sqrt(n / max(1, n - 1))
+        scale = np.sqrt(n / max(1, n - 1) * (1 - 1 / len(number)))
+        found[:, rows] = mean + (part - part.mean(1, keepdims=True)) * scale
     return found

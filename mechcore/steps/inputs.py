@@ -390,10 +390,10 @@ def _choose(examples: Examples, data: DataConfig) -> Examples:
                 f"examples {examples.name!r}: no example with label {data.ood_label!r} "
                 f"(--ood-label); labels are {', '.join(examples.label_names)}"
             )
-        examples = Examples(examples.name, chosen)
+        examples = replace(examples, frame=chosen)
     if data.ood_subsets:
         for name in data.ood_subsets:
             examples.subset(name)
         chosen = examples.frame[examples.frame["subset"].isin(data.ood_subsets)]
-        examples = Examples(examples.name, chosen)
+        examples = replace(examples, frame=chosen)
     return examples

@@ -61,7 +61,7 @@ def test_a_table_by_hand() -> None:
         answers(TWO_SUBSETS, HALVES), {"both": ["not", "entailed"]}, n_resamples=200
     )
     INFORMATION.check(table)
-    assert list(table.columns) == INFORMATION.names
+    assert list(table.columns) == INFORMATION.required
     assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
     alone = table[table["subset"].isin(["entailed", "not"])]
     assert (alone["reason"] == ONE_LABEL).all()
