@@ -162,8 +162,9 @@ def _choose_columns(
         needed = ("text_a", "text_b")
         mapped = {role: name for role, name in mapped.items() if role in needed or name in found}
     chosen: dict[str, str] = {}
+    mapped = {role: name for role, name in mapped.items() if role != CLUSTER}
     for role, names in KNOWN_COLUMNS.items():
-        if role == CLUSTER:  # may be the column of another role
+        if role == CLUSTER:  # see _cluster_column: it may be the column of another role
             continue
         if role in mapped and mapped[role] not in found:
             raise InputError(
