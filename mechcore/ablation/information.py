@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +98,7 @@ def information_table(
         correct = ablations.full.correct_classes.numpy()[members]
         samples = ablations.full.samples(members)
         clusters = next((s for s in samples.values() if s.clusters is not None), Sample())
-        reason = reason_against(correct, clusters)
+        reason = reason_against(correct)
         found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
         if found and not reason:
             full = ablations.full.logits.numpy()[members]
@@ -109,8 +108,9 @@ def information_table(
                 columns = _columns(figure, effect, samples, n_resamples, level, seed)
                 for row, *values in zip(found, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
-            reason = samples[""].reason
-        rows += [row | {"reason": reason} | _df(samples[""]) for row in found]
+            sample = parts.accuracy.drawn(samples[""]).sample
+            reason, found = sample.reason, [row | _df(sample) for row in found]
+        rows += [row | {"reason": reason} for row in found]
     return INFORMATION.frame(rows)
 
 
@@ -149,7 +149,7 @@ def _columns(
     answers = figure != "auc"
     columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_drop": effect.drops}
     for whose, sample in samples.items():
-        intervals = replace(effect, sample=sample).intervals(
+        intervals = effect.drawn(sample).intervals(
             answers=answers,
             n_resamples=n_resamples,
             level=1 - (1 - level) / effect.n_choices,
@@ -157,7 +157,7 @@ def _columns(
         )
         columns[f"{figure}_drop_{whose}low"] = [each.low for each in intervals]
         columns[f"{figure}_drop_{whose}high"] = [each.high for each in intervals]
-    effect = replace(effect, sample=samples[""])
+    effect = effect.drawn(samples[""])
     p = effect.p_values(answers=answers)
     return columns | {
         f"{figure}_drop_se": effect.errors(answers=answers),

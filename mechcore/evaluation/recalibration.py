@@ -93,6 +93,10 @@ class Effect(Shown):
     n_choices: int = 1
     sample: Sample = field(default_factory=Sample)
 
+    def drawn(self, sample: Sample) -> Effect:
+        """The same for the population of ``sample``; clusters stay those of the folds."""
+        return self if sample.clusters is not None else replace(self, sample=sample)
+
     @property
     def drops(self) -> Float[np.ndarray, " set"]:
         """Figure of the full model minus that of the model without each set."""
@@ -170,23 +174,19 @@ class Decomposition(Shown):
         )
 
 
-def reason_against(correct: Bool[np.ndarray, "example cls"], clusters: Any = None) -> str:
+def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
     """Why a drop on these examples cannot be taken apart; empty if it can.
 
     Args:
         correct: which classes are correct.
-        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`.
     """
-    labels, label, counts = np.unique(correct, axis=0, return_inverse=True, return_counts=True)
+    labels, counts = np.unique(correct, axis=0, return_counts=True)
     if len(labels) < 2:
         return ONE_LABEL
     if (labels.sum(0) > 1).any():
         return "labels overlap: a class is correct for two of them, which have no threshold"
     if counts.min() < LEAST:
         return f"{TOO_FEW}: {counts.min()} of the rarest label, at least {LEAST} of each are needed"
-    numbers = Sample.of(clusters, len(correct)).clusters
-    if numbers is not None and _clusters_of_labels(numbers, label.reshape(-1)).min() < 2:
-        return "all examples of a label are in one cluster: biases need each in at least 2"
     return ""
 
 
@@ -204,19 +204,22 @@ def decompose(
         full: the full model's logits.
         without: logits without each set, on the same examples.
         correct: which classes are correct; examples with equal rows have the same label.
-        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`.
+        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`. Where all
+            examples of a label are in one, it says nothing of others: there are no intervals.
         seed: of the folds.
 
     Raises:
         InputError: there is one label only, labels overlap, or a label has fewer than `LEAST`
-            examples or is in one cluster only.
+            examples.
     """
-    sample = Sample.of(clusters, len(correct))
-    reason = reason_against(correct, sample)
+    reason = reason_against(correct)
     if reason:
         raise InputError(f"decomposition of a drop: {reason}")
     labels, label = np.unique(correct, axis=0, return_inverse=True)
     label = label.reshape(-1)
+    sample = Sample.of(clusters, len(correct))
+    if sample.clusters is not None and _clusters_of_labels(sample.clusters, label).min() < 2:
+        sample = Sample(np.zeros(len(label), dtype=int))
     folds = _folds(label, seed, sample.clusters)
     models = _blocks(full, without)
     answered, refitted, placed, said = [], [], [], []
@@ -269,7 +272,7 @@ def _folds(
     """Fold of every example; each label's examples are dealt out at random, clusters as one."""
     generator = np.random.default_rng(seed)
     folds = np.empty(len(label), dtype=int)
-    if clusters is not None:
+    if clusters is not None and clusters.any():
         number = np.unique(clusters, return_inverse=True)[1].reshape(-1)
         shares = np.zeros((number.max() + 1, label.max() + 1))
         np.add.at(shares, (number, label), 1 / np.bincount(label)[label])
@@ -305,7 +308,9 @@ def _effect(
     drops = values[:1] - values[1:]
     within = np.stack([drops[:, label == i].mean(1) for i in range(n_labels)], axis=1)
     centred = weight * (drops - within[:, label])
-    if sample.clusters is not None:  # of each label there are fewer, and vary about its own mean
+    if (
+        sample.clusters is not None and sample.clusters.any()
+    ):  # of each label there are fewer, and vary about its own mean
         n_clusters = _clusters_of_labels(sample.clusters, label)
         all_clusters = len(np.unique(sample.clusters))
         centred *= np.sqrt((1 - 1 / all_clusters) / (1 - 1 / n_clusters))[label]

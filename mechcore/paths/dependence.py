@@ -113,12 +113,12 @@ class Readers:
             found[metric] = Effect(float(own.mean()), own - without, sample=sample)
         correct = full.correct_classes.numpy()[members]
         logits = [each.logits for each in given]
-        if reason_against(correct, clusters) or any(each is None for each in logits):
+        if reason_against(correct) or any(each is None for each in logits):
             return found
         without = np.stack([each[members] for each in logits if each is not None])
         options: dict[str, Any] = {"clusters": clusters, "seed": seed}
         parts = decompose(full.logits.numpy()[members], without, correct, **options)
-        return {name: replace(getattr(parts, name), sample=sample) for name in _PARTS} | found
+        return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | found
 
     def different(self, receivers: Sequence[Component]) -> list[int]:
         """Numbers of the controls of all these components, each once that is another to them."""

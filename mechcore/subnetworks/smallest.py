@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,7 @@ def smallest_subnetworks(
 def _reason(measure: str, full: Evaluation, place: str) -> str:
     found = full.samples()[""].reason
     if measure == "information":
-        found = reason_against(full.correct_classes.numpy(), full.clusters) or found
+        found = reason_against(full.correct_classes.numpy()) or found
     if len(full.subsets) == 1:
         found = "one example, which has no interval"
     return found and f"{place}: {found}"
@@ -144,7 +143,7 @@ def _losses(measure: str, full: Evaluation, masked: list[Evaluation], seed: int)
     without = np.stack([each.logits.numpy() for each in masked])
     options: dict[str, Any] = {"clusters": full.clusters, "seed": seed}
     parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), **options)
-    return replace(parts.information, sample=full.samples()[""])
+    return parts.information.drawn(full.samples()[""])
 
 
 def explain_smallest(row: Mapping[Any, Any]) -> str:

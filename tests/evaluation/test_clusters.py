@@ -17,7 +17,7 @@ from mechcore.evaluation.intervals import (
     share_interval,
 )
 from mechcore.evaluation.p_values import corrected, paired_p
-from mechcore.evaluation.recalibration import FOLDS, _folds, decompose, reason_against
+from mechcore.evaluation.recalibration import FOLDS, _folds, decompose
 
 RNG = np.random.default_rng(0)
 SKEWED = RNG.exponential(size=(3, 24)) - 0.4
@@ -220,10 +220,14 @@ def test_information_of_copies_is_as_uncertain_as_that_of_the_examples() -> None
         assert errors[1] == pytest.approx(errors[0], rel=0.15)
 
 
-def test_biases_need_each_label_in_two_clusters() -> None:
-    correct = np.eye(2, dtype=bool)[np.repeat([0, 1], 100)]
-    one = np.where(np.arange(200) < 100, 0, np.arange(200))
-    assert "in one cluster" in reason_against(correct, one)
-    assert reason_against(correct, np.arange(200) // 50) == ""
-    with pytest.raises(InputError, match="in one cluster"):
-        decompose(np.zeros((200, 2)), np.zeros((1, 200, 2)), correct, clusters=one)
+def test_a_label_in_one_cluster_has_a_figure_and_no_interval() -> None:
+    rng, label = np.random.default_rng(2), np.repeat([0, 1], 100)
+    logits = rng.normal(size=(2, 200, 2)) + 2 * np.eye(2)[label]
+    correct, one = np.eye(2, dtype=bool)[label], np.where(label == 0, 0, np.arange(200))
+    parts, plain = (
+        decompose(logits[0], logits[1:], correct, clusters=each).information for each in (one, None)
+    )
+    np.testing.assert_allclose(parts.drops, plain.drops)
+    assert np.isnan(parts.intervals()[0].low)
+    assert np.isnan(parts.p_values()[0])
+    assert np.isfinite(parts.drawn(Sample(strata=label)).intervals()[0].low)
