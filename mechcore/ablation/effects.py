@@ -413,14 +413,9 @@ def ends(
     answers: bool,
     **statistics: Any,
 ) -> list[dict[str, float]]:
-    """The means of rows, and the ends of their intervals under the names of columns.
+    """The means of rows, and the ends of their intervals in columns that begin with ``name``.
 
-    Args:
-        name: what the names of the ends begin with.
-        values: see `mechcore.evaluation.intervals.mean_intervals`.
-        samples: of `Evaluation.samples`.
-        answers: see `mean_intervals`.
-        statistics: likewise.
+    See `Evaluation.samples` and `mechcore.evaluation.intervals.mean_intervals`.
     """
     rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]
     for whose, sample in samples.items():

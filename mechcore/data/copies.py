@@ -28,14 +28,17 @@ def near_copies(examples: Examples) -> int:
     """
     first: dict[Hashable, int] = {}
     copies: set[int] = set()
-    columns = [c for c in ("text_a", "text_b") if (examples.frame[c] != "").any()]
-    shared = {c: _common(examples.frame[c].tolist()) for c in columns if len(columns) > 1}
-    for row, texts in enumerate(zip(*(examples.frame[c] for c in columns), strict=True)):
-        keys: list[Hashable] = []
-        if len(columns) > 1:
-            # A question may be the first of one pair and the second of another.
-            keys += [t for c, t in zip(columns, texts, strict=True) if t and t not in shared[c]]
-        for key in [*dict.fromkeys(keys), *_word_keys(" ".join(texts))]:
+    two = examples.two_segments
+    pairs = [*zip(examples.frame["text_a"], examples.frame["text_b"], strict=True)]
+    often = {
+        text
+        for text, n in Counter(t for pair in pairs for t in {*pair}).items()
+        if 2 * n > len(pairs)
+    }
+    for row, pair in enumerate(pairs):
+        # A question may be the first of one pair and the second of another.
+        shared = {*pair} - often - {""} if two else set()
+        for key in (*shared, *_word_keys(" ".join(pair))):
             other = first.setdefault(key, row)
             if other != row:
                 copies |= {other, row}
@@ -53,10 +56,6 @@ def warn_of_copies(role: str, examples: Examples) -> None:
             f"--columns {CLUSTER}=NAME, a column of the file, or text_a for examples of one first "
             "text (columns= in Python)"
         )
-
-
-def _common(texts: list[str]) -> set[str]:
-    return {text for text, n in Counter(texts).items() if 2 * n > len(texts)}
 
 
 def _word_keys(text: str) -> Iterator[int]:

@@ -104,14 +104,10 @@ def covariance(
     answers: bool = False,
     same: bool = True,
 ) -> Float[np.ndarray, " row"]:
-    """Covariances of two means over the same examples, from sums over clusters.
+    """Covariances of two means over the same examples, from `Sample.totals`.
 
-    Args:
-        first: see `Sample.totals`.
-        second: likewise.
-        sizes: likewise.
-        answers: count two more examples, half of one for, half of one against, one neither.
-        same: whether both are one value.
+    With ``answers``, two more examples count: half of one for, half of one against, one neither,
+    for both values where they are the ``same``.
     """
     n = sizes.sum()
     more = 2 if answers else 0
@@ -128,13 +124,7 @@ def resampled(
     sizes: Float[np.ndarray, " cluster"],
     counts: Float[np.ndarray, "cluster resample"],
 ) -> tuple[Float[np.ndarray, "row resample"], Float[np.ndarray, "row resample"]]:
-    """Means of resamples less that of all, and the variances about them, of one example.
-
-    Args:
-        sums: see `Sample.totals`.
-        sizes: likewise.
-        counts: how often each cluster is in each resample.
-    """
+    """Means of resamples less that of all, and the variances about them, of one example."""
     residuals = sums - sizes * (sums.sum(1, keepdims=True) / sizes.sum())
     n = sizes @ counts
     drawn = residuals @ counts
