@@ -419,7 +419,7 @@ def ends(
     """
     rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]
     for whose, sample in samples.items():
-        found = mean_intervals(values, answers=answers, clusters=sample, **statistics)
-        for row, interval in zip(rows, found, strict=True):
+        intervals = mean_intervals(values, answers=answers, clusters=sample, **statistics)
+        for row, interval in zip(rows, intervals, strict=True):
             row |= {f"{name}{whose}low": interval.low, f"{name}{whose}high": interval.high}
     return rows

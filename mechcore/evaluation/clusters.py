@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from mechcore.errors import InputError
 
 FEWEST = 8
-"""Clusters under which there is no interval: simulated ones of 95 % covered as little as 85 %."""
+"""Clusters under which there is no interval: fewer do not show how much clusters differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def covariance(
     """
     n = sizes.sum()
     more = 2 if answers else 0
-    a, b = (each.sum(1, keepdims=True) / (n + more) for each in (first, second))
+    a, b = (sums.sum(1, keepdims=True) / (n + more) for sums in (first, second))
     correction = (1 - 1 / n) / (1 - sizes / n)
     products = ((first - sizes * a) * (second - sizes * b) * correction).sum(1)
     if not answers:
@@ -147,12 +147,12 @@ def _within(
 ) -> Float[np.ndarray, "row example"]:
     """Values of the same means that differ as those of each stratum differ."""
     number = np.unique(strata.astype(str), return_inverse=True)[1].reshape(-1)
-    found = np.empty(values.shape)
+    alike = np.empty(values.shape)
     mean = values.mean(1, keepdims=True)
-    for each in range(number.max() + 1):
-        rows = number == each
+    for stratum in range(number.max() + 1):
+        rows = number == stratum
         n = int(rows.sum())
         part = values[:, rows]
         scale = np.sqrt(n / max(1, n - 1) * (1 - 1 / len(number)))
-        found[:, rows] = mean + (part - part.mean(1, keepdims=True)) * scale
-    return found
+        alike[:, rows] = mean + (part - part.mean(1, keepdims=True)) * scale
+    return alike

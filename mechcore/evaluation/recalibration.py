@@ -277,10 +277,10 @@ def _folds(
         shares = np.zeros((number.max() + 1, label.max() + 1))
         np.add.at(shares, (number, label), 1 / np.bincount(label)[label])
         held, fold_of = np.zeros((FOLDS, shares.shape[1])), np.empty(len(shares), dtype=int)
-        for each in generator.permutation(len(shares)):
+        for cluster in generator.permutation(len(shares)):
             # To the fold that has least of the same labels, of these to the emptiest.
-            fold_of[each] = np.lexsort((held.sum(1), held @ shares[each]))[0]
-            held[fold_of[each]] += shares[each]
+            fold_of[cluster] = np.lexsort((held.sum(1), held @ shares[cluster]))[0]
+            held[fold_of[cluster]] += shares[cluster]
         return fold_of[number]
     for each in np.unique(label):
         rows = np.flatnonzero(label == each)
