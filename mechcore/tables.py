@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,8 +160,9 @@ def estimate(
     high: str = "high",
     over: str = "over examples",
     optional_ends: bool = False,
+    populations: bool = False,
     **options: Any,
-) -> tuple[Column, Column, Column]:
+) -> tuple[Column, ...]:
     """A number and its 95 % interval.
 
     Args:
@@ -172,6 +173,8 @@ def estimate(
         high: the column with the upper end.
         over: how the interval is worked out.
         optional_ends: whether a table may lack the ends.
+        populations: whether there are the ends for the other population, too, where examples go
+            together in clusters.
         options: other attributes of the columns.
     """
     value = Column(name, kind, meaning, ends=(low, high), **options)
@@ -182,7 +185,18 @@ def estimate(
             (high, "its upper end"),
         )
     )
-    return value, lower, upper
+    if not populations:
+        return value, lower, upper
+    others = (
+        replace(
+            end,
+            name=end.name.removesuffix(side) + "other_" + side,
+            meaning=f"{end.meaning}, for the other population",
+            optional=True,
+        )
+        for end, side in ((lower, "low"), (upper, "high"))
+    )
+    return value, lower, upper, *others
 
 
 @dataclass(frozen=True)
@@ -215,6 +229,14 @@ class Schema:
     def required(self) -> list[str]:
         """Names of the columns that every such table has."""
         return [each.name for each in self.columns if not (each.optional or "*" in each.name)]
+
+    def frame(self, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+        """A table of rows, without the optional columns that none of them has."""
+        import pandas as pd
+
+        there = {name for row in rows for name in row}
+        names = [c.name for c in self.columns if not c.optional or c.name in there]
+        return pd.DataFrame(rows, columns=names)
 
     def after(self, *columns: Column) -> Schema:
         """The same with other columns before its own."""
@@ -353,6 +375,24 @@ PLACE = (DATA, ROLE, SUBSET)
 """Which examples a row is over."""
 
 N = Column("n", "whole", "examples")
+CLUSTERS = (
+    Column(
+        "n_clusters",
+        "whole",
+        "clusters that the examples are from, where these are known; under 8 there is no interval "
+        "for other clusters",
+        header="clusters",
+        optional=True,
+    ),
+    Column(
+        "population",
+        "text",
+        "that intervals and p are for: ``clusters`` for other clusters, such as templates; "
+        "``texts`` for other texts of these subsets",
+        optional=True,
+    ),
+)
+"""What stands in a table where examples go together in clusters."""
 SEED = Column("seed", "seed", "seed of the training or pruning")
 TARGET = Column("target_sparsity", "share", "target sparsity", header="target", shown="exact")
 CHECKPOINT = Column("checkpoint", "text", "step or name of the checkpoint")

@@ -23,6 +23,7 @@ from mechcore.ablation.effects import (
     Ablations,
     ComponentSet,
     SetLike,
+    ends,
     place,
 )
 from mechcore.ablation.superadditivity import P_VALUES
@@ -31,10 +32,9 @@ from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Metric
-from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
-from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 from mechcore.wording import count
 
 DIVIDENDS = Schema(
@@ -47,7 +47,8 @@ DIVIDENDS = Schema(
         N,
         METRIC,
         Column("drop", "number", "drop without the set"),
-        *estimate("dividend", "number", "what the set does beyond all its parts"),
+        *CLUSTERS,
+        *estimate("dividend", "number", "what the set does beyond all its parts", populations=True),
         *P_VALUES,
     ),
 )
@@ -60,7 +61,8 @@ SHAPLEY = Schema(
         *PLACE,
         N,
         METRIC,
-        *estimate("shapley", "number", "the component's share of the joint drop"),
+        *CLUSTERS,
+        *estimate("shapley", "number", "the component's share of the joint drop", populations=True),
         Column("standard_error", "number", "of the sampling of permutations; 0 if exact"),
     ),
 )
@@ -114,16 +116,16 @@ def dividends(
     for subset, members in ablations.groups():
         for metric in METRICS:
             values = _dividends(ablations, closed, metric, members)[rows_of]
-            intervals = mean_intervals(values, answers=metric == "accuracy", **statistics)
-            p, adjusted = corrected(values, correction, seed=seed)
+            samples = ablations.full.samples(members)
+            intervals = ends("", values, samples, metric == "accuracy", **statistics)
+            p, adjusted = corrected(values, correction, clusters=samples[""], seed=seed)
             for i, each in enumerate(listed):
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
                     "metric": metric,
                     "drop": float(ablations.drops(each, metric)[members].mean()),
-                    "dividend": intervals[i].mean,
-                    "low": intervals[i].low,
-                    "high": intervals[i].high,
+                    "dividend": intervals[i].pop("mean"),
+                    **intervals[i],
                     "p": p[i],
                     "p_adjusted": adjusted[i],
                 }
@@ -250,14 +252,14 @@ def _shapley_table(
     for subset, members in ablations.groups():
         for metric in METRICS:
             by_example, errors = values(metric, members)
-            intervals = mean_intervals(by_example, answers=metric == "accuracy", **statistics)
+            samples = ablations.full.samples(members)
+            intervals = ends("", by_example, samples, metric == "accuracy", **statistics)
             for component, interval, error in zip(components, intervals, errors, strict=True):
                 row = place(ablations, str(component), 1, subset, members)
                 row |= {
                     "metric": metric,
-                    "shapley": interval.mean,
-                    "low": interval.low,
-                    "high": interval.high,
+                    "shapley": interval.pop("mean"),
+                    **interval,
                     "standard_error": float(error),
                 }
                 rows.append(row)

@@ -18,6 +18,7 @@ from mechcore.components import Component, ComponentLike, Mask, ModelShape, pars
 from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
+from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (
     METRICS,
     Evaluation,
@@ -25,10 +26,10 @@ from mechcore.evaluation.evaluate import (
     check_metric,
     kl_divergence,
 )
-from mechcore.evaluation.intervals import Interval, mean_intervals
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.models.model_identity import check_masks
 from mechcore.showing import Shown
-from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -51,6 +52,7 @@ ABLATION = Schema(
         SIZE,
         *PLACE,
         N,
+        *CLUSTERS,
         Column("accuracy", "share", "accuracy without the set"),
         *estimate(
             "accuracy_drop",
@@ -59,6 +61,7 @@ ABLATION = Schema(
             low="accuracy_drop_low",
             high="accuracy_drop_high",
             header="change of accuracy",
+            populations=True,
             negated=True,
         ),
         Column("margin", "number", "mean log-odds of the correct classes", unit="nats"),
@@ -69,6 +72,7 @@ ABLATION = Schema(
             low="margin_drop_low",
             high="margin_drop_high",
             header="change of margin",
+            populations=True,
             unit="nats",
             signed=True,
             negated=True,
@@ -337,16 +341,17 @@ def ablation_table(
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if listed else []:
-        columns: dict[str, list[Interval]] = {}
+        columns: dict[str, list[dict[str, float]]] = {}
         means: dict[str, float] = {}
+        samples = ablations.full.samples(members)
         for metric in METRICS:
             before = start.values(metric)[members]
             drops = [
                 np.mean([before - ablations.without[s].values(metric)[members] for s in sets], 0)
                 for *_, sets in listed
             ]
-            columns[metric] = mean_intervals(
-                np.stack(drops), answers=metric == "accuracy", **statistics
+            columns[metric] = ends(
+                f"{metric}_drop_", np.stack(drops), samples, metric == "accuracy", **statistics
             )
             means[metric] = before.mean()
         for i, (name, kind, size, sets) in enumerate(listed):
@@ -354,13 +359,12 @@ def ablation_table(
             row["kind"] = kind
             for metric in METRICS:
                 drop = columns[metric][i]
-                row[metric] = means[metric] - drop.mean
-                row |= _interval(f"{metric}_drop", drop)
+                row[metric] = means[metric] - drop["mean"]
+                row |= drop
+                row[f"{metric}_drop"] = row.pop("mean")
             row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
-    order = ["set", "kind", "size", "data", "role", "subset", "n"]
-    measured = [f"{m}{end}" for m in METRICS for end in ("", "_drop", "_drop_low", "_drop_high")]
-    return pd.DataFrame(rows, columns=[*order, *measured, "kl"])
+    return ABLATION.frame(rows)
 
 
 def _kind(each: Cut) -> str:
@@ -392,8 +396,30 @@ def place(
         "role": ablations.role,
         "subset": subset,
         "n": int(members.sum()),
-    }
+    } | drawn_from(ablations.full, members)
 
 
-def _interval(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+def drawn_from(full: Evaluation, members: np.ndarray) -> dict[str, Any]:
+    """The columns that say how many clusters there are, where that is known, and the population."""
+    if full.clusters is None:
+        return {}
+    return {"n_clusters": len(np.unique(full.clusters[members])), "population": full.population}
+
+
+def ends(
+    name: str,
+    values: Float[np.ndarray, "row example"],
+    samples: Mapping[str, Sample],
+    answers: bool,
+    **statistics: Any,
+) -> list[dict[str, float]]:
+    """The means of rows, and the ends of their intervals in columns that begin with ``name``.
+
+    See `Evaluation.samples` and `mechcore.evaluation.intervals.mean_intervals`.
+    """
+    rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]
+    for whose, sample in samples.items():
+        intervals = mean_intervals(values, answers=answers, clusters=sample, **statistics)
+        for row, interval in zip(rows, intervals, strict=True):
+            row |= {f"{name}{whose}low": interval.low, f"{name}{whose}high": interval.high}
+    return rows

@@ -10,10 +10,10 @@ import pandas as pd
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import mean_errors
-from mechcore.evaluation.p_values import adjusted_p, paired_p
+from mechcore.evaluation.clusters import Sample, degrees_of_freedom
+from mechcore.evaluation.p_values import adjusted_p
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
-from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 
 FIGURES = {
     "balanced_accuracy": "drop in balanced accuracy, the sum of information and threshold",
@@ -23,13 +23,14 @@ FIGURES = {
     "weighed alike; not 0 for a moved threshold that costs one label what it gives another",
     "auc": "drop in the area under the curve of the margin, where there are two labels",
 }
-_OF_DROP = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
 
 
 def _drop_columns(figure: str, meaning: str) -> tuple[Column, ...]:
     drop = f"{figure}_drop"
     return (
-        *estimate(drop, "points", meaning, low=f"{drop}_low", high=f"{drop}_high"),
+        *estimate(
+            drop, "points", meaning, low=f"{drop}_low", high=f"{drop}_high", populations=True
+        ),
         Column(
             f"{drop}_se", "share", f"standard error of {drop}, as in its interval", shown="bare"
         ),
@@ -43,7 +44,7 @@ def _drop_columns(figure: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
-REASON = Column("reason", "text", "why figures are missing, where they are")
+REASON = Column("reason", "text", "why figures or their intervals are missing, where they are")
 INFORMATION = Schema(
     "information",
     "What ablating each set costs in information, and what by a moved threshold, on every subset "
@@ -53,6 +54,8 @@ INFORMATION = Schema(
         SIZE,
         *PLACE,
         N,
+        *CLUSTERS,
+        Column("df", "number", "degrees of freedom of the errors over clusters", optional=True),
         *(column for each in FIGURES.items() for column in _drop_columns(*each)),
         REASON,
     ),
@@ -93,18 +96,30 @@ def information_table(
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups(groups):
         correct = ablations.full.correct_classes.numpy()[members]
+        samples = ablations.full.samples(members)
+        clusters = next((s for s in samples.values() if s.clusters is not None), Sample())
         reason = reason_against(correct)
         found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
         if found and not reason:
             full = ablations.full.logits.numpy()[members]
             without = np.stack([_logits(ablations, s)[members] for s in ablations.without])
-            parts = decompose(full, without, correct, seed=seed)
+            parts = decompose(full, without, correct, clusters=clusters, seed=seed)
             for figure, effect in _effects(parts).items():
-                columns = _columns(figure, effect, n_resamples, level, seed)
+                columns = _columns(figure, effect, samples, n_resamples, level, seed)
                 for row, *values in zip(found, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
+            sample = parts.accuracy.drawn(samples[""]).sample
+            reason, found = sample.reason, [row | _df(sample) for row in found]
         rows += [row | {"reason": reason} for row in found]
-    return pd.DataFrame(rows, columns=INFORMATION.names)
+    return INFORMATION.frame(rows)
+
+
+def _df(sample: Sample) -> dict[str, float]:
+    """The column of degrees of freedom, where there are clusters."""
+    if sample.clusters is None:
+        return {}
+    sizes = np.unique(sample.clusters, return_counts=True)[1].astype(float)
+    return {"df": float("nan") if sample.reason else degrees_of_freedom(sizes)}
 
 
 def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:
@@ -124,22 +139,28 @@ def _effects(parts: Decomposition) -> dict[str, Effect]:
 
 
 def _columns(
-    figure: str, effect: Effect, n_resamples: int, level: float, seed: int
+    figure: str,
+    effect: Effect,
+    samples: Mapping[str, Sample],
+    n_resamples: int,
+    level: float,
+    seed: int,
 ) -> dict[str, Sequence[float] | np.ndarray]:
-    answers, n_choices = figure != "auc", effect.n_choices
-    intervals = effect.intervals(
-        answers=answers,
-        n_resamples=n_resamples,
-        level=1 - (1 - level) / n_choices,
-        seed=seed,
-    )
-    p = np.minimum(n_choices * paired_p(effect.in_answers, answers=answers), 1)
-    columns: tuple[Sequence[float] | np.ndarray, ...] = (
-        effect.drops,
-        [each.low for each in intervals],
-        [each.high for each in intervals],
-        effect.unit * mean_errors(effect.in_answers, answers=answers),
-        p,
-        adjusted_p(p, "benjamini-hochberg"),
-    )
-    return dict(zip((figure + end for end in _OF_DROP), columns, strict=True))
+    answers = figure != "auc"
+    columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_drop": effect.drops}
+    for whose, sample in samples.items():
+        intervals = effect.drawn(sample).intervals(
+            answers=answers,
+            n_resamples=n_resamples,
+            level=1 - (1 - level) / effect.n_choices,
+            seed=seed,
+        )
+        columns[f"{figure}_drop_{whose}low"] = [each.low for each in intervals]
+        columns[f"{figure}_drop_{whose}high"] = [each.high for each in intervals]
+    effect = effect.drawn(samples[""])
+    p = effect.p_values(answers=answers)
+    return columns | {
+        f"{figure}_drop_se": effect.errors(answers=answers),
+        f"{figure}_p": p,
+        f"{figure}_p_adjusted": adjusted_p(p, "benjamini-hochberg"),
+    }

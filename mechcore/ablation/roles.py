@@ -63,6 +63,7 @@ _FIGURES = ("information", "threshold", "shift")
 _NAMED = 3
 """Components of a group that a verdict names."""
 _ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
+_CLUSTERS = ("n_clusters", "df", "population")
 
 
 def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
@@ -167,7 +168,7 @@ def selective_p(p: Float[np.ndarray, "component drop"]) -> Float[np.ndarray, "co
     Args:
         p: of each drop; those that could not be measured are NaN, and stay so.
     """
-    within = np.apply_along_axis(_adjusted, 1, p)
+    within = np.array([adjusted_p(row, "benjamini-hochberg") for row in p])
     simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)
     ordered = np.sort(simes[np.isfinite(simes)])
     if not len(ordered):
@@ -304,7 +305,7 @@ def information_change(row: Any, place: str) -> str:
         return "unknown"
     drop, low, high = _drop(row, "information", place)
     change, worst, best = (number(0.0 - end, 1, signed=True) for end in (drop, high, low))
-    return f"{change} [{worst}, {best}]"
+    return change if np.isnan(low) else f"{change} [{worst}, {best}]"
 
 
 # -- judging --------------------------------------------------------------------------------------
@@ -317,14 +318,7 @@ def _by_component(table: pd.DataFrame) -> pd.DataFrame:
             f"roles: {twice.iloc[0]} comes twice in a table; expected the rows of one subset"
         )
     columns = [figure + end for figure in _FIGURES for end in _ENDS]
-    return table.set_index("set")[[*columns, "reason"]]
-
-
-def _adjusted(p: np.ndarray) -> np.ndarray:
-    """Benjamini-Hochberg over all values that are known."""
-    found, known = p.copy(), ~np.isnan(p)
-    found[known] = adjusted_p(p[known], "benjamini-hochberg")
-    return found
+    return table.set_index("set")[[*columns, "reason", *(c for c in _CLUSTERS if c in table)]]
 
 
 def _states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings) -> list[str]:
@@ -342,7 +336,8 @@ def _states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings)
         bound_error = np.where(relative, other_error, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         z = (np.abs(drop) - bound) / np.hypot(error, bound_error)
-    absent = _adjusted(stats.norm.cdf(z)) < settings.alpha
+    df = wide.get(f"df_{place}", pd.Series(np.nan, wide.index)).fillna(np.inf)
+    absent = adjusted_p(stats.t.cdf(z, df), "benjamini-hochberg") < settings.alpha
     large = (p < settings.alpha) & (np.abs(drop) >= settings.least - ROUNDING)
     conditions = [np.isnan(drop), large & (drop > 0), large & (drop < 0), absent]
     return np.select(conditions, ["missing", "lost", "gained", "absent"], "open").tolist()
@@ -384,8 +379,13 @@ def _change(row: Any, figure: str, place: str) -> str:
     if np.isnan(drop):
         return "changes by an unknown amount"
     if drop < 0:
-        return f"gains {-drop:.1f} points ({0.0 - high:.1f} to {0.0 - low:.1f})"
-    return f"loses {drop:.1f} points ({low:.1f} to {high:.1f})"
+        return f"gains {-drop:.1f} points{_ends(0.0 - high, 0.0 - low)}"
+    return f"loses {drop:.1f} points{_ends(low, high)}"
+
+
+def _ends(low: float, high: float) -> str:
+    """An interval in brackets, if there is one."""
+    return "" if np.isnan(low) else f" ({low:.1f} to {high:.1f})"
 
 
 def _shift(row: Any, place: str) -> str:
@@ -395,7 +395,7 @@ def _shift(row: Any, place: str) -> str:
         return "an unknown share"
     if drop < 0:
         drop, low, high = -drop, 0.0 - high, 0.0 - low
-    return f"{drop:.1f} % ({low:.1f} to {high:.1f})"
+    return f"{drop:.1f} %{_ends(low, high)}"
 
 
 def _open(row: Any, figure: str, place: str) -> str:
@@ -403,6 +403,8 @@ def _open(row: Any, figure: str, place: str) -> str:
     if np.isnan(row[f"{figure}_drop_{place}"]):
         return f"{figure} {PLACES[place]}: {row[f'reason_{place}']}"
     drop, low, high = _drop(row, figure, place)
+    if np.isnan(low):
+        return f"{figure} {PLACES[place]}: a drop of {drop:.1f} points; {row[f'reason_{place}']}"
     # An interval without 0 is that of one component alone.
     apart = row[f"{figure}_drop_low_{place}"] > 0 or row[f"{figure}_drop_high_{place}"] < 0
     p = f"; p = {row[f'{figure}_p_adjusted_{place}']:.2g} among all components" if apart else ""

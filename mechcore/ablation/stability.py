@@ -120,7 +120,8 @@ def drop_stability(ablations: Ablations, *, n_resamples: int = 1000, seed: int =
         seed: of both.
 
     Returns:
-        The columns of `STABILITY`, over all examples. Empty under `FEWEST` components.
+        The columns of `STABILITY`, over all examples. Empty under `FEWEST` components, and where
+        the examples are of too few clusters, see `mechcore.evaluation.clusters`.
     """
     singles = [each for each in ablations.sets if len(each) == 1]
     values = {
@@ -164,13 +165,14 @@ def _rows(
     seed: int,
 ) -> list[dict[str, Any]]:
     """A row per metric of sets of equal size, ranked by values on every example."""
-    if len(sets) < FEWEST:
+    sample = ablations.full.samples()[""]
+    if len(sets) < FEWEST or sample.reason:
         return []
     place = {"size": len(sets[0]), "data": ablations.data, "role": ablations.role}
     place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
     names = list(map(str, sets))
     return [
-        {**place, "metric": metric, **_agreement(each, names, n_resamples, seed)}
+        {**place, "metric": metric, **_agreement(sample.totals(each)[0], names, n_resamples, seed)}
         for metric, each in values.items()
     ]
 

@@ -14,12 +14,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRIC, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.ablation.effects import METRIC, SET, SIZE, Ablations, ComponentSet, ends, place
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Metric
-from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected, only_rounding
-from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 from mechcore.wording import count
 
 FLOOR = 0.05
@@ -46,7 +45,10 @@ INTERACTIONS = Schema(
             "drops without each member alone",
             header="sum of single changes",
         ),
-        *estimate("interaction", "number", "joint drop less that sum", signed=True),
+        *CLUSTERS,
+        *estimate(
+            "interaction", "number", "joint drop less that sum", populations=True, signed=True
+        ),
         *P_VALUES,
         Column("superadditive", "flag", "whether the interaction is above 0, but for rounding"),
         Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
@@ -90,9 +92,10 @@ def interactions(
     for subset, members in ablations.groups() if sets else []:
         for metric in METRICS:
             joint, alone = (np.compress(members, each, axis=1) for each in drops[metric])
-            intervals = mean_intervals(joint - alone, answers=metric == "accuracy", **statistics)
-            p, adjusted = corrected(joint - alone, correction, seed=seed)
-            nothing = only_rounding(joint - alone)
+            beyond, samples = joint - alone, ablations.full.samples(members)
+            intervals = ends("", beyond, samples, metric == "accuracy", **statistics)
+            p, adjusted = corrected(beyond, correction, clusters=samples[""], seed=seed)
+            nothing = only_rounding(beyond)
             accuracy = float(ablations.full.correct[members].mean())
             bounded = accuracy if metric == "accuracy" else None
             for i, each in enumerate(sets):
@@ -101,14 +104,13 @@ def interactions(
                 row |= {
                     "metric": metric,
                     **_effect(drop, expected, bounded),
-                    "low": intervals[i].low,
-                    "high": intervals[i].high,
+                    **{end: intervals[i][end] for end in intervals[i] if end != "mean"},
                     "p": p[i],
                     "p_adjusted": adjusted[i],
                 }
                 row["superadditive"] &= not nothing[i]
                 rows.append(row)
-    return pd.DataFrame(rows, columns=INTERACTIONS.required)
+    return INTERACTIONS.frame(rows)
 
 
 def with_members(ablations: Ablations) -> list[ComponentSet]:

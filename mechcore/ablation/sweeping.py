@@ -34,11 +34,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
-from mechcore.evaluation.evaluate import (
-    Evaluation,
-    subsets_of,
-    warn_under_chance,
-)
+from mechcore.evaluation.evaluate import evaluation_of, warn_under_chance
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations, as_batches
@@ -202,7 +198,7 @@ def ablate(
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
     unasked = engine == "auto" and parts.name != "tree"
     _work(parts, kept, f"ablate on {name}" + f" (engine {parts.name!r})" * unasked)
-    full = Evaluation(kept.full, job.correct_classes, subsets_of(data), job.readout.mapping)
+    full = evaluation_of(kept.full, job.correct_classes, data, job.readout.mapping)
     if role == "id":
         warn_under_chance(full)
     return Ablations(full, kept.answers(listed), name, role, agreement, parts.work)

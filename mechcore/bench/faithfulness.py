@@ -130,11 +130,17 @@ def faithfulness_of(
             f"faithfulness: the mean {metric} is {of_full:g} for the full model and "
             f"{of_ablated:g} with everything ablated; expected two different finite numbers"
         )
-    again = (rows @ bootstrap_weights(len(full), n_resamples, seed)).T
+    sample = found.full.samples()[""]
+    again = (rows @ bootstrap_weights(len(full), n_resamples, seed, sample)).T
     f = faithfulness(value, of_full, of_ablated)
     again_f = faithfulness(again[:, :-2], again[:, -2], again[:, -1])
     gaps = (again[:, -2] - again[:, -1]) * np.sign(gap)
-    if len(full) == 1 or (gaps == 0).any() or np.quantile(gaps, (1 - level) / 2) <= 0:
+    if (
+        len(full) == 1
+        or sample.reason
+        or (gaps == 0).any()
+        or np.quantile(gaps, (1 - level) / 2) <= 0
+    ):
         again_f[:] = np.nan
 
     def ends(resampled: np.ndarray) -> np.ndarray:

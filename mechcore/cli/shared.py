@@ -23,6 +23,7 @@ TASK = (*FILES, "data.task", "data.folder")
 TRAIN = ("data.train", "data.max_train")
 TEST_DATA = (
     *("data.id", "data.ood", "data.ood_label", "data.ood_subsets", "data.max_id", "data.max_ood"),
+    "data.population",
 )
 TEST = (*TEST_DATA, "batch_size")
 PRUNING = ("prune", "seeds", "sparsities")

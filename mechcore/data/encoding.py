@@ -77,8 +77,7 @@ class EncodedExamples(Shown):
 
     def part(self, rows: Sequence[int]) -> EncodedExamples:
         """These rows only, in the order given."""
-        frame = self.examples.frame.iloc[list(rows)]
-        chosen: dict[str, Any] = {"examples": Examples(self.examples.name, frame)}
+        chosen: dict[str, Any] = {"examples": self.examples.part(rows)}
         for name in ("input_ids", *_PER_TOKEN):
             values = getattr(self, name)
             chosen[name] = None if values is None else [values[i] for i in rows]

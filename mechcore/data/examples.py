@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from mechcore.errors import InputError, check_seed
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+
+Population: TypeAlias = Literal["clusters", "texts"]
+POPULATIONS: tuple[Population, ...] = get_args(Population)
+"""What intervals are for: other clusters, or other texts of the same subsets."""
 
 ALL = "all"
 """Name of the row over all examples in tables, and of the only subset of data without subsets."""
 
 COLUMNS = ("text_a", "text_b", "label", "subset")
+CLUSTER = "cluster"
+"""A further column, where examples go together."""
 
 UNDECIDED = "-"
 """Gold label of MNLI and SNLI examples on which the annotators did not agree, here of all without
@@ -30,7 +38,9 @@ class Examples(Shown):
     Attributes:
         name: what the data is called in tables, e.g. ``"id"`` or ``"hans"``.
         frame: one row per example with the string columns ``text_a``, ``text_b`` (empty for
-            one-segment data), ``label`` and ``subset``.
+            one-segment data), ``label`` and ``subset``; and ``cluster`` where examples go together,
+            such as those of a template, empty for an example of its own.
+        population: what intervals are for, where there are clusters.
 
     Raises:
         InputError: a column is missing, a value is not a string, or there is no example.
@@ -38,8 +48,14 @@ class Examples(Shown):
 
     name: str
     frame: pd.DataFrame
+    population: Population = "clusters"
 
     def __post_init__(self) -> None:
+        if self.population not in POPULATIONS:
+            raise InputError(
+                f"population is {self.population!r}; expected {' or '.join(map(repr, POPULATIONS))}"
+            )
+        columns = [*COLUMNS, *([CLUSTER] if CLUSTER in self.frame.columns else [])]
         missing = [column for column in COLUMNS if column not in self.frame.columns]
         if missing:
             raise InputError(
@@ -48,7 +64,7 @@ class Examples(Shown):
             )
         if self.frame.empty:
             raise InputError(f"examples {self.name!r}: no example; at least one is needed")
-        for column in COLUMNS:
+        for column in columns:
             bad = ~self.frame[column].map(lambda value: isinstance(value, str))
             if bad.any():
                 row = int(bad.to_numpy().argmax())
@@ -63,7 +79,7 @@ class Examples(Shown):
                 f"examples {self.name!r}: a subset is called {ALL!r}, the name for all examples "
                 "in tables; rename it"
             )
-        object.__setattr__(self, "frame", self.frame[list(COLUMNS)].reset_index(drop=True))
+        object.__setattr__(self, "frame", self.frame[columns].reset_index(drop=True))
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -74,7 +90,7 @@ class Examples(Shown):
         Raises:
             InputError: there is none.
         """
-        return Examples(self.name, self.frame[self.frame["label"] == label])
+        return self._with(self.frame[self.frame["label"] == label])
 
     @property
     def two_segments(self) -> bool:
@@ -102,7 +118,7 @@ class Examples(Shown):
                 f"examples {self.name!r}: subset {name!r} is empty; "
                 f"subsets are {', '.join(self.subset_names)}"
             )
-        return Examples(self.name, self.frame[self.frame["subset"] == name])
+        return self._with(self.frame[self.frame["subset"] == name])
 
     def sample(self, n: int, seed: int) -> Examples:
         """``n`` examples drawn without replacement, in order; all of them if there are fewer.
@@ -110,7 +126,7 @@ class Examples(Shown):
         Subsets keep their shares, rounded, and none is lost unless there are more than ``n``.
         """
         rows = self.sample_rows(n, seed)
-        return self if len(rows) == len(self) else Examples(self.name, self.frame.iloc[rows])
+        return self if len(rows) == len(self) else self.part(rows)
 
     def sample_rows(self, n: int, seed: int) -> list[int]:
         """The rows of the examples that `sample` draws."""
@@ -145,16 +161,30 @@ class Examples(Shown):
                 f"examples {self.name!r}: {len(self)} in {len(self.subset_names)} subsets cannot "
                 "be halved; at least two of one subset, with different texts, are needed"
             )
-        return (
-            Examples(self.name, self.frame.iloc[first]),
-            Examples(self.name, self.frame.iloc[second]),
-        )
+        return self.part(first), self.part(second)
+
+    def part(self, rows: Sequence[int]) -> Examples:
+        """These rows only, in the order given."""
+        return self._with(self.frame.iloc[list(rows)])
+
+    def _with(self, frame: pd.DataFrame) -> Examples:
+        return replace(self, frame=frame)
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """Number of the cluster of every example, from 0; None where none is known."""
+        if CLUSTER not in self.frame or not self.frame[CLUSTER].any():
+            return None
+        import pandas as pd
+
+        names = self.frame[CLUSTER]
+        return pd.factorize(names.where(names != "", pd.Series(range(len(self)), names.index)))[0]
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the texts, labels and subsets, in order (hex)."""
+        """SHA-256 of the texts, labels, subsets and clusters, in order (hex)."""
         digest = hashlib.sha256()
-        for column in COLUMNS:
+        for column in [*COLUMNS, *([CLUSTER] if self.clusters is not None else [])]:
             for value in self.frame[column]:
                 digest.update(value.encode() + b"\x00")
             digest.update(b"\x01")
@@ -169,15 +199,19 @@ class Examples(Shown):
 
 
 def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
-    """Row numbers, in order, of two random halves of every subset.
+    """Row numbers, in order, of two random halves of every subset, or of their clusters.
 
     Of an odd subset the second half has one more. Rows of one first text, such as the hypotheses of
     a premise, are in the same half, in whatever subsets they are; for that, halves may differ by as
     many rows. Where a first text has more rows of a subset than a half of it holds, only those of
     its rows that have the same second text are kept together. A second text may be in both halves.
 
+    Where there are two or more clusters, all rows of one are in the same half, in place of those of
+    a first text. A subset that is one cluster goes to the half that has fewer rows.
+
     Args:
-        frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``.
+        frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``, and ``cluster``
+            where that is known.
         seed: of the draw.
     """
     import numpy as np
@@ -197,6 +231,10 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
         for group in drawn:
             in_first[group] = sizes[group] <= left
             left -= sizes[group] * in_first[group]
+        if len(sizes) == 1 and drawn and len(drawn[0]) == 3:  # one cluster
+            placed = [in_first[group] for group in groups if group in in_first]
+            in_first[drawn[0]] = 2 * sum(placed) < len(placed) - len(rows)
+            continue
         others = [group for group in drawn if not in_first[group]]
         nearest = min(others, key=lambda group: abs(left - sizes[group]), default=None)
         if nearest is not None and abs(left - sizes[nearest]) < left:
@@ -208,13 +246,22 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
 
 
 def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """What each row shares with all that go with it: the first text, or both where it has many."""
+    """What each row shares with all that go with it.
+
+    Its cluster, if there are several; else the first text, or both where it has many.
+    """
+    import pandas as pd
+
     firsts, subsets = frame["text_a"], frame["subset"]
+    clusters = frame.get(CLUSTER, pd.Series("", frame.index))
     sizes = Counter(subsets)
     many = {
         text
         for (text, name), n in Counter(zip(firsts, subsets, strict=True)).items()
         if n > sizes[name] - sizes[name] // 2
     }
-    texts = zip(firsts, frame["text_b"], strict=True)
-    return [(a, b) if a in many else (a,) for a, b in texts]
+    several = clusters.nunique() > 1
+    return [
+        ("", "", cluster) if cluster and several else (a, b) if a in many else (a,)
+        for a, b, cluster in zip(firsts, frame["text_b"], clusters, strict=True)
+    ]

@@ -58,7 +58,7 @@ def given_examples(
     """
     if isinstance(data, Examples):
         place = f"examples {data.name!r}"
-        return Examples(data.name, with_labels(place, data.frame, label_map, labelled))
+        return replace(data, frame=with_labels(place, data.frame, label_map, labelled))
     if sources := given_sources(data, role, columns, label_map):
         return read_sources(sources, labelled=labelled)
     table = given_table(data)

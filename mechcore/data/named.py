@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from mechcore.data.examples import CLUSTER
 from mechcore.data.official import (
     DICT_FILE,
     HANS,
@@ -78,6 +79,7 @@ def mnli_hans(folder: Path | None = None) -> Task:
     """MNLI, and HANS: 15 subcases in which its heuristics fail, 15 in which they hold.
 
     The paper reports the first, called OOD, and calls the second OOD-E (arXiv 2403.03942).
+    Clusters are the premises of MNLI, and the templates of HANS where its file has them.
 
     Raises:
         InputError: a file is missing, or HANS lacks a subcase.
@@ -96,7 +98,10 @@ def mnli_hans(folder: Path | None = None) -> Task:
     return Task(
         name="mnli-hans",
         train=(_source(MNLI_TRAIN, folder),),
-        id=tuple(replace(_source(test, folder), subset=part) for part, test in tests.items()),
+        id=tuple(
+            replace(_source(test, folder), subset=part, columns={CLUSTER: "text_a"})
+            for part, test in tests.items()
+        ),
         ood=(replace(hans, subsets=tuple(names.values())),),
         classes=("entailment", "neutral", "contradiction"),
         groups={group: tuple(names[each] for each in members) for group, members in groups.items()},

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechcore.data.examples import ALL, UNDECIDED, Examples
+from mechcore.data.examples import ALL, CLUSTER, UNDECIDED, Examples
 from mechcore.data.formats import ONE_COLUMN, label_names_in, read_table
 from mechcore.data.labels import normal_name
 from mechcore.errors import InputError, first_names, shown, warn
@@ -29,6 +29,7 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "text_b": ("text_b", "hypothesis", "sentence2", "question2", "sentence", "passage"),
     "label": ("gold_label", "label", "labels", "is_duplicate"),
     "subset": ("subset", "subcase"),
+    CLUSTER: ("cluster", "template"),
 }
 """Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used.
 
@@ -57,14 +58,16 @@ def read_examples(
         path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
             text files also ``.gz``.
         name: what to call the data; the file's stem by default.
-        columns: which column of the file serves as ``text_a``, ``text_b``, ``label`` or
-            ``subset``, where `KNOWN_COLUMNS` does not find it.
+        columns: which column of the file serves as ``text_a``, ``text_b``, ``label``, ``subset``
+            or ``cluster``, where `KNOWN_COLUMNS` does not find it. What the clusters are may also
+            be said by a role, as in ``{"cluster": "text_a"}``.
         label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
         labelled: whether a label is needed; without one, labels are empty where the file has none.
         skip_empty: leave out rows that lack a text or label, with a count of them, as the official
             QQP files have some; else they are an error.
 
-    A file without a subset column is one subset called ``"all"``.
+    A file without a subset column is one subset called ``"all"``. Without a cluster column, or
+    where its cell is empty, an example is a cluster of its own.
 
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
@@ -108,6 +111,10 @@ def examples_of(
     if not {"text_a", "text_b"} & {*columns} and "text_b" not in chosen:
         settled |= _warn_of_texts_left_out(path, table, chosen)
     _warn_of_rivals(path, table, chosen, settled)
+    named = columns.get(CLUSTER)
+    if not labelled and named not in (*table.columns, *chosen):
+        named = None  # as for other columns, see _choose_columns
+    cluster = _cluster_column(path, table, named, chosen)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
         used = _without_empty(path, used)
@@ -117,6 +124,11 @@ def examples_of(
         frame[role] = _from_bytes(frame[role])
     for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
         frame[role] = frame.get(role, default)
+    if cluster is not None:
+        names = table.loc[frame.index, cluster]
+        frame[CLUSTER] = (
+            texts_of(path, names[~names.map(_is_empty)]).reindex(frame.index).fillna("")
+        )
     frame = with_labels(path, frame, label_map, labelled)
     try:
         return Examples(name, frame)
@@ -145,7 +157,10 @@ def _choose_columns(
         needed = ("text_a", "text_b")
         mapped = {role: name for role, name in mapped.items() if role in needed or name in found}
     chosen: dict[str, str] = {}
+    mapped = {role: name for role, name in mapped.items() if role != CLUSTER}
     for role, names in KNOWN_COLUMNS.items():
+        if role == CLUSTER:  # see _cluster_column: it may be the column of another role
+            continue
         if role in mapped and mapped[role] not in found:
             raise InputError(
                 f"{path}: no column {mapped[role]!r} for {role}; found {first_names(found)}: "
@@ -172,6 +187,30 @@ def _choose_columns(
                 f"found {first_names(found)}: {remedy}"
             )
     return chosen
+
+
+def _cluster_column(
+    path: Path | str, table: pd.DataFrame, mapped: str | None, chosen: Mapping[str, str]
+) -> str | None:
+    """Which column has the clusters; None where each example is its own."""
+    import pandas as pd
+
+    there = list(table.columns)
+    if mapped is not None and mapped in (*there, *chosen):
+        return mapped if mapped in there else chosen[mapped]
+    if mapped is not None:
+        raise InputError(
+            f"{path}: no column {mapped!r} for {CLUSTER}; found {first_names(there)}: name one of "
+            f"them with --columns {CLUSTER}=NAME (columns= in Python), or a role such as text_a; "
+            "files whose columns have different names make a task (--task)"
+        )
+    for name in KNOWN_COLUMNS[CLUSTER]:
+        # Of one value, or of lists, it is something else.
+        if there.count(name) == 1 and name not in chosen.values():
+            values = table[name]
+            if values.map(pd.api.types.is_scalar).all() and values.nunique() > 1:
+                return name
+    return None
 
 
 def _warn_of_texts_left_out(

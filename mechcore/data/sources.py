@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from mechcore.data.examples import ALL, Examples
+from mechcore.data.examples import ALL, CLUSTER, Examples
 from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
 from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
@@ -152,7 +152,10 @@ def read_sources(
     parts = [_read(source, labelled) for source in sources]
     if len(parts) > 1:
         parts = _told_apart(sources, parts)
-    return Examples(name or sources_name(sources), pd.concat([part.frame for part in parts]))
+    frame = pd.concat([part.frame for part in parts])
+    if CLUSTER in frame:  # not every source has them
+        frame[CLUSTER] = frame[CLUSTER].fillna("")
+    return Examples(name or sources_name(sources), frame)
 
 
 def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str) -> Examples:

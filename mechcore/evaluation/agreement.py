@@ -5,7 +5,8 @@ bootstrap resamples of the examples, and between random halves of them. Halves s
 they agree as two data sets of half the size would. Resamples share most of theirs with the
 examples they are drawn from, so even a ranking by noise alone agrees with its resamples, with a
 rho of about 0.7. Examples that share a text are taken as independent: where many do, resamples and
-halves agree better than data with other texts would.
+halves agree better than data with other texts would. Where clusters are known, the values are their
+sums.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.examples import ALL
+from mechcore.data.examples import ALL, Population
 from mechcore.errors import InputError, NotFiniteError, warn
+from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FillMaker
@@ -57,6 +58,8 @@ class Evaluation(Shown):
         correct_classes: which classes count as correct, [example, class].
         subsets: subset of every example.
         mapping: how labels were matched to classes, in words.
+        clusters: number of the cluster of every example, where these are known.
+        population: what intervals are for where they are, see `mechcore.evaluation.clusters`.
 
     Raises:
         NotFiniteError: logits are not finite. Minus infinity is allowed for a class that has it in
@@ -67,6 +70,8 @@ class Evaluation(Shown):
     correct_classes: Bool[Tensor, "example cls"]
     subsets: np.ndarray
     mapping: str
+    clusters: np.ndarray | None = None
+    population: Population = "clusters"
 
     def __post_init__(self) -> None:
         check_finite(self.logits, range(len(self.logits)), never=True)
@@ -119,10 +124,26 @@ class Evaluation(Shown):
         """Mean over subsets of the subset's accuracy."""
         return float(np.mean([self.correct[self.subsets == s].mean() for s in self.subset_names]))
 
-    def part(self, rows: Int[np.ndarray, " part"]) -> Evaluation:
+    def samples(self, rows: Any = slice(None)) -> dict[str, Sample]:
+        """How these examples were drawn, by what the names of the ends of intervals begin with.
+
+        ``""`` for the population that intervals are for; where there are clusters, ``"other_"`` for
+        the other of the two.
+        """
+        if self.clusters is None:
+            return {"": Sample()}
+        both = [Sample(self.clusters[rows]), Sample(strata=self.subsets[rows])]
+        if self.population == "texts":
+            both.reverse()
+        return {"": both[0], "other_": both[1]}
+
+    def part(self, rows: Any) -> Evaluation:
         """The answers to these examples, in the order given; one may be there several times."""
         logits, correct = self.logits[rows], self.correct_classes[rows]
-        return replace(self, logits=logits, correct_classes=correct, subsets=self.subsets[rows])
+        clusters = None if self.clusters is None else self.clusters[rows]
+        subsets = self.subsets[rows]
+        changes: dict[str, Any] = {"correct_classes": correct, "subsets": subsets}
+        return replace(self, logits=logits, clusters=clusters, **changes)
 
     def table(self) -> pd.DataFrame:
         """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""
@@ -229,9 +250,9 @@ def evaluate(
     answers = [
         _answers(model, data, readout, part, means, fill, batch_size, seed) for part in parts
     ]
-    correct, subsets = readout.correct_classes(data), subsets_of(data)
+    correct = readout.correct_classes(data)
     results = [
-        Evaluation(logits, correct, subsets, readout.mapping)
+        evaluation_of(logits, correct, data, readout.mapping)
         for part in answers
         for logits in (part if part.ndim == 3 else [part])
     ]
@@ -272,11 +293,18 @@ def _answers(
     return answers[..., torch.cat([batch["index"] for batch in batches]).argsort(), :]
 
 
-def subsets_of(data: EncodedExamples | list[Batch]) -> np.ndarray:
-    """Subset of every example, in the order of the data."""
-    if isinstance(data, EncodedExamples):
-        return data.examples.frame["subset"].to_numpy(dtype=object)
-    return np.full(sum(len(batch["input_ids"]) for batch in data), ALL, dtype=object)
+def evaluation_of(
+    logits: Float[Tensor, "example cls"],
+    correct: Bool[Tensor, "example cls"],
+    data: EncodedExamples | list[Batch],
+    mapping: str,
+) -> Evaluation:
+    """Answers to these data, with their subsets and clusters."""
+    if not isinstance(data, EncodedExamples):
+        return Evaluation(logits, correct, np.full(len(logits), ALL, dtype=object), mapping)
+    examples = data.examples
+    subsets = examples.frame["subset"].to_numpy(dtype=object)
+    return Evaluation(logits, correct, subsets, mapping, examples.clusters, examples.population)
 
 
 def warn_under_chance(result: Evaluation) -> None:
@@ -300,7 +328,8 @@ def paired_drop(
 ) -> Interval:
     """Metric of ``full`` minus metric of ``other`` on the same examples.
 
-    The interval is paired, of differences example by example, see `mean_intervals`.
+    The interval is paired, of differences example by example, see `mean_intervals`. It is for the
+    population of ``full``.
 
     Args:
         full: the whole model's evaluation.
@@ -324,6 +353,7 @@ def paired_drop(
     return mean_interval(
         full.values(metric) - other.values(metric),
         answers=metric == "accuracy",
+        clusters=full.samples()[""],
         n_resamples=n_resamples,
         level=level,
         seed=seed,

@@ -2,17 +2,28 @@
 
 The percentile bootstrap does not: it is too short for skewed values, and where none of 30 answers
 changes it says that none ever does. Coverage of all of these: ``benchmarks/interval_coverage.py``.
+
+Examples may go together in clusters, see `mechcore.evaluation.clusters`; each is its own where
+none are given. Under 8 clusters there is no interval.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
+from mechcore.evaluation.clusters import (
+    Sample,
+    covariance,
+    degrees_of_freedom,
+    drawn_clusters,
+    resampled,
+)
 
 _BLOCK = 64
 """Bootstrap resamples that are multiplied at once."""
@@ -25,7 +36,8 @@ _WIDEST = 3
 class Interval:
     """A mean with an interval.
 
-    The ends are NaN where no interval is known: one example does not say how much examples differ.
+    The ends are NaN where no interval is known: one example does not say how much examples differ,
+    and a few clusters do not say how much clusters do.
     """
 
     mean: float
@@ -37,6 +49,7 @@ def mean_interval(
     values: Float[np.ndarray, " example"],
     *,
     answers: bool = False,
+    clusters: Any = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -49,6 +62,7 @@ def mean_interval(
     Args:
         values: one per example, in any unit.
         answers: whether they are made of answers that are right or wrong.
+        clusters: of every example, under any names; or a `Sample`.
         n_resamples: bootstrap resamples.
         level: of the interval.
         seed: of the resamples.
@@ -57,14 +71,16 @@ def mean_interval(
         InputError: there is no value or resample, or the level is not between 0 and 1.
     """
     row = np.asarray(values, dtype=float)[None]
-    (found,) = mean_intervals(row, answers=answers, n_resamples=n_resamples, level=level, seed=seed)
-    return found
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    (interval,) = mean_intervals(row, answers=answers, clusters=clusters, **statistics)
+    return interval
 
 
 def mean_intervals(
     values: Float[np.ndarray, "row example"],
     *,
     answers: bool = False,
+    clusters: Any = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -76,11 +92,13 @@ def mean_intervals(
       section 12.5), but at most three times the former.
     - Differences of answers that are right (1) or wrong (0): Student's t after two more examples,
       half of one for, half of one against, and one that is neither (Agresti and Min, Statistics in
-      Medicine 24, 2005).
+      Medicine 24, 2005). Of clusters, whose sums are skewed as measured values are, again the wider
+      of this and of the bootstrap-t.
 
     Args:
         values: one per example, in any unit.
         answers: which of the two.
+        clusters: of every example, under any names; or a `Sample`.
         n_resamples: bootstrap resamples.
         level: of the intervals.
         seed: of the resamples.
@@ -93,41 +111,43 @@ def mean_intervals(
     n = values.shape[1]
     if n == 0:
         raise InputError("interval: no example; at least one is needed")
-    means = values.mean(1)
-    if n == 1:
+    means, sample = values.mean(1), Sample.of(clusters, n)
+    if n == 1 or sample.reason:
         return [Interval(float(mean), np.nan, np.nan) for mean in means]
-    if answers:
-        low, high = _of_answers(values, level)
-    else:
-        low, high = _of_measures(values, n_resamples, level, seed)
+    low, high = _ends(values, sample, answers, n_resamples, level, seed)
     return [Interval(*map(float, each)) for each in zip(means, low, high, strict=True)]
 
 
 def mean_errors(
-    values: Float[np.ndarray, "row example"], *, answers: bool = False
+    values: Float[np.ndarray, "row example"], *, answers: bool = False, clusters: Any = None
 ) -> Float[np.ndarray, " row"]:
     """Standard errors of the means of several rows, those that their intervals are made of.
 
     For answers they are those after the two examples more of `mean_intervals`: that none of a few
-    answers changed does not say that none ever does.
+    answers changed does not say that none ever does. NaN of fewer clusters than intervals need.
 
     Args:
         values: one per example, in any unit; at least two.
         answers: see `mean_intervals`.
+        clusters: likewise.
     """
-    n = values.shape[1]
-    if not answers:
-        return values.std(1, ddof=1) / np.sqrt(n)
-    centre = values.sum(1) / (n + 2)
-    errors: np.ndarray = np.sqrt((((values**2).sum(1) + 1) / (n + 2) - centre**2) / (n + 2))
-    return errors
+    sample = Sample.of(clusters, values.shape[1])
+    if sample.reason:
+        return np.full(len(values), np.nan)
+    sums, sizes = sample.totals(values)
+    return np.sqrt(covariance(sums, sums, sizes, answers=answers))
 
 
-def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) -> Interval:
+def share_interval(
+    right: Bool[np.ndarray, " example"], *, clusters: Any = None, level: float = 0.95
+) -> Interval:
     """A share with Wilson's score interval (JASA 22, 1927).
+
+    That of clusters is the one of as many examples, drawn one by one, as say as much.
 
     Args:
         right: one per example, true or false.
+        clusters: see `mean_intervals`.
         level: of the interval.
 
     Raises:
@@ -137,9 +157,19 @@ def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) 
     n = len(right)
     if n == 0:
         raise InputError("interval: no example; at least one is needed")
-    found = stats.binomtest(int(np.sum(right)), n).proportion_ci(level, method="wilson")
-    ends = (np.nan, np.nan) if n == 1 else (found.low, found.high)
-    return Interval(float(np.mean(right)), *map(float, ends))
+    share, sample = float(np.mean(right)), Sample.of(clusters, n)
+    if n == 1 or sample.reason:
+        return Interval(share, np.nan, np.nan)
+    effective, reach = float(n), float(stats.norm.ppf((1 + level) / 2))
+    if sample.clusters is not None or sample.strata is not None:
+        sums, sizes = sample.totals(np.asarray(right, dtype=float)[None])
+        variance = covariance(sums, sums, sizes)[0]
+        effective = share * (1 - share) / variance if variance > 0 else effective
+        reach = float(stats.t.ppf((1 + level) / 2, degrees_of_freedom(sizes)))
+    more = reach**2 / effective
+    half = reach * np.sqrt(share * (1 - share) / effective + more / (4 * effective)) / (1 + more)
+    middle = (share + more / 2) / (1 + more)
+    return Interval(share, max(0.0, float(middle - half)), min(1.0, float(middle + half)))
 
 
 def share_at_most(n_found: int, n: int, *, level: float = 0.95) -> float:
@@ -161,6 +191,7 @@ def ratio_intervals(
     over: Float[np.ndarray, "row example"],
     *,
     answers: bool = False,
+    clusters: Any = None,
     level: float = 0.95,
 ) -> list[Interval]:
     """Intervals of the ratios of two means over the same examples, by Fieller's theorem.
@@ -174,6 +205,7 @@ def ratio_intervals(
         values: whose means are divided.
         over: by whose means, row by row.
         answers: whether both are differences of answers, right (1) or wrong (0).
+        clusters: see `mean_intervals`.
         level: of the intervals.
 
     Raises:
@@ -181,23 +213,21 @@ def ratio_intervals(
     """
     _check(level)
     top, bottom = (np.asarray(each, dtype=float) for each in (values, over))
-    n, more = top.shape[1], 2 if answers else 0
+    n = top.shape[1]
     if n == 0:
         raise InputError("interval: no example; at least one is needed")
+    sample = Sample.of(clusters, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = top.mean(1) / bottom.mean(1)
-    if n == 1:
+    if n == 1 or sample.reason:
         return [Interval(float(ratio), np.nan, np.nan) for ratio in ratios]
-    x, y = (each.sum(1) / (n + more) for each in (bottom, top))
+    (top, sizes), (bottom, _) = sample.totals(top), sample.totals(bottom)
+    x, y = (each.sum(1) / (n + (2 if answers else 0)) for each in (bottom, top))
     xx, yy, xy = (
-        ((a * b).sum(1) + same * more / 2) / (n + more) - a_mean * b_mean
-        for a, b, a_mean, b_mean, same in (
-            (bottom, bottom, x, x, 1),
-            (top, top, y, y, 1),
-            (top, bottom, y, x, 0),
-        )
+        covariance(*pair, sizes, answers=answers, same=pair[0] is pair[1])
+        for pair in ((bottom, bottom), (top, top), (top, bottom))
     )
-    reach = stats.t.ppf((1 + level) / 2, n - 1) ** 2 / (n + more if answers else n - 1)
+    reach = stats.t.ppf((1 + level) / 2, degrees_of_freedom(sizes)) ** 2
     a, b, c = x**2 - reach * xx, x * y - reach * xy, y**2 - reach * yy
     with np.errstate(divide="ignore", invalid="ignore"):
         half = np.where(a > 0, np.sqrt(np.maximum(b**2 - a * c, 0)) / a, np.nan)
@@ -207,10 +237,13 @@ def ratio_intervals(
 
 
 def bootstrap_weights(
-    n: int, n_resamples: int = 1000, seed: int = 0
+    n: int, n_resamples: int = 1000, seed: int = 0, clusters: Any = None
 ) -> Float[np.ndarray, "example resample"]:
     """Weights of examples in resamples of them: ``values @ weights`` are the resampled means."""
-    return _counts(np.random.default_rng(seed), n, n_resamples) / n
+    numbers = Sample.of(clusters, n).clusters
+    numbers = np.arange(n) if numbers is None else np.unique(numbers, return_inverse=True)[1]
+    drawn = drawn_clusters(np.random.default_rng(seed), int(numbers.max()) + 1, n_resamples)
+    return drawn[numbers] / drawn[numbers].sum(0)
 
 
 def _check(level: float, n_resamples: int = 1) -> None:
@@ -220,43 +253,44 @@ def _check(level: float, n_resamples: int = 1) -> None:
         raise InputError(f"interval: n_resamples is {n_resamples}; expected at least 1")
 
 
-def _of_answers(
-    values: Float[np.ndarray, "row example"], level: float
+def _ends(
+    values: Float[np.ndarray, "row example"],
+    sample: Sample,
+    answers: bool,
+    n_resamples: int,
+    level: float,
+    seed: int,
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    n = values.shape[1]
-    centre = values.sum(1) / (n + 2)
-    reach = stats.t.ppf((1 + level) / 2, n - 1) * mean_errors(values, answers=True)
+    sums, sizes = sample.totals(values)
+    centre = sums.sum(1) / (sizes.sum() + (2 if answers else 0))
+    error = np.sqrt(covariance(sums, sums, sizes, answers=answers))
+    student = stats.t.ppf((1 + level) / 2, degrees_of_freedom(sizes))
+    low, high = np.full((2, len(values)), [[-student], [student]])
+    if not answers or sample.clusters is not None:
+        t = np.clip(_t(sums, sizes, n_resamples, seed), -_WIDEST * student, _WIDEST * student)
+        outer = np.quantile(t, [(1 - level) / 2, (1 + level) / 2], axis=1)
+        low, high = np.minimum(outer[0], low), np.maximum(outer[1], high)
+    low, high = centre - high * error, centre - low * error
+    if not answers:
+        return low, high
     lowest, highest = np.minimum(values.min(1), -1), np.maximum(values.max(1), 1)
-    return np.maximum(centre - reach, lowest), np.minimum(centre + reach, highest)
+    return np.maximum(low, lowest), np.minimum(high, highest)
 
 
-def _of_measures(
-    values: Float[np.ndarray, "row example"], n_resamples: int, level: float, seed: int
-) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    n_rows, n = values.shape
-    generator = np.random.default_rng(seed)
-    mean = values.mean(1, keepdims=True)
-    centred = values - mean
-    squares = centred**2
-    t = np.empty((n_rows, n_resamples))
+def _t(
+    sums: Float[np.ndarray, "row cluster"],
+    sizes: Float[np.ndarray, " cluster"],
+    n_resamples: int,
+    seed: int,
+) -> Float[np.ndarray, "row resample"]:
+    """Of resamples of the clusters, about the mean of all."""
+    generator, n = np.random.default_rng(seed), len(sizes)
+    t = np.empty((len(sums), n_resamples))
     for start in range(0, n_resamples, _BLOCK):
         block = range(start, min(start + _BLOCK, n_resamples))
-        weights = _counts(generator, n, len(block)) / n
-        means = centred @ weights
-        spread = np.sqrt(np.maximum(squares @ weights - means**2, 0) / (n - 1))
+        counts = drawn_clusters(generator, n, len(block)).astype(float)
+        means, variances = resampled(sums, sizes, counts)
+        error = np.sqrt(np.maximum(variances, 0) * n / (n - 1) / (sizes @ counts))
         with np.errstate(divide="ignore", invalid="ignore"):
-            t[:, block.start : block.stop] = np.where(means == 0, 0, means / spread)
-    student = stats.t.ppf((1 + level) / 2, n - 1)
-    clipped = np.clip(t, -_WIDEST * student, _WIDEST * student)
-    low, high = np.quantile(clipped, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    error = np.sqrt(squares.mean(1) / (n - 1))
-    mean = mean[:, 0]
-    return mean - np.maximum(high, student) * error, mean - np.minimum(low, -student) * error
-
-
-def _counts(
-    generator: np.random.Generator, n: int, n_resamples: int
-) -> Int[np.ndarray, "example resample"]:
-    """How often each example is in each resample."""
-    draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(n_resamples)]
-    return np.stack(draws, axis=1)
+            t[:, block.start : block.stop] = np.where(means == 0, 0, means / error)
+    return t

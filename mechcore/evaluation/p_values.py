@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import bootstrap_weights, mean_errors
+from mechcore.evaluation.clusters import Sample, degrees_of_freedom, drawn_clusters, resampled
+from mechcore.evaluation.intervals import mean_errors
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
 
@@ -33,6 +34,7 @@ def corrected(
     differences: Float[np.ndarray, "row example"],
     correction: Correction,
     *,
+    clusters: Any = None,
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
@@ -44,15 +46,17 @@ def corrected(
             rate ``"holm"``, whatever the rows have to do with each other, or ``"westfall-young"``,
             which takes into account that they are correlated, as sets that share components are;
             or ``"none"``.
+        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`.
         n_resamples: of examples, for ``"westfall-young"``; no p is under 1 / (n_resamples + 1).
         seed: of these.
 
     Raises:
         InputError: unknown correction.
     """
-    p = paired_p(differences)
+    p = paired_p(differences, clusters=clusters)
     if correction == "westfall-young":
-        return p, np.maximum(p, step_down_p(differences, n_resamples=n_resamples, seed=seed))
+        options: dict[str, Any] = {"clusters": clusters, "n_resamples": n_resamples, "seed": seed}
+        return p, np.maximum(p, step_down_p(differences, **options))
     return p, adjusted_p(p, correction)
 
 
@@ -68,23 +72,30 @@ def attained_level(alpha: float, draws: int) -> float:
 
 
 def step_down_p(
-    differences: Float[np.ndarray, "row example"], *, n_resamples: int = N_RESAMPLES, seed: int = 0
+    differences: Float[np.ndarray, "row example"],
+    *,
+    clusters: Any = None,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
 ) -> Float[np.ndarray, " row"]:
     """Familywise p-values of every row's mean being 0, by the largest statistic of resamples.
 
     Step-down maxT (Westfall and Young, Resampling-Based Multiple Testing, 1993, algorithm 2.8): a
     row's t is compared with the largest t among it and all rows of smaller t, in bootstrap
-    resamples of the examples under rows that were shifted to a mean of 0. A row of zeros has p 1.
+    resamples of the examples, or their clusters, under rows that were shifted to a mean of 0. A row
+    of zeros has p 1.
     A resample without spread but with a mean counts as larger than any t.
     """
-    weights = bootstrap_weights(differences.shape[1], n_resamples, seed)
-    mean = differences.mean(1, keepdims=True)
-    centred = differences - mean
-    observed = _size_of_t(mean, (centred**2).mean(1, keepdims=True))[:, 0]
-    means = centred @ weights
-    resampled = _size_of_t(means, centred**2 @ weights - means**2)
+    sums, sizes = Sample.of(clusters, differences.shape[1]).totals(differences)
+    counts = drawn_clusters(np.random.default_rng(seed), len(sizes), n_resamples).astype(float)
+    _, variance = resampled(sums, sizes, np.ones((len(sizes), 1)))
+    observed = _size_of_t(differences.mean(1, keepdims=True), variance)[:, 0]
+    # Resamples of clusters differ in size.
+    shrunk = np.sqrt(sizes @ counts / sizes.sum())
+    means, variances = resampled(sums, sizes, counts)
+    again = _size_of_t(means, variances) * shrunk
     order = np.argsort(-observed, kind="stable")
-    largest = np.maximum.accumulate(resampled[order][::-1])[::-1]
+    largest = np.maximum.accumulate(again[order][::-1])[::-1]
     exceeded = (largest >= observed[order, None]).sum(1)
     p = np.empty(len(differences))
     p[order] = np.maximum.accumulate((1 + exceeded) / (1 + n_resamples))
@@ -133,29 +144,31 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
 
 
 def paired_p(
-    differences: Float[np.ndarray, "row example"], *, answers: bool = False
+    differences: Float[np.ndarray, "row example"], *, answers: bool = False, clusters: Any = None
 ) -> Float[np.ndarray, " row"]:
     """Two-sided p of a paired t test that every row's mean is 0.
 
-    Rows without any spread get the sign test's p, 2 to the 1 - n; those that do not differ from 0
-    by more than rounding, see `RESOLUTION`, have p 1. A single example has p 1, too.
+    Rows without any spread get the sign test's p, 2 to the 1 - n, of clusters; those that do not
+    differ from 0 by more than rounding, see `RESOLUTION`, have p 1. A single example has p 1, too.
+    Other rows of fewer clusters than intervals need have none: NaN.
 
     Args:
         differences: paired by examples.
         answers: test with the two examples more that intervals of answers count, see
             `mean_intervals`: where answers of a rare label count much and few of them changed,
             their own spread is far too small.
+        clusters: of the examples, likewise.
     """
-    n = differences.shape[1]
-    if answers and n > 1:
-        t = differences.sum(1) / (n + 2) / mean_errors(differences, answers=True)
-        return np.where(only_rounding(differences), 1.0, 2 * stats.t.sf(np.abs(t), n - 1))
-    mean = differences.mean(1)
-    spread = differences.std(1, ddof=1) if n > 1 else np.zeros(len(mean))
-    constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))
-    t = mean / np.where(constant, 1, spread) * np.sqrt(n)
-    p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
-    p = np.where(constant, 2.0 ** min(0, 1 - n), p)
+    n, sample = differences.shape[1], Sample.of(clusters, differences.shape[1])
+    if n == 1 or sample.reason:
+        unknown = np.nan if sample.reason else 1.0
+        return np.where(only_rounding(differences), 1.0, unknown)
+    sizes = sample.totals(differences)[1]
+    mean = differences.sum(1) / (n + (2 if answers else 0))
+    error = mean_errors(differences, answers=answers, clusters=sample)
+    constant = error * np.sqrt(n) <= 1e-12 * np.maximum(1, np.abs(mean))
+    p = 2 * stats.t.sf(np.abs(mean) / np.where(constant, 1, error), degrees_of_freedom(sizes))
+    p = np.where(constant, 2.0 ** (1 - len(sizes)), p)
     return np.where(only_rounding(differences), 1.0, p)
 
 
@@ -166,13 +179,17 @@ def only_rounding(differences: Float[np.ndarray, "row example"]) -> Bool[np.ndar
 
 
 def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:
-    """p-values corrected for how many there are, by a correction that needs nothing else.
+    """p-values corrected for how many are known, by a correction that needs nothing else.
 
     Raises:
         InputError: unknown correction.
     """
     if correction == "none":
         return p
+    if (unknown := np.isnan(p)).any():
+        adjusted = p.copy()
+        adjusted[~unknown] = adjusted_p(p[~unknown], correction) if not unknown.all() else ()
+        return adjusted
     if correction == "benjamini-hochberg":
         return stats.false_discovery_control(p)
     if correction != "holm":

@@ -14,6 +14,7 @@ Definitions, for examples with two or more labels:
 - *Recalibrated accuracy* is the balanced accuracy after one bias per label is added to the scores.
   Biases are cross-fitted: those of each fold are fitted to the other folds. Folds are stratified by
   label and the same for all models, so that differences are paired.
+  All examples of a cluster are in one fold, see `mechcore.evaluation.clusters`.
 - *Information drop* = recalibrated accuracy of the full model - that of the changed one.
 - *Threshold drop* = drop in balanced accuracy - information drop. The three add up exactly.
 - *Shift* = drop in the share of the answers, with labels weighed alike, that go to the label whose
@@ -33,7 +34,8 @@ Without smoothing the fitted maximum is that of noise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -41,7 +43,9 @@ from scipy import stats
 from scipy.ndimage import gaussian_filter1d
 
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import Interval, mean_intervals
+from mechcore.evaluation.clusters import Sample
+from mechcore.evaluation.intervals import Interval, mean_errors, mean_intervals
+from mechcore.evaluation.p_values import paired_p
 from mechcore.showing import Shown
 
 LEAST = 50
@@ -80,12 +84,18 @@ class Effect(Shown):
         unit: what one answer counts in the values, of the rarest label, whose answers count most;
             1 where labels are equally frequent.
         n_choices: of how many figures it is the one that changes most.
+        sample: how the examples were drawn.
     """
 
     full: float
     values: Float[np.ndarray, "set example"]
     unit: float = 1.0
     n_choices: int = 1
+    sample: Sample = field(default_factory=Sample)
+
+    def drawn(self, sample: Sample) -> Effect:
+        """The same for the population of ``sample``; clusters stay those of the folds."""
+        return self if sample.clusters is not None else replace(self, sample=sample)
 
     @property
     def drops(self) -> Float[np.ndarray, " set"]:
@@ -116,10 +126,24 @@ class Effect(Shown):
             seed: of the resamples.
         """
         found = mean_intervals(
-            self.in_answers, answers=answers, n_resamples=n_resamples, level=level, seed=seed
+            self.in_answers,
+            answers=answers,
+            clusters=self.sample,
+            n_resamples=n_resamples,
+            level=level,
+            seed=seed,
         )
         ends = [(self.unit * each.low, self.unit * each.high) for each in found]
         return [Interval(float(d), *each) for d, each in zip(self.drops, ends, strict=True)]
+
+    def errors(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
+        """Standard errors of the drops, see `mean_errors`."""
+        return self.unit * mean_errors(self.in_answers, answers=answers, clusters=self.sample)
+
+    def p_values(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
+        """P-values of the drops being 0, see `paired_p`, corrected for its choice (Bonferroni)."""
+        p = paired_p(self.in_answers, answers=answers, clusters=self.sample)
+        return np.minimum(self.n_choices * p, 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,6 +170,7 @@ class Decomposition(Shown):
             self.accuracy.full - self.information.full,
             self.accuracy.values - self.information.values,
             self.accuracy.unit,
+            sample=self.accuracy.sample,
         )
 
 
@@ -170,6 +195,7 @@ def decompose(
     without: Float[np.ndarray, "set example cls"],
     correct: Bool[np.ndarray, "example cls"],
     *,
+    clusters: Any = None,
     seed: int = 0,
 ) -> Decomposition:
     """Take the drops in balanced accuracy of changed models apart.
@@ -178,6 +204,8 @@ def decompose(
         full: the full model's logits.
         without: logits without each set, on the same examples.
         correct: which classes are correct; examples with equal rows have the same label.
+        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`. Where all
+            examples of a label are in one, it says nothing of others: there are no intervals.
         seed: of the folds.
 
     Raises:
@@ -189,7 +217,10 @@ def decompose(
         raise InputError(f"decomposition of a drop: {reason}")
     labels, label = np.unique(correct, axis=0, return_inverse=True)
     label = label.reshape(-1)
-    folds = _folds(label, seed)
+    sample = Sample.of(clusters, len(correct))
+    if sample.clusters is not None and _clusters_of_labels(sample.clusters, label).min() < 2:
+        sample = Sample(np.zeros(len(label), dtype=int))
+    folds = _folds(label, seed, sample.clusters)
     models = _blocks(full, without)
     answered, refitted, placed, said = [], [], [], []
     for logits in models:
@@ -200,18 +231,20 @@ def decompose(
         if len(labels) == 2:
             placed.append(_placements(_log_odds(logits, labels), label))
     return Decomposition(
-        _effect(np.concatenate(answered).astype(float), label),
-        _effect(np.concatenate(refitted).astype(float), label),
-        _effect(np.concatenate(placed), label, shared=True) if placed else None,
-        _shift(np.concatenate(said).astype(float), label),
+        _effect(np.concatenate(answered).astype(float), label, sample),
+        _effect(np.concatenate(refitted).astype(float), label, sample),
+        _effect(np.concatenate(placed), label, sample, shared=True) if placed else None,
+        _shift(np.concatenate(said).astype(float), label, sample),
     )
 
 
 def _shift(
-    said: Float[np.ndarray, "model example label"], label: Int[np.ndarray, " example"]
+    said: Float[np.ndarray, "model example label"],
+    label: Int[np.ndarray, " example"],
+    sample: Sample,
 ) -> Effect:
     """The drop of the label that is said more or less often than any other, by set."""
-    effects = [_effect(said[..., i], label) for i in range(said.shape[-1])]
+    effects = [_effect(said[..., i], label, sample) for i in range(said.shape[-1])]
     drops = np.stack([each.drops for each in effects])  # [label, set]
     # Of labels that change alike, that which is said less often.
     most = (np.abs(drops) + 1e-12 * np.sign(drops)).argmax(0)
@@ -219,7 +252,8 @@ def _shift(
     # Of two labels one is said less often by as much as the other is said more often.
     mirrored = len(effects) == 2 and bool((said.sum(-1) == 1).all())
     n_choices = 1 if mirrored else len(effects)
-    return Effect(float("nan"), every[most, np.arange(len(most))], effects[0].unit, n_choices)
+    values = every[most, np.arange(len(most))]
+    return replace(effects[0], full=float("nan"), values=values, n_choices=n_choices)
 
 
 def _blocks(full: np.ndarray, without: np.ndarray) -> Iterator[np.ndarray]:
@@ -230,10 +264,24 @@ def _blocks(full: np.ndarray, without: np.ndarray) -> Iterator[np.ndarray]:
         yield without[start : start + size].astype(float)
 
 
-def _folds(label: Int[np.ndarray, " example"], seed: int) -> Int[np.ndarray, " example"]:
-    """Fold of every example; each label's examples are dealt out at random."""
+def _folds(
+    label: Int[np.ndarray, " example"],
+    seed: int,
+    clusters: Int[np.ndarray, " example"] | None = None,
+) -> Int[np.ndarray, " example"]:
+    """Fold of every example; each label's examples are dealt out at random, clusters as one."""
     generator = np.random.default_rng(seed)
     folds = np.empty(len(label), dtype=int)
+    if clusters is not None and clusters.any():
+        number = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+        shares = np.zeros((number.max() + 1, label.max() + 1))
+        np.add.at(shares, (number, label), 1 / np.bincount(label)[label])
+        held, fold_of = np.zeros((FOLDS, shares.shape[1])), np.empty(len(shares), dtype=int)
+        for cluster in generator.permutation(len(shares)):
+            # To the fold that has least of the same labels, of these to the emptiest.
+            fold_of[cluster] = np.lexsort((held.sum(1), held @ shares[cluster]))[0]
+            held[fold_of[cluster]] += shares[cluster]
+        return fold_of[number]
     for each in np.unique(label):
         rows = np.flatnonzero(label == each)
         folds[generator.permutation(rows)] = np.arange(len(rows)) % FOLDS
@@ -243,6 +291,7 @@ def _folds(label: Int[np.ndarray, " example"], seed: int) -> Int[np.ndarray, " e
 def _effect(
     values: Float[np.ndarray, "model example"],
     label: Int[np.ndarray, " example"],
+    sample: Sample,
     *,
     shared: bool = False,
 ) -> Effect:
@@ -251,6 +300,7 @@ def _effect(
     Args:
         values: those of the full model first.
         label: of every example.
+        sample: how they were drawn.
         shared: whether each label's mean is the figure itself, not its part of it.
     """
     n_labels, counts = label.max() + 1, np.bincount(label)
@@ -258,9 +308,23 @@ def _effect(
     drops = values[:1] - values[1:]
     within = np.stack([drops[:, label == i].mean(1) for i in range(n_labels)], axis=1)
     centred = weight * (drops - within[:, label])
+    if (
+        sample.clusters is not None and sample.clusters.any()
+    ):  # of each label there are fewer, and vary about its own mean
+        n_clusters = _clusters_of_labels(sample.clusters, label)
+        all_clusters = len(np.unique(sample.clusters))
+        centred *= np.sqrt((1 - 1 / all_clusters) / (1 - 1 / n_clusters))[label]
     full = np.mean([values[0, label == i].mean() for i in range(n_labels)])
     unit = len(label) / (int(counts.min()) * int(n_labels))
-    return Effect(float(full), within.mean(1, keepdims=True) + centred, unit)
+    values = within.mean(1, keepdims=True) + centred
+    return Effect(float(full), values, unit, sample=sample)
+
+
+def _clusters_of_labels(
+    clusters: Int[np.ndarray, " example"], label: Int[np.ndarray, " example"]
+) -> Int[np.ndarray, " label"]:
+    """In how many clusters each label is."""
+    return np.bincount(np.unique(np.stack([label, clusters]), axis=1)[0])
 
 
 # -- recalibration ------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ def open(
             brings its own.
         id: in-domain test examples.
         ood: out-of-domain test examples.
-        columns: which column serves as ``text_a``, ``text_b``, ``label`` or ``subset``, where its
+        columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
+            ``cluster``, where its
             name does not tell.
         label_map: meanings of labels, such as ``{0: "entailment"}``.
         store: folder of the run store; name the same one to use results again, also with

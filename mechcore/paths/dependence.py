@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
-from mechcore.ablation.effects import Ablations, Answers, ComponentSet, Cut, members_of
+from mechcore.ablation.effects import Ablations, Answers, ComponentSet, Cut, drawn_from, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.examples import ALL
@@ -38,7 +38,7 @@ from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import dtype_of
 from mechcore.paths.senders import cuts_behind, random_cuts
-from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 
 MOST_READERS = 10
 """Components whose dependence on each head of the core is measured and shown: those that lose
@@ -54,6 +54,7 @@ CORE_DEPENDENCE = Schema(
         Column("receiver", "text", "the component that does not see the core"),
         *PLACE,
         N,
+        *CLUSTERS,
         Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
         *estimate("drop", "number", "without the component", low="drop_low", high="drop_high"),
         *estimate(
@@ -103,18 +104,21 @@ class Readers:
     ) -> dict[str, Effect]:
         """Drops of each metric."""
         full, given = self.full, list(answers)
+        sample = full.samples(members)[""]
+        clusters = None if full.clusters is None else full.clusters[members]
         found: dict[str, Effect] = {}
         for metric in METRICS:
             own = full.values(metric)[members]
             without = np.stack([each.values(metric)[members] for each in given])
-            found[metric] = Effect(float(own.mean()), own - without)
+            found[metric] = Effect(float(own.mean()), own - without, sample=sample)
         correct = full.correct_classes.numpy()[members]
         logits = [each.logits for each in given]
         if reason_against(correct) or any(each is None for each in logits):
             return found
         without = np.stack([each[members] for each in logits if each is not None])
-        parts = decompose(full.logits.numpy()[members], without, correct, seed=seed)
-        return {name: getattr(parts, name) for name in _PARTS} | found
+        options: dict[str, Any] = {"clusters": clusters, "seed": seed}
+        parts = decompose(full.logits.numpy()[members], without, correct, **options)
+        return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | found
 
     def different(self, receivers: Sequence[Component]) -> list[int]:
         """Numbers of the controls of all these components, each once that is another to them."""
@@ -300,13 +304,14 @@ def core_dependence_table(
                 blind[metric].in_answers,
                 own[metric].in_answers,
                 answers=metric != "margin",
+                clusters=own[metric].sample,
                 level=level,
             )
             of_controls = np.array([each[metric].drops for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
-                row |= {"metric": metric, "n_controls": 0}
+                row |= {"metric": metric, "n_controls": 0} | drawn_from(readers.full, members)
                 row |= _estimate("drop", drops[i])
                 row |= _estimate("blind_drop", blind_drops[i])
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
@@ -316,7 +321,7 @@ def core_dependence_table(
                     of_receiver = of_controls[different, controlled.index(receiver)]
                     row |= among_controls(row["blind_drop"], of_receiver)
                 rows.append(row)
-    return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
+    return CORE_DEPENDENCE.frame(rows)
 
 
 def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:

@@ -22,7 +22,14 @@ from mechcore.report.blocks import (
     not_run,
     table_of,
 )
-from mechcore.report.groups import PLACED, data_sets, one_label_notes, placed, subsets_of
+from mechcore.report.groups import (
+    PLACED,
+    data_sets,
+    one_label_notes,
+    placed,
+    population_note,
+    subsets_of,
+)
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.tables import Column
@@ -104,6 +111,7 @@ def _sets(run: RunFolder, ablation: pd.DataFrame, gallery: Gallery) -> Iterator[
                 "the numbers are in ablation.csv, with the other sign.",
                 fold=f"By subset of {data} (in-domain)" if role == "id" else "",
             )
+    yield from population_note(ablation)
     caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
     yield _ablation_table(ablation, caption, folded=n_sets > 20)
 
@@ -140,6 +148,7 @@ def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
                 f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",
                 fold=f"Change of {metric} without each component{AS_FIGURE}",
             )
+    yield from population_note(sweep)
     caption = f"All {n} components, each ablated alone; every subset is in sweep.csv"
     yield _ablation_table(sweep, caption, folded=True)
 

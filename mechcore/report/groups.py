@@ -25,6 +25,23 @@ def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: pair[0] != "ood")
 
 
+def population_note(table: pd.DataFrame) -> Iterator[Paragraph]:
+    """What the intervals of a table are for, where examples go together in clusters."""
+    if "n_clusters" not in table:
+        return
+    known = table[(table["subset"] == ALL) & table["n_clusters"].notna()]
+    if known.empty:
+        return
+    of_data_sets = known.drop_duplicates(["role", "data"])
+    whose = [f"{row.n_clusters:.0f} of {row.data}" for row in of_data_sets.itertuples()]
+    other = {"clusters": "other clusters, such as templates", "texts": "other texts of the subsets"}
+    yield Paragraph(
+        f"Intervals are for {other[known['population'].iloc[0]]}; clusters are {listed(whose)}. "
+        "Under 8 there is no interval. The file has those for the other population, too.",
+        note=True,
+    )
+
+
 def of_data(frame: pd.DataFrame, role: str, data: str, subset: str | None = None) -> pd.DataFrame:
     """The rows of one data set, and of one subset where it is given."""
     chosen = (frame["role"] == role) & (frame["data"] == data)

@@ -28,6 +28,8 @@ def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
         "names": json.dumps(list(answers)),
         "subsets": json.dumps(first.subsets.tolist()),
         "mapping": first.mapping,
+        "clusters": json.dumps(None if first.clusters is None else first.clusters.tolist()),
+        "population": first.population,
     }
     write_safetensors(path, tensors, facts)
 
@@ -39,8 +41,13 @@ def load_answers(path: Path) -> dict[str, Evaluation]:
     with safe_open(path, framework="pt") as file:
         facts = file.metadata()
         logits, correct = file.get_tensor("logits"), file.get_tensor("correct_classes")
-    subsets = np.array(json.loads(facts["subsets"]), dtype=object)
+    subsets, clusters = (json.loads(facts[name]) for name in ("subsets", "clusters"))
+    drawn = {
+        "subsets": np.array(subsets, dtype=object),
+        "clusters": None if clusters is None else np.array(clusters),
+        "population": facts["population"],
+    }
     return {
-        name: Evaluation(logits[i], correct, subsets, facts["mapping"])
+        name: Evaluation(logits[i], correct, mapping=facts["mapping"], **drawn)
         for i, name in enumerate(json.loads(facts["names"]))
     }

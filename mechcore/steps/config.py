@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
+from mechcore.data.examples import Population
 from mechcore.data.sources import Source
 from mechcore.data.task import ROLES, check_groups
 from mechcore.errors import InputError, shown
@@ -165,12 +166,19 @@ class DataConfig:
     )
     columns: Mapping[str, str] = setting(
         {},
-        "Columns of the files by what they hold: text_a, text_b, label, subset.",
+        "Columns of the files by what they hold: text_a, text_b, label, subset, cluster.",
         "--columns",
         example="{text_a: premise, text_b: hypothesis}",
     )
     label_map: Mapping[str, str] = setting(
         {}, "What the data's labels mean.", "--label-map", example='{"0": entailment, "1": neutral}'
+    )
+    population: Population = setting(
+        "clusters",
+        "What intervals are for where examples go together in clusters: other clusters, or other "
+        "texts of the same subsets.",
+        "--population",
+        rare=True,
     )
     groups: Mapping[str, tuple[str, ...]] = setting(
         {},

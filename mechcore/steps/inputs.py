@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from mechcore.data.answers import chat_prompt
+from mechcore.data.copies import warn_of_copies
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
@@ -389,7 +390,10 @@ def read_role(
     how = (
         f"{limited_by} 0" if limited_by else f"--max-{role} 0 (max_{role}: null in a study's file)"
     )
-    return at_most(limit, examples, data.seed, name, f"{how} takes all"), len(examples)
+    drawn = at_most(limit, examples, data.seed, name, f"{how} takes all")
+    if role != "train" and model.source is not None:
+        warn_of_copies(role, drawn)
+    return replace(drawn, population=data.population), len(examples)
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:
@@ -401,10 +405,10 @@ def _choose(examples: Examples, data: DataConfig) -> Examples:
                 f"examples {examples.name!r}: no example with label {data.ood_label!r} "
                 f"(--ood-label); labels are {', '.join(examples.label_names)}"
             )
-        examples = Examples(examples.name, chosen)
+        examples = replace(examples, frame=chosen)
     if data.ood_subsets:
         for name in data.ood_subsets:
             examples.subset(name)
         chosen = examples.frame[examples.frame["subset"].isin(data.ood_subsets)]
-        examples = Examples(examples.name, chosen)
+        examples = replace(examples, frame=chosen)
     return examples

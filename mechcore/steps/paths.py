@@ -145,7 +145,7 @@ def core_tables(
         return core_dependence_table(readers, groups, **statistics)
 
     told = {role: table(readers) for role, readers in found.items()}
-    dependence = joined([*told.values()]) if told else pd.DataFrame(columns=CORE_DEPENDENCE.names)
+    dependence = joined([*told.values()]) if told else CORE_DEPENDENCE.frame([])
     largest = largest_readers(dependence)
     why = ""
     if roles is not None:

@@ -89,6 +89,8 @@ class DataInput(Input):
             content["sources"] = sources_content(sources_of(self.role, self.data), hash_file)
         if self.role == "ood":
             content |= {"label": self.data.ood_label, "subsets": self.data.ood_subsets}
+        if self.role != "train" and self.data.population == "texts":
+            content["population"] = self.data.population
         return content
 
 

@@ -238,7 +238,10 @@ def accuracy_table(
         for name, target, seed, evaluation in answered:
             table = evaluation.table().assign(subnetwork=name, target_sparsity=target)
             members = [(evaluation.subsets == s) | (s == ALL) for s in table["subset"]]
-            ends = [share_interval(evaluation.correct[rows]) for rows in members]
+            ends = [
+                share_interval(evaluation.correct[rows], clusters=evaluation.samples(rows)[""])
+                for rows in members
+            ]
             table["accuracy_low"] = [each.low for each in ends]
             table["accuracy_high"] = [each.high for each in ends]
             exact = pd.array([seed] * len(table), dtype="Int64")

@@ -128,7 +128,9 @@ def smallest_subnetworks(
 
 
 def _reason(measure: str, full: Evaluation, place: str) -> str:
-    found = reason_against(full.correct_classes.numpy()) if measure == "information" else ""
+    found = full.samples()[""].reason
+    if measure == "information":
+        found = reason_against(full.correct_classes.numpy()) or found
     if len(full.subsets) == 1:
         found = "one example, which has no interval"
     return found and f"{place}: {found}"
@@ -137,10 +139,11 @@ def _reason(measure: str, full: Evaluation, place: str) -> str:
 def _losses(measure: str, full: Evaluation, masked: list[Evaluation], seed: int) -> Effect:
     if measure == "accuracy":
         drops = np.stack([full.correct.astype(float) - each.correct for each in masked])
-        return Effect(full.accuracy, drops)
+        return Effect(full.accuracy, drops, sample=full.samples()[""])
     without = np.stack([each.logits.numpy() for each in masked])
-    parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), seed=seed)
-    return parts.information
+    options: dict[str, Any] = {"clusters": full.clusters, "seed": seed}
+    parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), **options)
+    return parts.information.drawn(full.samples()[""])
 
 
 def explain_smallest(row: Mapping[Any, Any]) -> str:

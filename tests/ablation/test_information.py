@@ -61,7 +61,7 @@ def test_a_table_by_hand() -> None:
         answers(TWO_SUBSETS, HALVES), {"both": ["not", "entailed"]}, n_resamples=200
     )
     INFORMATION.check(table)
-    assert list(table.columns) == INFORMATION.names
+    assert list(table.columns) == INFORMATION.required
     assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
     alone = table[table["subset"].isin(["entailed", "not"])]
     assert (alone["reason"] == ONE_LABEL).all()
@@ -83,6 +83,43 @@ def test_a_table_by_hand() -> None:
         assert low < 0.125 < high
         p = rows["information_p"]
         assert rows["information_p_adjusted"].tolist() == pytest.approx([1, 2 * p["L0.H1"]])
+
+
+def test_clusters_of_copies_and_both_populations() -> None:
+    once = answers(TWO_SUBSETS, HALVES)
+    ten = np.repeat(np.arange(400), 10)
+    copied = once.part(ten)
+    known = replace(copied, full=replace(copied.full, clusters=ten))
+    texts = replace(known, full=replace(known.full, population="texts"))
+    tables = [information_table(e, n_resamples=50) for e in (once, copied, known, texts)]
+    INFORMATION.check(tables[2])
+    rows = [each[each["subset"] == "all"].set_index("set").loc["L0.H1"] for each in tables]
+    errors = [row["information_drop_se"] for row in rows]
+    assert errors[2] == pytest.approx(errors[0], rel=0.05)
+    assert errors[1] < 0.4 * errors[0] > errors[3]
+    assert [rows[2][name] for name in ("n_clusters", "population")] == [400, "clusters"]
+    assert rows[2]["df"] == pytest.approx(399)
+    assert not {"n_clusters", "df", "information_drop_other_low"} & {*tables[0], *tables[1]}
+    for end in ("low", "high"):
+        main, other = f"information_drop_{end}", f"information_drop_other_{end}"
+        assert [rows[2][main], rows[2][other]] == pytest.approx([rows[3][other], rows[3][main]])
+
+
+def test_few_clusters_have_drops_and_a_reason_for_the_rest() -> None:
+    found = answers(["all"] * 400, HALVES)
+    few = replace(found, full=replace(found.full, clusters=np.arange(400) // 80))
+    table = information_table(few, n_resamples=50)
+    assert table["information_drop"].tolist() == pytest.approx([0, 0.125])
+    for name in ("low", "high", "se", "p"):
+        column = "information_p" if name == "p" else f"information_drop_{name}"
+        assert table[column].isna().tolist() == [name != "p", True], column  # nothing has p 1
+    assert table.filter(regex="other").notna().all(axis=None)
+    assert (table["reason"] == "5 clusters: an interval for others needs at least 8").all()
+    roles = component_roles(table, table)
+    assert (roles["role"] == NONE).all()
+    assert not roles["sure"].any()
+    assert "a drop of 12.5 points; 5 clusters" in roles["open"].iloc[1]
+    assert "nan" not in roles["explanation"].str.cat()
 
 
 def unchanged(label: np.ndarray) -> pd.Series:

@@ -55,7 +55,7 @@ def table(
                 f"{figure}_p": 2 * stats.norm.sf(abs(value) / max(spread, 1e-9)),
             }
         rows.append(row)
-    return pd.DataFrame(rows, columns=INFORMATION.names)
+    return pd.DataFrame(rows, columns=INFORMATION.required)
 
 
 CASES = {
@@ -155,6 +155,14 @@ def test_a_drop_is_selected_where_its_component_is_and_at_the_level_that_leaves(
             np.testing.assert_array_equal(corrected <= alpha, row <= threshold)
             np.testing.assert_array_equal(np.isnan(corrected), np.isnan(row))
     assert len(n_selected) > 2
+
+
+def test_few_degrees_of_freedom_rule_out_less() -> None:
+    """0.6 points less than the least effect, of 1, by 2 standard errors."""
+    each = table({"L0.H0": (0.004, 0.003)})
+    sure = component_roles(each, each)
+    few = component_roles(each.assign(df=5.0), each.assign(df=3.0))
+    assert [sure["sure"].item(), few["sure"].item()] == [True, False]
 
 
 def test_settings_decide() -> None:

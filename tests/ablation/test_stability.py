@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,19 @@ def test_too_few_to_rank_have_no_row() -> None:
     for table in (drop_stability(made), interaction_stability(made)):
         assert len(table) == 0
         STABILITY.check(table)
+
+
+def test_copies_given_as_clusters_make_no_ranking_stable() -> None:
+    rng, ten = np.random.default_rng(0), np.repeat(np.arange(N), 10)
+    once = ablations({name: rng.normal(0.02 * i, 1, N) for i, name in enumerate(SINGLES)})
+    copied = once.part(ten)
+    known = replace(copied, full=replace(copied.full, clusters=ten))
+    options = {"n_resamples": 200}
+    found, blind, again = (
+        row(drop_stability(each, **options), "margin") for each in (once, copied, known)
+    )
+    for name in ("halves_rho", "resamples_rho", "halves_jaccard", "predicted_rho"):
+        assert again[name] == pytest.approx(found[name])
+    assert blind["halves_rho"] > found["halves_rho"] + 0.2
+    few = replace(copied, full=replace(copied.full, clusters=ten // 6))
+    assert drop_stability(few, **options).empty

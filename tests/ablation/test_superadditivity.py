@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from scipy import stats
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
+    ablation_table,
     interaction_from_accuracies,
     interactions,
+    shapley,
     superadditivity,
 )
 from mechcore.ablation.superadditivity import FLOOR
@@ -428,3 +431,24 @@ def test_a_lower_level_gives_a_narrower_interval(noisy: Ablations) -> None:
     rows = wide["metric"] == "margin"
     ratio = (wide["high"] - wide["low"])[rows] / (narrow["high"] - narrow["low"])[rows]
     assert ratio.mean() == pytest.approx(1.95996 / 0.67449, rel=0.1)
+
+
+def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
+    rng, ten = np.random.default_rng(2), np.repeat(np.arange(40), 10)
+    subsets = np.full(40, "all", dtype=object)
+    full, *others = (answers(m > 0, subsets, m) for m in rng.normal(1, 1, (4, 40)))
+    names = ("1.1", "1.2", "1.1 1.2")
+    once = Ablations.of(full, dict(zip(map(of, names), others, strict=True)), "made up", "ood")
+    copied = once.part(ten)
+    known = replace(copied, full=replace(copied.full, clusters=ten))
+    ends = ["interaction", "low", "high", "p"]
+    tables = [interactions(each, n_resamples=50).set_index("metric") for each in (once, known)]
+    margins = [table.loc["margin", ends].to_numpy(float) for table in tables]
+    np.testing.assert_allclose(margins[1], margins[0])
+    assert list(tables[0].columns) == [n for n in tables[1] if n in tables[0]]
+    other = tables[1].loc["margin", ["other_low", "other_high"]].to_numpy(float)
+    assert np.ptp(other) < 0.4 * np.ptp(margins[0][1:3])
+    for table in (ablation_table(known, n_resamples=50), interactions(known, n_resamples=50)):
+        assert (table["n_clusters"] == 40).all()
+    values = shapley(known, ["L1.H1", "L1.H2"], n_resamples=50)
+    assert (values["other_high"] < values["high"]).all()

@@ -1,5 +1,6 @@
 """Examples: checked once, then plain texts."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.data.copies import near_copies, warn_of_copies
 from mechcore.data.examples import COLUMNS, Examples, half_rows
 from mechcore.errors import InputError
 
@@ -252,3 +254,76 @@ def test_a_subset_called_all_is_refused_beside_others() -> None:
     assert len(many({"all": 2})) == 2
     with pytest.raises(InputError, match="'all', the name for all examples"):
         many({"all": 2, "some": 2})
+
+
+# -- clusters -------------------------------------------------------------------------------------
+
+
+def test_clusters_are_numbers_and_an_empty_one_is_an_example_of_its_own() -> None:
+    examples = Examples("x", frame(cluster=["b", "", "a", "b", "", "a"]))
+    assert examples.clusters is not None
+    assert examples.clusters.tolist() == [0, 1, 2, 0, 3, 2]
+    assert examples.part([3, 1, 0]).clusters.tolist() == [0, 1, 0]  # type: ignore[union-attr]
+    assert Examples("x", frame()).clusters is None
+    assert Examples("x", frame(cluster=[""] * 6)).clusters is None
+    plain = Examples("x", frame()).fingerprint
+    assert Examples("x", frame(cluster=[""] * 6)).fingerprint == plain != examples.fingerprint
+    with pytest.raises(InputError, match=r"row 2, column cluster: expected text, found 3"):
+        Examples("x", frame(cluster=["a", "a", 3, "a", "a", "a"]))
+    with pytest.raises(InputError, match=r"population is 'all'; expected 'clusters' or 'texts'"):
+        Examples("x", frame(), "all")  # type: ignore[arg-type]
+
+
+def test_parts_keep_clusters_and_population() -> None:
+    examples = Examples("x", frame(cluster=list("aabbcc")), "texts")
+    parts = [examples.subset("late"), examples.labelled("yes"), examples.sample(3, 0)]
+    for each in [*parts, *examples.halves(0)]:
+        assert each.population == "texts"
+        assert each.clusters is not None
+
+
+def test_a_cluster_is_in_one_half() -> None:
+    sizes = {"one": [12], "two": [5, 7], "three": [4, 4, 4], "also one": [10]}
+    rows = [
+        (f"{name} {i} {j}", name, f"{name}{i}")
+        for name, of in sizes.items()
+        for i, n in enumerate(of)
+        for j in range(n)
+    ]
+    table = pd.DataFrame(rows, columns=["text_a", "subset", "cluster"]).assign(text_b="")
+    for seed in range(10):
+        halves = [table.iloc[half] for half in half_rows(table, seed)]
+        assert not set(halves[0]["cluster"]) & set(halves[1]["cluster"])
+        assert min(map(len, halves)) >= 16
+        for name in ("two", "three"):
+            assert all(name in half["subset"].tolist() for half in halves)
+    # One cluster alone cannot be halved: as without it.
+    alone = table[table["subset"] == "one"]
+    assert half_rows(alone, 0) == half_rows(alone.drop(columns="cluster"), 0)
+
+
+@pytest.mark.parametrize(
+    ("pairs_", "n"),
+    [
+        ([("a b c d e f", "x"), ("A, b c d e G!", "x y")], 0),
+        ([("a b c d e f", "x"), ("A, b c d e G!", "x")], 2),  # one word is another, or is missing
+        ([("a b c d e f", "x"), ("a b c d e", "x"), ("q r s t u", "v")], 2),
+        ([("a b", "c"), ("a b", "d"), ("e", "f"), ("g", "h"), ("i", "j")], 2),  # a first text
+        ([("a b", "c"), ("d", "a b"), ("e", "f"), ("g", "h"), ("i", "j")], 2),  # or a second
+        ([("judge", "a"), ("judge", "b"), ("judge", "c")], 0),  # an instruction
+        ([("a b", "c d"), ("a e", "c d f")], 0),  # short texts
+        ([("same", ""), ("other", "")], 0),
+    ],
+)
+def test_near_copies_are_counted(pairs_: list[tuple[str, str]], n: int) -> None:
+    table = pd.DataFrame(pairs_, columns=["text_a", "text_b"]).assign(label="l", subset="s")
+    examples = Examples("x", table)
+    assert near_copies(examples) == n
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_copies("id", examples)
+        known = table.assign(cluster="one")
+        warn_of_copies("id", Examples("x", known))
+    said = [str(each.message) for each in caught]
+    assert len(said) == (n > 0)
+    assert all(f"{n} of {len(table)} examples share a text" in each for each in said)

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import datasets
+import pandas as pd
 import pytest
 
 from mechcore.data.labels import LabelMap
@@ -239,7 +240,14 @@ def test_real_files(real_data: Path) -> None:
     assert ood.frame["subset"].value_counts().to_dict() == dict.fromkeys(
         [*task.groups["OOD"], *task.groups["OOD-E"]], 1000
     )
-    assert len(read_sources(task.id)) == 9815
+    inside = read_sources(task.id)
+    assert len(inside) == 9815
+    assert inside.clusters is not None
+    assert ood.clusters is not None
+    templates = pd.read_csv(real_data / "data/hans_validation.tsv.gz", sep="\t")["template"]
+    counts = [inside.frame["text_a"].nunique(), templates.nunique()]
+    assert [inside.clusters.max() + 1, ood.clusters.max() + 1] == counts
+    assert read_sources(task.train).clusters is None
     assert len(read_sources(task.train)) == 29340
     with pytest.raises(InputError, match=r"no QQP train examples: looked for QQP/train\.tsv"):
         find_task("qqp-paws", real_data / "data")

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mechcore.data.examples import Examples
-from mechcore.data.readers import data_name, read_examples, with_meanings
+from mechcore.data.readers import data_name, examples_of, read_examples, with_meanings
 from mechcore.errors import InputError, MechcoreWarning
 
 ROWS = [
@@ -141,6 +141,35 @@ def test_other_columns_are_named_by_the_user(write: Write) -> None:
     given = {"text_a": "left", "text_b": "right", "label": "gold", "subset": "kind"}
     found = columns(read_examples(path, columns=given))
     assert found == {"text_a": ["a"], "text_b": ["b"], "label": ["e"], "subset": ["k"]}
+
+
+@pytest.mark.parametrize(
+    ("cells", "given", "expected"),
+    [
+        ({"template": "uvuv"}, {}, ["u", "v", "u", "v"]),
+        ({"cluster": [1.0, 2.0, None, 1.0]}, {}, ["1", "2", "", "1"]),
+        ({"kind": ["u", "", "u", "v"]}, {"cluster": "kind"}, ["u", "", "u", "v"]),
+        ({}, {"cluster": "text_a"}, ["a", "a", "b", "b"]),  # what it serves as
+        ({"subset": "xxyy"}, {"cluster": "subset"}, ["x", "x", "y", "y"]),
+        ({"template": "uuuu"}, {}, None),  # of the prompt, say
+        ({"cluster": [[1], [2], [3], [4]]}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_clusters_have_a_column(cells: dict, given: dict, expected: list[str] | None) -> None:
+    table = pd.DataFrame(
+        {"text_a": list("aabb"), "label": "l"} | {n: [*c] for n, c in cells.items()}
+    )
+    for skip_empty in (False, True):
+        found = examples_of(table, "x", name="x", columns=given, skip_empty=skip_empty).frame
+        assert (found["cluster"].tolist() if "cluster" in found else None) == expected
+
+
+def test_a_column_of_clusters_that_is_not_there(write: Write) -> None:
+    path = write("x.csv", "text,label\na,l\n")
+    with pytest.raises(InputError, match=r"no column 'topic' for cluster; found text, label: name"):
+        read_examples(path, columns={"cluster": "topic"})
+    assert read_examples(path, columns={"cluster": "topic"}, labelled=False).clusters is None
 
 
 def test_texts_that_are_not_read_are_named(write: Write) -> None:

@@ -160,7 +160,7 @@ def test_paths_and_readers_of_the_core(lab: Lab, model: Any, means: MeanActivati
     inputs = lab.paths(["L0.H1"], ["L1.H0"], inputs="qkv")
     assert set(inputs["input"]) == {"q", "k", "v"}
     readers = lab.readers()
-    assert list(readers.columns) == CORE_DEPENDENCE.names
+    assert list(readers.columns) == CORE_DEPENDENCE.required
 
 
 def test_what_heads_attend_to(lab: Lab, model: Any) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mechcore.ablation import RoleSettings
 from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
+from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
@@ -253,6 +254,7 @@ configs = st.builds(
             max_size=2,
         ),
         **dict.fromkeys(("columns", "label_map"), st.dictionaries(texts, texts, max_size=3)),
+        population=st.sampled_from(POPULATIONS),
         ood_label=maybe(texts),
         ood_subsets=st.lists(texts, max_size=3).map(tuple),
         **dict.fromkeys(("max_train", "max_id", "max_ood"), maybe(counts)),
@@ -332,8 +334,8 @@ def test_every_setting_is_drawn_above() -> None:
         "seeds_per_job analyses batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_names prompt "
         "chat_template answers max_length dtype device_map allow_pickle",
-        DataConfig: "task folder train id ood columns label_map groups ood_label ood_subsets "
-        "max_train max_id max_ood seed",
+        DataConfig: "task folder train id ood columns label_map population groups ood_label "
+        "ood_subsets max_train max_id max_ood seed",
         Analyses: "heads ablation sweep roles paths loss halves search effective_size fill more",
         Resources: "cpus gpus device",
     }

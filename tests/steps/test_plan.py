@@ -187,6 +187,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "max_ood": (lambda w: w.data(max_ood=3), OOD),
     "ood_label": (lambda w: w.data(ood_label="neutral"), OOD),
     "ood_subsets": (lambda w: w.data(ood_subsets=("x",)), OOD),
+    "population": (lambda w: w.data(population="texts"), ID | OOD),
     "columns": (lambda w: w.data(columns={"text_a": "text_b"}), EVERYTHING),
     "label_map": (lambda w: w.data(label_map={"0": "neutral"}), EVERYTHING),
     # pruning

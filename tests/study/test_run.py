@@ -98,7 +98,7 @@ COLUMNS = {
     "ablation_controls": " ".join(ABLATION_CONTROLS.names),
     "smallest": " ".join(SMALLEST.names),
     "sweep": " ".join(SWEEP.names),
-    "information": " ".join(INFORMATION.names),
+    "information": " ".join(INFORMATION.required),
     "roles": " ".join(COMPONENT_ROLES.names),
     "flips": " ".join(FLIPS.names),
     **OF_PATHS,

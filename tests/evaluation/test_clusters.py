@@ -1,0 +1,233 @@
+"""Examples that go together in clusters: errors, intervals, p-values, folds."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError
+from mechcore.evaluation.clusters import FEWEST, Sample, degrees_of_freedom
+from mechcore.evaluation.evaluate import Evaluation, paired_drop
+from mechcore.evaluation.intervals import (
+    bootstrap_weights,
+    mean_errors,
+    mean_intervals,
+    ratio_intervals,
+    share_interval,
+)
+from mechcore.evaluation.p_values import corrected, paired_p
+from mechcore.evaluation.recalibration import FOLDS, _folds, decompose
+
+RNG = np.random.default_rng(0)
+SKEWED = RNG.exponential(size=(3, 24)) - 0.4
+ANSWERS = RNG.choice([-1.0, 0.0, 1.0], size=(3, 24), p=[0.1, 0.6, 0.3])
+TEN = np.repeat(np.arange(24), 10)
+"""Clusters of ten copies of 24 examples."""
+
+
+def ends(intervals: list) -> np.ndarray:
+    return np.array([(each.mean, each.low, each.high) for each in intervals])
+
+
+def test_errors_and_degrees_of_freedom_are_those_of_bell_and_mccaffrey() -> None:
+    """Against their matrices, written out: clusters of 2 to 9, the largest sizes last."""
+    sizes = np.array([2, 2, 3, 4, 4, 5, 7, 9, 9])
+    clusters = np.repeat(np.arange(9), sizes)
+    n, values = len(clusters), RNG.normal(size=(1, len(clusters)))
+    residuals, error = values[0] - values[0].mean(), 0.0
+    for each in range(9):
+        rows = clusters == each
+        hat = np.full((rows.sum(), rows.sum()), 1 / n)
+        roots, vectors = np.linalg.eigh(np.eye(rows.sum()) - hat)
+        adjusted = vectors / np.sqrt(roots) @ vectors.T @ residuals[rows]
+        error += adjusted.sum() ** 2 / n**2
+    shuffled = RNG.permutation(n)
+    found = mean_errors(values[:, shuffled], clusters=clusters[shuffled])
+    assert found == pytest.approx([np.sqrt(error)])
+    w = sizes / n
+    root = np.diag(w / np.sqrt(1 - w)) @ (np.eye(9) - np.outer(np.ones(9), w))
+    form = root @ root.T
+    df = np.trace(form) ** 2 / np.trace(form @ form)
+    assert degrees_of_freedom(sizes.astype(float)) == pytest.approx(df)
+    assert degrees_of_freedom(np.full(12, 5.0)) == pytest.approx(11)
+
+
+def test_clusters_of_one_size_are_compared_by_their_means() -> None:
+    values, clusters = RNG.normal(0.3, size=(2, 60)), np.repeat(list("abcdefghijkl"), 5)
+    means = values.reshape(2, 12, 5).mean(2)
+    expected = stats.ttest_1samp(means, 0, axis=1)
+    assert paired_p(values, clusters=clusters) == pytest.approx(expected.pvalue)
+    assert mean_errors(values, clusters=clusters) == pytest.approx(stats.sem(means, axis=1))
+
+
+def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
+    again = {"clusters": TEN}
+    for figure in (mean_intervals, paired_p, mean_errors):
+        np.testing.assert_allclose(
+            *(
+                ends(each) if figure is mean_intervals else each
+                for each in (figure(SKEWED[:, TEN], **again), figure(SKEWED))
+            )
+        )
+    shares = [ratio_intervals(SKEWED[:1], SKEWED[1:2])]
+    shares.append(ratio_intervals(SKEWED[:1, TEN], SKEWED[1:2, TEN], **again))
+    np.testing.assert_allclose(ends(shares[1]), ends(shares[0]))
+    for correction in ("westfall-young", "holm"):
+        np.testing.assert_allclose(
+            corrected(SKEWED[:, TEN], correction, **again), corrected(SKEWED, correction)
+        )
+    # The two examples more of answers are two among ten times as many.
+    once, ten = ends(mean_intervals(ANSWERS, answers=True)), (ANSWERS[:, TEN])
+    clustered, alone = (
+        ends(mean_intervals(ten, answers=True, **options)) for options in (again, {})
+    )
+    for i in range(3):
+        assert np.diff(clustered[i, 1:]) == pytest.approx(np.diff(once[i, 1:]), rel=0.25)
+        assert np.diff(alone[i, 1:]) < 0.4 * np.diff(once[i, 1:])
+
+
+def test_a_share_of_clusters_is_that_of_as_many_examples_as_say_as_much() -> None:
+    right = (np.arange(24) % 4 > 0)[TEN]
+    found = share_interval(right, clusters=TEN)
+    n, z = 23, stats.t.ppf(0.975, 23)  # p (1 - p) / 23 is the variance of the mean of 24
+    middle = (0.75 + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(0.75 * 0.25 / n + z**2 / (4 * n**2))
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (0.75, middle - half, middle + half)
+    )
+
+
+def test_examples_that_are_their_own_clusters_are_as_without() -> None:
+    own = np.arange(24) + 5
+    np.testing.assert_allclose(
+        ends(mean_intervals(SKEWED, clusters=own)), ends(mean_intervals(SKEWED))
+    )
+    for answers in (False, True):
+        options = {"answers": answers}
+        np.testing.assert_allclose(
+            paired_p(ANSWERS, clusters=own, **options), paired_p(ANSWERS, **options)
+        )
+    np.testing.assert_allclose(
+        bootstrap_weights(24, 9, clusters=own), bootstrap_weights(24, 9), atol=1e-15
+    )
+
+
+def test_without_clusters_intervals_are_what_they_always_were() -> None:
+    """A plain copy of the formulas before there were clusters."""
+    n, generator = 24, np.random.default_rng(4)
+    centred = SKEWED - SKEWED.mean(1, keepdims=True)
+    draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(100)]
+    weights = np.stack(draws, axis=1) / n
+    means = centred @ weights
+    t = means / np.sqrt((centred**2 @ weights - means**2) / (n - 1))
+    student = stats.t.ppf(0.975, n - 1)
+    low, high = np.quantile(np.clip(t, -3 * student, 3 * student), [0.025, 0.975], axis=1)
+    error, mean = SKEWED.std(1, ddof=1) / np.sqrt(n), SKEWED.mean(1)
+    expected = [mean, mean - np.maximum(high, student) * error]
+    expected.append(mean - np.minimum(low, -student) * error)
+    found = ends(mean_intervals(SKEWED, n_resamples=100, seed=4))
+    np.testing.assert_allclose(found.T, expected, atol=1e-9)
+    centre = ANSWERS.sum(1) / (n + 2)
+    reach = student * np.sqrt((((ANSWERS**2).sum(1) + 1) / (n + 2) - centre**2) / (n + 2))
+    found = ends(mean_intervals(ANSWERS, answers=True))
+    np.testing.assert_allclose(found.T[1:], [centre - reach, centre + reach], atol=1e-9)
+    share = stats.binomtest(17, n).proportion_ci(0.95, method="wilson")
+    wilson = share_interval(np.arange(n) < 17)
+    assert (wilson.low, wilson.high) == pytest.approx((share.low, share.high), abs=1e-9)
+
+
+@pytest.mark.parametrize("n_clusters", [1, FEWEST - 1, FEWEST])
+def test_few_clusters_have_a_figure_and_no_interval(n_clusters: int) -> None:
+    clusters = np.arange(24) % n_clusters
+    known = n_clusters == FEWEST
+    sample = Sample(clusters)
+    assert (sample.reason == "") == known
+    shares = share_interval(SKEWED[0] > 0, clusters=clusters)
+    ratios = ratio_intervals(SKEWED, SKEWED + 2, clusters=clusters)
+    for each in (*mean_intervals(SKEWED, clusters=sample), shares, *ratios):
+        assert np.isfinite(each.mean)
+        assert np.isfinite([each.low, each.high]).all() == known
+    nothing = np.vstack([SKEWED, np.zeros(24)])
+    p = paired_p(nothing, clusters=sample)
+    assert np.isfinite(p).tolist() == [known] * 3 + [True]
+    assert np.isnan(corrected(SKEWED, "benjamini-hochberg", clusters=sample)[1]).all() == (
+        not known
+    )
+
+
+def test_clusters_are_one_for_each_example() -> None:
+    with pytest.raises(InputError, match=r"shape \(3,\) for 24 examples"):
+        mean_intervals(SKEWED, clusters=[1, 2, 3])
+
+
+def test_strata_do_not_count_how_they_differ() -> None:
+    strata = np.repeat(["a", "b"], [16, 8])
+    values = SKEWED[:1] + np.where(strata == "a", 100, 0)
+    parts = [SKEWED[0, strata == each] for each in "ab"]
+    variance = sum((len(x) / 24) ** 2 * x.var(ddof=1) / len(x) for x in parts)
+    found = mean_errors(values, clusters=Sample(strata=strata))
+    assert found == pytest.approx([np.sqrt(variance)])
+    assert mean_errors(values)[0] > 5 * found[0]
+    assert mean_errors(SKEWED, clusters=Sample(strata=np.full(24, ALL))) == pytest.approx(
+        mean_errors(SKEWED)
+    )
+
+
+def made_up(population: str, clusters: np.ndarray | None) -> tuple[Evaluation, Evaluation]:
+    """Answers to examples in two subsets, of which the second loses many more."""
+    subsets = np.repeat(np.array(["a", "b"], dtype=object), 120)
+    correct = torch.ones(240, 1).bool() & torch.tensor([True, False])
+    wrong = (np.arange(240) % 10 < np.where(subsets == "a", 1, 6)).astype(float)
+    logits = [torch.tensor(np.stack([1 - x, x], 1)) for x in (0 * wrong, wrong)]
+    full, other = (Evaluation(each, correct, subsets, "", clusters, population) for each in logits)
+    return full, other
+
+
+def test_the_population_decides_what_an_interval_is_for() -> None:
+    widths = {}
+    for population, clusters in (("texts", None), ("clusters", TEN), ("texts", TEN)):
+        interval = paired_drop(*made_up(population, clusters))
+        assert interval.mean == pytest.approx(0.35)
+        widths[population, clusters is None] = interval.high - interval.low
+    # Clusters of ten lose all alike one or six; strata leave out how the subsets differ.
+    assert widths["texts", False] < widths["texts", True] < widths["clusters", False]
+    full, _ = made_up("clusters", TEN)
+    part = full.part(np.arange(120, 160))
+    assert part.samples()[""].n_clusters == 4
+    assert [*full.samples()] == ["", "other_"]
+
+
+def test_a_cluster_is_in_one_fold_and_labels_are_in_all() -> None:
+    label = np.repeat([0, 1], [300, 120])
+    for clusters in (np.arange(420) // 12, np.arange(420) % 30):
+        folds = _folds(label, 3, clusters)
+        assert all(len(np.unique(folds[clusters == each])) == 1 for each in np.unique(clusters))
+        counts = np.histogram2d(label, folds, (2, FOLDS))[0]
+        assert (counts.max(1) - counts.min(1) <= [36, 36]).all()
+        assert (counts > 0).all()
+        assert not np.array_equal(folds, _folds(label, 4, clusters))
+
+
+def test_information_of_copies_is_as_uncertain_as_that_of_the_examples() -> None:
+    rng, label = np.random.default_rng(1), np.arange(400) % 2
+    logits = [np.stack([0 * label, m], 1) for m in rng.normal(2 * label - 1, 1, (2, 400))]
+    correct, ten = np.eye(2, dtype=bool)[label], np.repeat(np.arange(400), 10)
+    once = decompose(logits[0], logits[1][None], correct)
+    copies = decompose(logits[0][ten], logits[1][None, ten], correct[ten], clusters=ten)
+    for figure in ("accuracy", "information", "threshold", "shift", "auc"):
+        errors = [getattr(each, figure).errors()[0] for each in (once, copies)]
+        assert errors[1] == pytest.approx(errors[0], rel=0.15)
+
+
+def test_a_label_in_one_cluster_has_a_figure_and_no_interval() -> None:
+    rng, label = np.random.default_rng(2), np.repeat([0, 1], 100)
+    logits = rng.normal(size=(2, 200, 2)) + 2 * np.eye(2)[label]
+    correct, one = np.eye(2, dtype=bool)[label], np.where(label == 0, 0, np.arange(200))
+    parts, plain = (
+        decompose(logits[0], logits[1:], correct, clusters=each).information for each in (one, None)
+    )
+    np.testing.assert_allclose(parts.drops, plain.drops)
+    assert np.isnan(parts.intervals()[0].low)
+    assert np.isnan(parts.p_values()[0])
+    assert np.isfinite(parts.drawn(Sample(strata=label)).intervals()[0].low)
