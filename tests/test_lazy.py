@@ -49,6 +49,14 @@ def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) 
     assert output_of(f"{program}\n{check}") == "[]"
 
 
+@pytest.mark.parametrize(
+    "module", ["masking.means", "models.checkpoint_files", "models.tokenizers", "models.loading"]
+)
+def test_modules_can_be_the_first_to_be_imported(module: str) -> None:
+    """Families are registered with TransformerLens as it is imported, by whichever comes first."""
+    assert output_of(f"import mechcore.{module}\nprint('imported')") == "imported"
+
+
 @pytest.mark.parametrize("package", ["steps.config", "steps.config_file"])
 def test_configurations_need_no_torch(package: str) -> None:
     check = "import sys; print('torch' in sys.modules)"

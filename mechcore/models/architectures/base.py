@@ -36,6 +36,8 @@ class Architecture:
         body_options: arguments that leave out what is no part of the model without its head.
         reads_pad_id: whether the padding token itself makes a difference, not its mask alone:
             positions are counted, or the end of the text is found, by it.
+        needs_padding: whether there is no model without a padding token, as positions begin after
+            its id.
         projections: where W_O and the MLP's last matrix are in the base model, ``{}`` standing for
             the layer; None if masks cannot be folded into the weights.
         unfoldable: why they cannot.
@@ -45,6 +47,7 @@ class Architecture:
     head: ClassVar[Mapping[str, str]] = {"classifier": "score"}
     body_options: ClassVar[Mapping[str, Any]] = {}
     reads_pad_id: ClassVar[bool] = True
+    needs_padding: ClassVar[bool] = False
     projections: ClassVar[tuple[str, str] | None] = None
     unfoldable: ClassVar[str] = "mechcore does not know where its output projections are"
 

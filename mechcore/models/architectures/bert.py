@@ -31,6 +31,7 @@ class Roberta(Bert):
     head = {"classifier": "classifier.dense", "classifier_out": "classifier.out_proj"}
     prefix = "roberta."
     reads_pad_id = True
+    needs_padding = True
 
     @property
     def first_position(self) -> int:
