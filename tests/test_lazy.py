@@ -4,14 +4,17 @@ import ast
 import importlib
 import inspect
 import json
+import os
 import pkgutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import mechcore
-from mechcore._waiting import WAITING
+from mechcore import _waiting
+from mechcore._waiting import WAITING, is_shared
 
 HEAVY = ["matplotlib", "pandas", "torch", "transformer_lens", "transformers"]
 CALL = """
@@ -143,23 +146,35 @@ print(SUPPORTED_ARCHITECTURES["BertForSequenceClassification"].__module__)
 
 
 @pytest.mark.parametrize(
-    ("first", "names", "expected"),
+    ("running", "names", "expected"),
     [
-        ("", {}, WAITING),
-        ("import torch;", {}, {}),
-        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, {}),
-        ("", {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
-        ("", {"KMP_BLOCKTIME": "9"}, {"KMP_BLOCKTIME": "9"}),
+        ("2, 3, 2", {}, WAITING),
+        ("1, 5, 5", {}, {}),
+        ("", {}, {}),  # not known
+        ("2, 2, 2", {"torch": "loaded"}, {}),
+        ("2, 2, 2", {"OMP_WAIT_POLICY": "ACTIVE"}, {}),
+        ("2, 2, 2", {"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ("2, 2, 2", {"KMP_BLOCKTIME": "9"}, {"KMP_BLOCKTIME": "9"}),
     ],
 )
-def test_threads_wait_briefly_unless_the_user_says_how(
-    first: str, names: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_threads_wait_briefly_beside_others_unless_the_user_says_how(
+    running: str, names: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = {name: names.get(name) for name in (*WAITING, "OMP_WAIT_POLICY")}
-    for name, value in own.items():
-        monkeypatch.delenv(name, raising=False)
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    seen = f"{{n: v for n, v in os.environ.items() if n in {[*WAITING]}}}"
-    program = f"{first}import mechcore, os, json; print(json.dumps({seen}))"
-    assert json.loads(output_of(program)) == expected
+    for name in (*WAITING, "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, names.get(name, ""))  # so that it is restored after the test
+        if name not in names:
+            monkeypatch.delenv(name)
+    modules = {name: sys for name in names if name == "torch"}
+    monkeypatch.setattr(_waiting, "sys", SimpleNamespace(modules=modules))
+    monkeypatch.setattr(_waiting, "_running", lambda: map(int, filter(None, running.split(", "))))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    _waiting.wait_briefly()
+    assert {name: os.environ[name] for name in WAITING if name in os.environ} == expected
+
+
+@pytest.mark.parametrize(("n_cores", "most"), [(1, 1), (2, 1), (8, 2), (64, 16)])
+def test_a_machine_is_shared_where_others_keep_a_quarter_of_it_busy(
+    n_cores: int, most: int
+) -> None:
+    assert not is_shared([most, most + 9], n_cores)
+    assert is_shared([most + 1, most + 1], n_cores)
