@@ -83,6 +83,11 @@ def test_a_family_may_be_asked_for_before_anything_is_loaded() -> None:
     assert output_of(program) == "True"
 
 
+@pytest.mark.parametrize("name", ["open", "load_model"])
+def test_what_loads_models_may_be_asked_for_first(name: str) -> None:
+    assert output_of(f"import mechcore\nprint(mechcore.{name}.__name__)") == name
+
+
 @pytest.mark.parametrize("package", LAZY)
 def test_every_name_of_a_package_is_that_of_its_module(package: str) -> None:
     module = importlib.import_module(package)

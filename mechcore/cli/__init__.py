@@ -146,10 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(describe(), file=sys.stderr)
             sys.exit(2)
-        said = re.sub(
-            r"Input should be a valid integer\b[^(]*", "expected a whole number", describe()
-        )
+        said = describe().replace("Value error, ", "")
+        said = re.sub(r"Input should be a valid integer\b[^(]*", "expected a whole number", said)
         said = re.sub(r"Input should be a valid number\b[^(]*", "expected a number", said)
+        said = said.replace("Input should be", "must be")
         more = _pasted(arguments) or " (mechcore COMMAND --help lists the options)"
         code = _fail(f"{said}{more}", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt

@@ -105,13 +105,14 @@ class Lab(Opened):
         Returns:
             The columns of `mechcore.ablation.flip_table`; no row where no answer flips.
         """
-        table, wanted = self._swept("flips", FLIPS), Component.parse(component)
+        wanted = Component.parse(component)
         swept = ModelShape.of(self.model).kind(self.config.analyses.sweep or "all")
         if wanted not in swept:
             raise InputError(
                 f"flips: {wanted} was not ablated; expected one of {len(swept)} components from "
                 f"{swept[0]} to {swept[-1]}"
             )
+        table = self._swept("flips", FLIPS)
         return table[table["component"] == str(wanted)].reset_index(drop=True)
 
     def ablate(

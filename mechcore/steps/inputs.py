@@ -72,14 +72,10 @@ class Inputs:
             self.readout(role)
 
     def compare(self, role: str, examples: Examples) -> None:
-        """Warn of examples of a role that do not go together with those of the other roles."""
-        self._check_segments(role, examples)
-        self._check_shared(role, examples)
-
-    def _check_segments(self, role: str, examples: Examples) -> None:
-        """Warn where a classifier gets pairs in one role and single texts in another."""
-        for other, data in self.data.items() if self.config.prompt is None else ():
-            if data.examples.two_segments != examples.two_segments:
+        """Warn where pairs meet single texts, or texts of a role are those of another, too."""
+        texts = _texts(examples)
+        for other, data in self.data.items():
+            if self.config.prompt is None and data.examples.two_segments != examples.two_segments:
                 kinds = ("pairs", "single texts")
                 here, there = kinds if examples.two_segments else kinds[::-1]
                 warn(
@@ -87,11 +83,6 @@ class Inputs:
                     "which a classifier may answer quite differently; if a column of second texts "
                     "was overlooked, name it with --columns text_b=NAME"
                 )
-
-    def _check_shared(self, role: str, examples: Examples) -> None:
-        """Warn where test texts are training texts, or half of a test set is in the other."""
-        texts = _texts(examples)
-        for other, data in self.data.items():
             known = _texts(data.examples)
             both = len(texts & known) if other != role else 0
             least = 1 if "train" in (role, other) else min(len(texts), len(known)) / 2
@@ -322,8 +313,7 @@ def classes_of(model: ModelConfig, data: DataConfig) -> tuple[str, ...]:
 
 def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Named groups of out-of-domain subsets, of those that the data are limited to."""
-    task = task_of(data)
-    groups = {**(task.groups if task is not None else {}), **data.groups}
+    groups = {**getattr(task_of(data), "groups", {}), **data.groups}
     if model.source is None and data.ood_label is None:
         groups = {**tiny_world.OOD_GROUPS, **groups}
     if not data.ood_subsets:
@@ -397,18 +387,18 @@ def read_role(
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:
+    chosen = examples.frame
     if data.ood_label is not None:
-        wanted = normal_name(data.ood_label)
-        chosen = examples.frame[examples.frame["label"].map(normal_name) == wanted]
+        chosen = chosen[chosen["label"].map(normal_name) == normal_name(data.ood_label)]
         if chosen.empty:
             raise InputError(
                 f"examples {examples.name!r}: no example with label {data.ood_label!r} "
                 f"(--ood-label); labels are {', '.join(examples.label_names)}"
             )
         examples = replace(examples, frame=chosen)
+    for name in data.ood_subsets or ():
+        examples.subset(name)
     if data.ood_subsets:
-        for name in data.ood_subsets:
-            examples.subset(name)
         chosen = examples.frame[examples.frame["subset"].isin(data.ood_subsets)]
         examples = replace(examples, frame=chosen)
     return examples

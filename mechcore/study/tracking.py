@@ -154,9 +154,10 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:
     """Rows from 0, with plain Python values and None where pandas has its own types and NA."""
-    own = [n for n, kind in table.dtypes.items() if pd.api.types.is_extension_array_dtype(kind)]
-    changed = {n: table[n].astype(object).where(table[n].notna(), None) for n in own}
-    return table.assign(**changed).reset_index(drop=True)
+    plain = table.reset_index(drop=True)
+    for name in plain.columns[[*map(pd.api.types.is_extension_array_dtype, plain.dtypes)]]:
+        plain[name] = plain[name].astype(object).where(plain[name].notna(), None)
+    return plain
 
 
 def check_can_log(project: str, mode: str) -> None:
