@@ -15,7 +15,7 @@ from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
 from mechcore.data.tokenizer_checks import check_file, check_unknown
 from mechcore.data.words import SPECIAL, whole_words
-from mechcore.errors import InputError, shown, warn
+from mechcore.errors import InputError, reason, shown, warn
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 
@@ -199,14 +199,19 @@ def encode(
         texts = [text for text, _ in filled]
     elif examples.two_segments:
         texts = list(zip(first, second, strict=True))
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=prompt is None,
-        truncation=True,
-        max_length=max_length,
-        return_offsets_mapping=words,
-        return_token_type_ids=token_types,
-    )
+    try:
+        encoded = tokenizer(
+            texts,
+            add_special_tokens=prompt is None,
+            truncation=True,
+            max_length=max_length,
+            return_token_type_ids=token_types,
+        )
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        raise InputError(
+            f"examples {examples.name!r}: {type(tokenizer).__name__} cannot write them: "
+            f"{reason(error)}; check that the tokenizer is the model's own (its tokenizer.json)"
+        ) from error
     too_long = [row for row, one in enumerate(encoded.encodings) if one.overflowing]
     if too_long:
         found = (
