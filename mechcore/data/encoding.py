@@ -223,10 +223,9 @@ def encode(
             raise InputError(
                 f"{found}, and cutting them would cut off the place of the answer; {remedy}"
             )
-        whole = [[each[row] for row in too_long] for each in (first, second)]
-        ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]
-        most = max(map(len, ids))
-        longest = max((each[[*map(len, ids)].index(most)] for each in whole), key=len)
+        whole = tokenizer([texts[row] for row in too_long], verbose=False)["input_ids"]
+        row = too_long[(lengths := [*map(len, whole)]).index(most := max(lengths))]
+        longest = max(first[row], second[row], key=len)
         found = f"{found} (the longest has {most} and begins {shown(repr(longest), 60)})"
         if not truncate:
             raise InputError(

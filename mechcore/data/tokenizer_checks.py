@@ -134,12 +134,9 @@ def check_unknown(
         several = text if pairs else (text,)
         if any(token in part for part in several for token in unknown.values()):
             continue  # it is written there
-        n = sum(map(ids.count, unknown))
-        n_unknown += n
+        n_unknown += sum(map(ids.count, unknown))
         places = encoding.sequence_ids
-        known = (
-            {p for i, p in zip(ids, places, strict=True) if i not in unknown} if n else {*places}
-        )
+        known = {p for i, p in zip(ids, places, strict=True) if i not in unknown}
         lost += [(row, part) for p, part in enumerate(several) if part.strip() and p not in known]
         if not encoding.overflowing:
             spans = [*zip(places, encoding.offsets, strict=True)]
@@ -147,12 +144,10 @@ def check_unknown(
                 n_dropped += _dropped(part, [span for place, span in spans if place == p])
     problems = []
     free, share = MOST_UNKNOWN
-    n_unknown, n_tokens = n_unknown + n_dropped, n_tokens + n_dropped
-    if n_unknown > max(free, share * n_tokens):
+    n_lost, n_all = n_unknown + n_dropped, n_tokens + n_dropped
+    if n_lost > max(free, share * n_all):
         dropped = " or dropped by it" * bool(n_dropped)
-        problems.append(
-            f"{n_unknown / n_tokens:.1%} of all tokens are unknown to the tokenizer{dropped}"
-        )
+        problems.append(f"{n_lost / n_all:.1%} of all tokens are unknown to the tokenizer{dropped}")
     if lost:
         row, text = lost[0]
         rows = len({row for row, _ in lost})
