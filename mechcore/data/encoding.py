@@ -15,7 +15,7 @@ from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
 from mechcore.data.tokenizer_checks import check_file, check_unknown
 from mechcore.data.words import SPECIAL, whole_words
-from mechcore.errors import InputError, shown, warn
+from mechcore.errors import InputError, reason, shown, warn
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 
@@ -198,14 +198,19 @@ def encode(
         texts = [text for text, _ in filled]
     elif examples.two_segments:
         texts = list(zip(first, second, strict=True))
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=prompt is None,
-        truncation=True,
-        max_length=max_length,
-        return_offsets_mapping=words,
-        return_token_type_ids=token_types,
-    )
+    try:
+        encoded = tokenizer(
+            texts,
+            add_special_tokens=prompt is None,
+            truncation=True,
+            max_length=max_length,
+            return_token_type_ids=token_types,
+        )
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        raise InputError(
+            f"examples {examples.name!r}: {type(tokenizer).__name__} cannot write them: "
+            f"{reason(error)}; check that the tokenizer is the model's own (its tokenizer.json)"
+        ) from error
     too_long = [row for row, one in enumerate(encoded.encodings) if one.overflowing]
     if too_long:
         found = (
@@ -217,10 +222,9 @@ def encode(
             raise InputError(
                 f"{found}, and cutting them would cut off the place of the answer; {remedy}"
             )
-        whole = [[each[row] for row in too_long] for each in (first, second)]
-        ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]
-        most = max(map(len, ids))
-        longest = max((each[[*map(len, ids)].index(most)] for each in whole), key=len)
+        whole = tokenizer([texts[row] for row in too_long], verbose=False)["input_ids"]
+        row = too_long[(lengths := [*map(len, whole)]).index(most := max(lengths))]
+        longest = max(first[row], second[row], key=len)
         found = f"{found} (the longest has {most} and begins {shown(repr(longest), 60)})"
         if not truncate:
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from mechcore.data.examples import Examples
 from mechcore.errors import reason, shown, warn
 
 MOST_UNKNOWN = (5, 0.05)
-"""Unknown tokens that texts may always have, and their share of more."""
+"""Unknown tokens and dropped words that texts may always have, and their share of more."""
 
 MOST_COMPARED = 1000
 """Texts that are compared with the tokenizer's file, at even distances where there are more."""
@@ -90,15 +91,16 @@ def check_file(
     ]
     if not differ:
         return
-    row, own_encoding = differ[0]
-    kind = type(tokenizer).__name__
-    what = "tokens"
-    used: list[Any] = encoded.encodings[row].tokens
-    filed: list[Any] = own_encoding.tokens
-    if own_encoding.ids == encoded["input_ids"][row]:
-        what, used, filed = "token types", encoded["token_type_ids"][row], own_encoding.type_ids
-    at = next((i for i, (a, b) in enumerate(zip(used, filed, strict=False)) if a != b), -1)
-    at = at if at >= 0 else min(len(used), len(filed))
+    row, other = differ[0]
+    kind, own_encoding = type(tokenizer).__name__, encoded.encodings[row]
+    sides: dict[str, tuple[list[Any], list[Any]]] = {
+        "tokens": (own_encoding.tokens, other.tokens),
+        "ids": (own_encoding.ids, other.ids),
+        "token types": (own_encoding.type_ids, other.type_ids),
+    }
+    what, (used, filed) = next((what, side) for what, side in sides.items() if side[0] != side[1])
+    pairs = enumerate(zip(used, filed, strict=False))
+    at = next((i for i, (a, b) in pairs if a != b), min(len(used), len(filed)))
     remedy = 'set "tokenizer_class": "PreTrainedTokenizerFast"'
     if kind == _VERBATIM:
         remedy = "take out what contradicts it (add_bos_token, special tokens)"
@@ -121,28 +123,31 @@ def check_unknown(
     *,
     special: bool,
 ) -> None:
-    """Warn where many tokens are unknown (`MOST_UNKNOWN`), or all of a text; see `check_file`."""
+    """Warn of many unknown or dropped words (`MOST_UNKNOWN`), or of a text with no other ones."""
     unknown = _unknown(tokenizer)
     pairs = bool(texts) and not isinstance(texts[0], str)
     added = tokenizer.num_special_tokens_to_add(pairs) if special else 0
-    n_unknown, n_tokens, lost = 0, 0, []
+    n_unknown, n_dropped, n_tokens, lost = 0, 0, 0, []
     for row, (text, encoding) in enumerate(zip(texts, encoded.encodings, strict=True)):
         ids = encoding.ids
         n_tokens += len(ids) - added
         several = text if pairs else (text,)
         if any(token in part for part in several for token in unknown.values()):
             continue  # it is written there
-        n = sum(map(ids.count, unknown))
-        n_unknown += n
+        n_unknown += sum(map(ids.count, unknown))
         places = encoding.sequence_ids
-        known = (
-            {p for i, p in zip(ids, places, strict=True) if i not in unknown} if n else {*places}
-        )
+        known = {p for i, p in zip(ids, places, strict=True) if i not in unknown}
         lost += [(row, part) for p, part in enumerate(several) if part.strip() and p not in known]
+        if not encoding.overflowing:
+            spans = [*zip(places, encoding.offsets, strict=True)]
+            for p, part in enumerate(several):
+                n_dropped += _dropped(part, [span for place, span in spans if place == p])
     problems = []
     free, share = MOST_UNKNOWN
-    if n_unknown > max(free, share * n_tokens):
-        problems.append(f"{n_unknown / n_tokens:.1%} of all tokens are unknown to the tokenizer")
+    n_lost, n_all = n_unknown + n_dropped, n_tokens + n_dropped
+    if n_lost > max(free, share * n_all):
+        dropped = " or dropped by it" * bool(n_dropped)
+        problems.append(f"{n_lost / n_all:.1%} of all tokens are unknown to the tokenizer{dropped}")
     if lost:
         row, text = lost[0]
         rows = len({row for row, _ in lost})
@@ -163,6 +168,17 @@ def _unknown(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     names = {tokenizer.unk_token, getattr(tokenizer.backend_tokenizer.model, "unk_token", None)}
     ids = {name: tokenizer.backend_tokenizer.token_to_id(name) for name in names if name}
     return {i: name for name, i in ids.items() if i is not None}
+
+
+def _dropped(text: str, spans: Sequence[tuple[int, int]]) -> int:
+    """How many runs of letters or digits of a text are in no token; tokens are in its order."""
+    if not unicodedata.is_normalized("NFKC", text):
+        return 0  # what normalisers join is where its first letter is
+    n = end = 0
+    for start, stop in [*spans, (len(text), len(text))]:
+        n += any(map(str.isalnum, text[end:start]))
+        end = max(end, stop)
+    return n
 
 
 def _text(text: Any) -> str:

@@ -13,7 +13,7 @@ from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
 from mechcore.errors import InputError, warn
 from mechcore.models.origin import origin_of
-from mechcore.models.running import Batch, longest_input, n_token_types, name_of
+from mechcore.models.running import Batch, is_causal, longest_input, n_token_types, name_of
 from mechcore.models.tokenizers import as_read, load_tokenizer
 from mechcore.models.vocabulary import check_vocabulary
 
@@ -126,6 +126,8 @@ def encode_for(
     )
     if prompt is not None:
         _check_beginning(encoded, tokenizer)
+    elif not is_causal(model):
+        _check_class_token(encoded, tokenizer, name_of(model))
     return as_read(encoded, tokenizer, known, name_of(model))
 
 
@@ -140,6 +142,21 @@ def _check_beginning(encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBas
             "begins texts, and nothing is added to a prompt: models that were trained with it "
             f"answer otherwise without it; write {token} at the beginning of the prompt (--prompt),"
             " unless the model was fine-tuned without it"
+        )
+
+
+def _check_class_token(
+    encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase, reader: str
+) -> None:
+    """Warn of texts for an encoder without the special token that its head reads."""
+    token = tokenizer.cls_token
+    n = sum(tokenizer.cls_token_id not in ids for ids in encoded.input_ids)
+    if token and n:
+        warn(
+            f"examples {encoded.examples.name!r}: {n} of {len(encoded)} have no {token!r}, as "
+            f"{type(tokenizer).__name__} has that token but does not put it into texts, and "
+            f"{reader} reads its answer from the first token of each: check that the tokenizer is "
+            "the model's own (post_processor in its tokenizer.json)"
         )
 
 

@@ -35,7 +35,8 @@ _FORMATS = {
     r".*\.ckpt": f"it is Lightning's: load it there, and {_SAVE}",
     r".*\.gguf": "name the .gguf file itself",
     _ARCHIVE: "unpack the archive",
-    r".*\.safetensors": "name it model.safetensors if it has all weights of the model",
+    r"(?!model\.safetensors).*\.safetensors": "name it model.safetensors if it has all "
+    "weights of the model",
 }
 """Names in the folders of what is no checkpoint, and what to do with it."""
 

@@ -250,7 +250,10 @@ def read_config(name: str, revision: str | None = None) -> Any:
             if path.exists()
             else "neither a local checkpoint nor a hub id that can be reached"
         )
-        raise InputError(f"checkpoint {name}: {problem}: {reason(error)}") from error
+        do = "; take the config.json that was saved with its weights" * path.is_dir()
+        raise InputError(
+            f"checkpoint {name}: {problem}: {reason(error).rstrip('.')}{do}"
+        ) from error
     return config
 
 

@@ -16,6 +16,10 @@ from mechcore.errors import InputError, reason, warn
 from mechcore.models.checkpoint_files import file_of, place_of, refuse_tokenizer_code, without_bars
 
 _TYPES = "token_type_ids"
+_REMEDY = (
+    'take the tokenizer that the model was trained with, or set "tokenizer_class": '
+    '"PreTrainedTokenizerFast" in tokenizer_config.json, which takes tokenizer.json as it is'
+)
 _doubtful: weakref.WeakSet[PreTrainedTokenizerBase] = weakref.WeakSet()
 """Tokenizers of which nothing says whether their models were trained with token types."""
 
@@ -43,7 +47,9 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     except InputError:
         raise
     except Exception as error:  # tokenizers raises errors without a type of their own
-        raise InputError(f"checkpoint {source}: no usable tokenizer: {reason(error)}") from error
+        raise InputError(
+            f"checkpoint {source}: no usable tokenizer: {reason(error)}; {_REMEDY}"
+        ) from error
     if not tokenizer.is_fast:
         raise InputError(
             f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
@@ -88,7 +94,7 @@ def _settle(tokenizer: PreTrainedTokenizerBase, source: str, revision: str | Non
         names = [*tokenizer.model_input_names, _TYPES]
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
         # Up to transformers 4, tokenizers that do not say what they give gave token types.
-        if not str(config.transformers_version or "").startswith(("1.", "2.", "3.", "4.")):
+        if not str(config.transformers_version or "4.").startswith(("1.", "2.", "3.", "4.")):
             _doubtful.add(tokenizer)
 
 
@@ -103,7 +109,8 @@ def read_pair(source: str, revision: str | None, config: Any) -> dict[str, Tenso
         return None
     try:
         tokenizer = load_tokenizer(source, revision=revision)
-        return {**tokenizer("it is so", "no it is not", return_tensors="pt")}
+        pair = {**tokenizer("it is so", "no it is not", return_tensors="pt")}
+        return pair if _TYPES not in pair or pair[_TYPES].max() < known_types(config) else None
     except Exception:  # whatever a tokenizer cannot do is said where it is needed
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 from mechcore.errors import InputError, first_names
 
 _HARMLESS = re.compile(
-    r"(^|\.)(pooler\..*|position_ids|token_type_ids|inv_freq|embed_positions|causal_mask"
+    r"(^|\.)(pooler\..*|position_ids|token_type_ids|num_batches_tracked|inv_freq|embed_positions|causal_mask"
     r"|attn\.(attention\.)?(masked_)?bias|(self_)?attention\.(masked_)?bias)$"
 )
 """A pooler that the class has no use for, and what older versions saved that is no weight."""

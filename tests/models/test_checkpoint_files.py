@@ -253,6 +253,11 @@ def test_weights_of_other_formats(bert: Path, file: str, remedy: str) -> None:
     assert remedy in message
 
 
+def test_weights_alone(bert: Path) -> None:
+    (bert / "config.json").unlink()
+    assert refusal(bert).endswith("tokenizer files): save the model with save_pretrained")
+
+
 def test_an_archive_in_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "bert.zip").write_bytes(b"PK")
     assert refusal(tmp_path / "bert.zip").endswith("a hub id or a .gguf file: unpack it")

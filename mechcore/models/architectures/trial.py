@@ -65,32 +65,29 @@ class Trial:
             InputError: it does not, or fails.
         """
         for inputs, expected in zip(self.inputs, self.expected, strict=True):
-            self._check(name, model, inputs, expected)
-
-    def _check(self, name: str, model: Any, inputs: dict[str, Tensor], expected: Tensor) -> None:
-        dtype, length = expected.dtype, inputs["input_ids"].shape[1]
-        # In float64 Hugging Face's own masks overflow at padding that sees nothing.
-        left = is_causal(model) and dtype != torch.float64
-        sides = (_PADDING, 0) if left else (0, _PADDING)
-        batch = {key: F.pad(rows, sides) for key, rows in inputs.items()}
-        batch["input_ids"] = F.pad(inputs["input_ids"], sides, value=self.pad)
-        batch["attention_mask"] = F.pad(torch.ones_like(inputs["input_ids"]), sides)
-        try:
-            logits = _at(forward(model, batch), -1 if left else length - 1)
-        except Exception as error:  # what a bridge makes of an architecture is of any kind
-            raise InputError(
-                f"checkpoint {name}: TransformerLens cannot run a {self.kind}: {error!r}"
-            ) from error
-        exact = dtype in (torch.float32, torch.float64)
-        most = 1e-5 + (1e-3 if exact else 0.2) * float(expected.abs().max())
-        apart = float((logits - expected).abs().max())
-        if apart > most:  # NaN is not, and is refused wherever logits are read
-            of_pair = " of a pair of texts" * ("token_type_ids" in inputs)
-            raise InputError(
-                f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits{of_pair} "
-                f"are not those of Hugging Face: they differ by {apart:.2g}, expected at most "
-                f"{most:.2g}; " + self._other_way(model)
-            )
+            dtype, length = expected.dtype, inputs["input_ids"].shape[1]
+            # In float64 Hugging Face's own masks overflow at padding that sees nothing.
+            left = is_causal(model) and dtype != torch.float64
+            sides = (_PADDING, 0) if left else (0, _PADDING)
+            batch = {key: F.pad(rows, sides) for key, rows in inputs.items()}
+            batch["input_ids"] = F.pad(inputs["input_ids"], sides, value=self.pad)
+            batch["attention_mask"] = F.pad(torch.ones_like(inputs["input_ids"]), sides)
+            try:
+                logits = _at(forward(model, batch), -1 if left else length - 1)
+            except Exception as error:  # what a bridge makes of an architecture is of any kind
+                raise InputError(
+                    f"checkpoint {name}: TransformerLens cannot run a {self.kind}: {error!r}"
+                ) from error
+            exact = dtype in (torch.float32, torch.float64)
+            most = 1e-5 + (1e-3 if exact else 0.2) * float(expected.abs().max())
+            apart = float((logits - expected).abs().max())
+            if apart > most:  # NaN is not, and is refused wherever logits are read
+                pair = " of a pair of texts" * ("token_type_ids" in inputs)
+                raise InputError(
+                    f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits{pair} "
+                    f"are not those of Hugging Face: they differ by {apart:.2g}, expected at most "
+                    f"{most:.2g}; " + self._other_way(model)
+                )
 
     def _other_way(self, model: Any) -> str:
         other = "hooked" if kind_of(model) == "bridge" else "bridge"
