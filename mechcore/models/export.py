@@ -30,7 +30,7 @@ from mechcore.models.running import weights_of
 from mechcore.session import plain_session
 
 if TYPE_CHECKING:
-    from mechcore.masking.means import MeanActivations, check_means
+    from mechcore.masking.means import MeanActivations
 
 FORMAT = "mechcore-export-1"
 FoldFill: TypeAlias = Literal["mean", "zero"]
@@ -172,7 +172,7 @@ def _check_fits(
         )
     check_masks([mask], model)
     if means is not None:
-        check_means(means, model)
+        means.check(model)
     return type(hf_model), hf_model.config.pad_token_id
 
 
