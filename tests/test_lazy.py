@@ -7,11 +7,13 @@ import json
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import mechcore
 from mechcore._waiting import WAITING
+from mechcore.models.architectures.base import OWN
 
 HEAVY = ["matplotlib", "pandas", "torch", "transformer_lens", "transformers"]
 CALL = """
@@ -70,6 +72,16 @@ def test_a_family_may_be_asked_for_before_anything_is_loaded() -> None:
         "print(architecture_of(BertConfig()).encoder)"
     )
     assert output_of(program) == "True"
+
+
+def test_families_are_imported_by_their_registry_alone() -> None:
+    """They import TransformerLens, which looks all of them up: none may be half imported then."""
+    families = {path.split(":")[0] for path in OWN.values()}
+    root = Path(mechcore.__file__).parent
+    for path in set(root.rglob("*.py")) - set((root / "models/architectures").iterdir()):
+        tree = ast.walk(ast.parse(path.read_text()))
+        imported = {each.module for each in tree if isinstance(each, ast.ImportFrom)}
+        assert families.isdisjoint(imported), path
 
 
 @pytest.mark.parametrize("package", LAZY)

@@ -26,8 +26,7 @@ from transformers.utils.hub import cached_file
 
 from mechcore.data.labels import check_id2label
 from mechcore.errors import InputError, first_names, reason, shown
-from mechcore.models.architectures.base import architecture_of
-from mechcore.models.architectures.bert import Roberta
+from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.folders import ADAPTER, MERGE, no_checkpoint, refuse_stand_in
 from mechcore.models.stored import Stored, packed_weights, refuse_packed, stored_in
 
@@ -96,7 +95,7 @@ def check_padding(name: str, config: Any) -> None:
     """
     pad = getattr(config, "pad_token_id", None)
     rows: int = getattr(config.get_text_config(), "vocab_size", None) or 0
-    needed = isinstance(architecture_of(config), Roberta)
+    needed = isinstance(architecture_of(config), ARCHITECTURES["roberta"])
     if rows and (needed if pad is None else not 0 <= pad < rows):
         null = "" if needed else ", or, where that has none, to null"
         raise InputError(
