@@ -8,6 +8,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import mechcore
 from mechcore import _waiting
 from mechcore._waiting import WAITING, is_shared
+from mechcore.models.architectures.base import OWN
 
 HEAVY = ["matplotlib", "pandas", "torch", "transformer_lens", "transformers"]
 CALL = """
@@ -52,14 +54,6 @@ def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) 
     assert output_of(f"{program}\n{check}") == "[]"
 
 
-@pytest.mark.parametrize(
-    "module", ["masking.means", "models.checkpoint_files", "models.tokenizers", "models.loading"]
-)
-def test_modules_can_be_the_first_to_be_imported(module: str) -> None:
-    """Families are registered with TransformerLens as it is imported, by whichever comes first."""
-    assert output_of(f"import mechcore.{module}\nprint('imported')") == "imported"
-
-
 @pytest.mark.parametrize("package", ["steps.config", "steps.config_file"])
 def test_configurations_need_no_torch(package: str) -> None:
     check = "import sys; print('torch' in sys.modules)"
@@ -83,9 +77,14 @@ def test_a_family_may_be_asked_for_before_anything_is_loaded() -> None:
     assert output_of(program) == "True"
 
 
-@pytest.mark.parametrize("name", ["open", "load_model"])
-def test_what_loads_models_may_be_asked_for_first(name: str) -> None:
-    assert output_of(f"import mechcore\nprint(mechcore.{name}.__name__)") == name
+def test_families_are_imported_by_their_registry_alone() -> None:
+    """They import TransformerLens, which looks all of them up: none may be half imported then."""
+    families = {path.split(":")[0] for path in OWN.values()}
+    root = Path(mechcore.__file__).parent
+    for path in set(root.rglob("*.py")) - set((root / "models/architectures").iterdir()):
+        tree = ast.walk(ast.parse(path.read_text()))
+        imported = {each.module for each in tree if isinstance(each, ast.ImportFrom)}
+        assert families.isdisjoint(imported), path
 
 
 @pytest.mark.parametrize("package", LAZY)

@@ -87,11 +87,6 @@ def error_on_numpy() -> Iterator[None]:
         yield
 
 
-def medium(name: str) -> None:
-    """The newer name of the precision of products on the processor."""
-    torch.backends.mkldnn.matmul.fp32_precision = name
-
-
 STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "no gradients": torch.no_grad,
     "gradients off": lambda: setting(torch.set_grad_enabled, False, True),
@@ -270,24 +265,28 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     return {ask.__name__: dict(flat(ask(given))) for ask in QUICK + SLOW}
 
 
-@contextmanager
-def all_at_once() -> Iterator[None]:
-    """Many states, as one is as good as another for what is slow."""
-    with ExitStack() as stack:
-        for name in ("float64", "inference", "device", "autocast", "medium products"):
-            stack.enter_context(STATES[name]())
-        stack.enter_context(STATES["strict numpy"]())
-        yield
+# One state among several is as good as alone, and many runs of the same questions are slow.
+TOGETHER: list[tuple[tuple[Callable[[Given], Any], ...], list[str]]] = [
+    (QUICK, ["no gradients", "float64", "device", "medium products"]),
+    (QUICK, ["gradients off", "bfloat16", "device block", "autocast"]),
+    (QUICK, ["inference", "tensor type", "deterministic", "strict numpy", "seeded"]),
+    (SLOW, ["inference", "float64", "device", "autocast", "medium products", "strict numpy"]),
+]
 
 
-@pytest.mark.parametrize("state", [*STATES, "all at once"])
+@pytest.mark.parametrize(("asked", "names"), TOGETHER)
 def test_numbers_do_not_depend_on_the_state_of_the_session(
-    state: str, plain: dict[str, dict[str, Any]], tmp_path: Path
+    asked: tuple[Callable[[Given], Any], ...],
+    names: list[str],
+    plain: dict[str, dict[str, Any]],
+    tmp_path: Path,
 ) -> None:
-    with STATES.get(state, all_at_once)():
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(STATES[name]())
         before = state_of_session()
         given = Given(tmp_path)
-        for ask in QUICK if state in STATES else SLOW:
+        for ask in asked:
             found = dict(flat(ask(given)))
             wrong = [k for k, v in plain[ask.__name__].items() if found.get(k) != v]
             assert not wrong, (ask.__name__, wrong)

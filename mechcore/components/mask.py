@@ -65,12 +65,7 @@ class Mask(Shown):
             self.values = values if values.requires_grad else values.clone()
         self.identity = identity
         self.shape = ModelShape(values.shape[-2], values.shape[-1] - has_mlps, has_mlps)
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Make sure that all values are from 0 to 1, also where they were changed in place."""
-        values = self.values.detach()
-        inside = (values >= 0) & (values <= 1)  # False for NaN, too
+        inside = (self.values >= 0) & (self.values <= 1)  # False for NaN, too
         if not bool(inside.all()):
             bad = values[~inside][0].item()
             raise InputError(f"mask: found the value {bad}; expected values from 0 to 1")
@@ -257,12 +252,13 @@ class Mask(Shown):
 
         Raises:
             MismatchError: layers, heads or MLPs differ.
-            InputError: a value is not from 0 to 1.
+            InputError: they are no tensor of such a shape, or one is not from 0 to 1.
         """
-        self._check_values()
-        if self.shape != (shape := ModelShape.of(model)):
+        shape = ModelShape.of(model)
+        now = self._like(self.values).shape  # they may have been changed, or others be given
+        if not self.shape == now == shape:
             raise MismatchError(
-                f"mask and model do not fit: the mask has {self.shape}, the model has {shape}"
+                f"mask and model do not fit: the mask has {now}, the model has {shape}"
             )
 
     # -- files ----------------------------------------------------------------------------------

@@ -155,42 +155,38 @@ class _Values:
     """A mask's values on the model's device, with what was changed since the block began."""
 
     def __init__(self, mask: Mask, model: Any) -> None:
-        self.mask, self.model, self.size = mask, model, mask.values.shape
-        self.taken: Tensor | None = None
-        self.changes = 0
-        self.ones: list[list[bool]] | None = None  # whether a value is 1 in all masks
-        self.update()
+        self.mask, self.model = mask, model
+        self._take()
+
+    def _take(self) -> None:
+        with torch.inference_mode(False):  # a run after it may be one with gradients
+            self.taken, self.copy = self.mask.values, self.mask.values.detach().clone()
+        # Whether a value is 1 in all masks.
+        self.ones = (self.copy == 1).reshape(-1, *self.copy.shape[-2:]).all(0).tolist()
 
     def update(self) -> None:
-        """Take the mask's values, before each run, if they were changed or are trained.
+        """Take the mask's values, before each run, if they were changed.
 
         Raises:
             InputError: they are no longer those of such a mask.
         """
         values = self.mask.values
-        changes = 0 if values.is_inference() else values._version
-        is_new = values is not self.taken or changes != self.changes
-        if is_new and self.taken is not None:
+        if values is not self.taken or not torch.equal(values, self.copy):
             self.mask.check(self.model)
-            if values.shape != self.size:
+            if values.shape != self.copy.shape:
                 raise InputError(
-                    f"masked: the mask's values changed from {tuple(self.size)} to "
+                    f"masked: the mask's values changed from {tuple(self.copy.shape)} to "
                     f"{tuple(values.shape)} inside the block; expected another mask, in a block of "
                     "its own"
                 )
-        self.taken, self.changes = values, changes
-        if values.requires_grad:
-            self.ones, self.there = None, sent(values, device_of(self.model))
-        elif is_new:
-            # A copy: what torch does not know to have changed (``.data``) changes nothing at all.
-            self.ones = (values == 1).reshape(-1, *self.size[-2:]).all(0).tolist()
-            self.there = sent(values.clone(), device_of(self.model))
+            self._take()
+        self.there = sent(values if values.requires_grad else self.copy, device_of(self.model))
 
     def of(self, kind: Kind, layer: int) -> Tensor | None:
         """[*masks, head, 1] of a layer's heads, [*masks, 1] of its MLP; None where all are 1."""
         n_heads = self.mask.shape.n_heads
         columns = slice(n_heads) if kind == "z" else slice(n_heads, None)
-        if self.ones is not None and all(self.ones[layer][columns]):
+        if not self.there.requires_grad and all(self.ones[layer][columns]):
             return None
         values = self.there[..., layer, columns]
         return values[..., None] if kind == "z" else values

@@ -49,6 +49,7 @@ def hooked_transformer(
         cfg = HookedTransformerConfig(**_sizes(hf_model.config), device=str(device), dtype=dtype)
         cfg.original_architecture, cfg.model_name = architecture, name
         model = HookedTransformer(cfg, move_to_device=False).to(device, print_details=False)
+        model.config = hf_model.config  # whose padding token batches are looked through for
         model.load_and_process_state_dict(
             convert_gpt2_weights(hf_model, cfg),
             fold_ln=False,

@@ -295,11 +295,9 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     for name in UNREAD:
         check_read(name, batch.get(name))
     if batch.get("position_ids") is not None:
-        kind = kind_of(model)
-        first = (
-            architecture_of(model.original_model.config).first_position if kind == "bridge" else 0
-        )
-        absolute = hasattr(model, "pos_embed") or kind == "hooked-encoder"
+        bridged = kind_of(model) == "bridge"
+        first = architecture_of(model.original_model.config).first_position if bridged else 0
+        absolute = hasattr(model, "pos_embed") or kind_of(model) == "hooked-encoder"
         check_positions(batch["position_ids"], mask, first, absolute=absolute)
     check_known(ids, n_tokens(model), name_of(model))
     _check_steady(ids, model)

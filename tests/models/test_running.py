@@ -315,7 +315,11 @@ def test_masks_for_hooked_models_are_looked_at_too(cases: Cases) -> None:
                 forward(model, batch_of(*ROWS, mask=mask))
         as_floats = forward(model, batch_of(*ROWS, mask=RIGHT.float()))
         assert torch.equal(as_floats, forward(model, batch_of(*ROWS, mask=RIGHT)))
-        assert forward(model, batch_of(*ROWS)).shape[0] == 3  # which token is padding is not known
+    with pytest.raises(InputError, match=PADDED):
+        forward(decoder, batch_of(*ROWS))
+    decoder.config = None  # as of one built by hand, of which is not known what padding is
+    for model in (decoder, encoder):
+        assert forward(model, batch_of(*ROWS)).shape[0] == 3
     decoder.tokenizer = helpers.word_tokenizer()
     with pytest.raises(InputError, match=PADDED):
         forward(decoder, batch_of(*ROWS))
