@@ -37,13 +37,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from scipy import stats
 
 from mechcore.ablation.information import REASON
 from mechcore.ablation.settings import RoleSettings
 from mechcore.errors import InputError
-from mechcore.evaluation.p_values import ROUNDING, adjusted_p
+from mechcore.evaluation.p_values import ROUNDING, adjusted_p, selective_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded
 
@@ -156,27 +155,6 @@ def component_roles(
     ]
     wide["explanation"] = [explain_role(row) for _, row in wide.iterrows()]
     return wide[COMPONENT_ROLES.names].reset_index(drop=True)
-
-
-def selective_p(p: Float[np.ndarray, "component drop"]) -> Float[np.ndarray, "component drop"]:
-    """The p of every drop, corrected for the drops of its component and for the components.
-
-    At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
-    within each of them Benjamini-Hochberg at alpha R / m selects drops. The corrected p is the
-    least alpha at which a drop is selected; the smallest of a component is that of the component.
-
-    Args:
-        p: of each drop; those that could not be measured are NaN, and stay so.
-    """
-    within = np.array([adjusted_p(row, "benjamini-hochberg") for row in p])
-    simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)
-    ordered = np.sort(simes[np.isfinite(simes)])
-    if not len(ordered):
-        return within
-    share = np.arange(1, len(ordered) + 1) / len(ordered)
-    reached = np.minimum.accumulate((ordered / share)[::-1])[::-1]
-    corrected: np.ndarray = np.maximum(within[..., None] / share, reached).min(-1)
-    return np.minimum(corrected, 1)
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ Wherever mechcore needs examples, it takes any of these:
 - the name of a task (``"mnli-hans"``) or the YAML file of one; what the examples are for says which
   of its roles is meant;
 - a DataFrame, a ``datasets.Dataset`` or a list of dicts, one a row, with the columns of
-  `mechcore.data.readers.KNOWN_COLUMNS`;
+  `mechcore.data.columns.KNOWN_COLUMNS`;
 - `Examples`;
 - a list of texts or of pairs of texts, where labels do not matter.
 """

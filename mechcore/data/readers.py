@@ -12,35 +12,29 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechcore.data.columns import (
+    choose_columns,
+    cluster_column,
+    is_empty,
+    label_key,
+    warn_of_rivals,
+    warn_of_texts_left_out,
+)
 from mechcore.data.examples import ALL, CLUSTER, UNDECIDED, Examples
-from mechcore.data.formats import ONE_COLUMN, label_names_in, read_table
+from mechcore.data.formats import label_names_in, read_table
 from mechcore.data.labels import normal_name
 from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
-    "text_a": ("text_a", "premise", "sentence1", "question1", "question", "sentence", "text"),
-    "text_b": ("text_b", "hypothesis", "sentence2", "question2", "sentence", "passage"),
-    "label": ("gold_label", "label", "labels", "is_duplicate"),
-    "subset": ("subset", "subcase"),
-    CLUSTER: ("cluster", "template"),
-}
-"""Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used.
-
-A warning tells of another that differs."""
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WHOLE = re.compile(r"([+-]?\d+)\.0*")
 _TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 _BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
-_WORDS_OF_TEXT = 4
-"""Words that a cell must have on average for its column to be taken for texts."""
 
 
 def read_examples(
@@ -59,8 +53,8 @@ def read_examples(
             text files also ``.gz``.
         name: what to call the data; the file's stem by default.
         columns: which column of the file serves as ``text_a``, ``text_b``, ``label``, ``subset``
-            or ``cluster``, where `KNOWN_COLUMNS` does not find it. What the clusters are may also
-            be said by a role, as in ``{"cluster": "text_a"}``.
+            or ``cluster``, where `mechcore.data.columns.KNOWN_COLUMNS` does not find it. What the
+            clusters are may also be said by a role, as in ``{"cluster": "text_a"}``.
         label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
         labelled: whether a label is needed; without one, labels are empty where the file has none.
         skip_empty: leave out rows that lack a text or label, with a count of them, as the official
@@ -106,15 +100,15 @@ def examples_of(
 
     table = table.set_axis([*map(str, table.columns)], axis=1)  # a DataFrame's may be numbers
     columns = {role: str(column) for role, column in (columns or {}).items()}
-    chosen = _choose_columns(path, table, columns, labelled)
+    chosen = choose_columns(path, table, columns, labelled)
     settled = {*columns} if labelled else {*columns, "label"}
     if not {"text_a", "text_b"} & {*columns} and "text_b" not in chosen:
-        settled |= _warn_of_texts_left_out(path, table, chosen)
-    _warn_of_rivals(path, table, chosen, settled)
+        settled |= warn_of_texts_left_out(path, table, chosen)
+    warn_of_rivals(path, table, chosen, settled)
     named = columns.get(CLUSTER)
     if not labelled and named not in (*table.columns, *chosen):
-        named = None  # as for other columns, see _choose_columns
-    cluster = _cluster_column(path, table, named, chosen)
+        named = None  # as for other columns, see choose_columns
+    cluster = cluster_column(path, table, named, chosen)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
         used = _without_empty(path, used)
@@ -126,9 +120,7 @@ def examples_of(
         frame[role] = frame.get(role, default)
     if cluster is not None:
         names = table.loc[frame.index, cluster]
-        frame[CLUSTER] = (
-            texts_of(path, names[~names.map(_is_empty)]).reindex(frame.index).fillna("")
-        )
+        frame[CLUSTER] = texts_of(path, names[~names.map(is_empty)]).reindex(frame.index).fillna("")
     frame = with_labels(path, frame, label_map, labelled)
     try:
         return Examples(name, frame)
@@ -142,148 +134,15 @@ def data_name(path: str | Path) -> str:
     return os.fsencode(Path(path).name.split(".")[0]).decode("utf-8", "replace")
 
 
-def _choose_columns(
-    path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
-) -> dict[str, str]:
-    found = list(table.columns)
-    unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
-    if unknown:
-        raise InputError(
-            f"columns: unknown role {unknown[0]!r}; roles are {first_names(KNOWN_COLUMNS)}"
-        )
-    if not found:
-        raise InputError(f"{path}: is empty; expected at least one row")
-    if not labelled:  # a mapping for several files names what this one need not have
-        needed = ("text_a", "text_b")
-        mapped = {role: name for role, name in mapped.items() if role in needed or name in found}
-    chosen: dict[str, str] = {}
-    mapped = {role: name for role, name in mapped.items() if role != CLUSTER}
-    for role, names in KNOWN_COLUMNS.items():
-        if role == CLUSTER:  # see _cluster_column: it may be the column of another role
-            continue
-        if role in mapped and mapped[role] not in found:
-            raise InputError(
-                f"{path}: no column {mapped[role]!r} for {role}; found {first_names(found)}: "
-                f"name one of them with --columns {role}=NAME (columns= in Python); files whose "
-                "columns have different names make a task (--task)"
-            )
-        taken = {*mapped.values(), *chosen.values()}
-        free = [name for name in names if name in found and name not in taken]
-        present = [mapped[role]] if role in mapped else free
-        if present:
-            chosen[role] = present[0]
-            if found.count(present[0]) > 1:
-                raise InputError(
-                    f"{path}: {found.count(present[0])} columns are called "
-                    f"{present[0]}; expected one: rename the others"
-                )
-    for role in ("text_a", "label") if labelled else ("text_a",):
-        if role not in chosen:
-            remedy = f"name it with --columns {role}=NAME (columns= in Python)"
-            if len(found) == 1 and set(found[0]) & set(",;\t|"):
-                remedy = ONE_COLUMN
-            raise InputError(
-                f"{path}: no column for {role} (looked for {first_names(KNOWN_COLUMNS[role])}); "
-                f"found {first_names(found)}: {remedy}"
-            )
-    return chosen
-
-
-def _cluster_column(
-    path: Path | str, table: pd.DataFrame, mapped: str | None, chosen: Mapping[str, str]
-) -> str | None:
-    """Which column has the clusters; None where each example is its own."""
-    import pandas as pd
-
-    there = list(table.columns)
-    if mapped is not None and mapped in (*there, *chosen):
-        return mapped if mapped in there else chosen[mapped]
-    if mapped is not None:
-        raise InputError(
-            f"{path}: no column {mapped!r} for {CLUSTER}; found {first_names(there)}: name one of "
-            f"them with --columns {CLUSTER}=NAME (columns= in Python), or a role such as text_a; "
-            "files whose columns have different names make a task (--task)"
-        )
-    for name in KNOWN_COLUMNS[CLUSTER]:
-        # Of one value, or of lists, it is something else.
-        if there.count(name) == 1 and name not in chosen.values():
-            values = table[name]
-            if values.map(pd.api.types.is_scalar).all() and values.nunique() > 1:
-                return name
-    return None
-
-
-def _warn_of_texts_left_out(
-    path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str]
-) -> set[str]:
-    """Say so where a text is read alone beside columns that may be its second half; which."""
-    others = [name for name in table.columns if name not in chosen.values()]
-    names = {name for name in others if name.strip().lower() in KNOWN_COLUMNS["text_b"]}
-    texts = [name for name in others if name in names or _looks_like_texts(table[name])]
-    if texts:
-        alone = chosen["text_a"]
-        warn(
-            f"{path}: texts are those of column {shown(alone, 40)} alone, and {first_names(texts)} "
-            f"{'holds' if len(texts) == 1 else 'hold'} texts too: for pairs, add --columns "
-            f"text_b={shown(texts[0], 40)}; if single texts are meant, --columns "
-            f"text_a={shown(alone, 40)} (columns= in Python)"
-        )
-    return {*texts}
-
-
-def _warn_of_rivals(
-    path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str], settled: Collection[str]
-) -> None:
-    """Say so where a column that is read has a rival of a known name that says something else.
-
-    Roles and columns that are ``settled`` are passed over.
-    """
-    names, passed = [*table.columns], {*chosen.values(), *settled}
-    for role, column in chosen.items():
-        for rival in KNOWN_COLUMNS[role] if role not in settled else ():
-            if rival in passed or names.count(rival) != 1:
-                continue
-            passed.add(rival)
-            pairs = [
-                (label_key(str(mine)), label_key(str(theirs)))
-                for mine, theirs in zip(table[column], table[rival], strict=True)
-                if not _is_empty(theirs)
-            ]
-            different = sum(mine != theirs for mine, theirs in pairs)
-            ours, others = ({pair[side] for pair in pairs} for side in (0, 1))
-            renamed = not ours & others and len(ours) == len(others) == len({*pairs})
-            if different and not (renamed and role in ("label", "subset")):
-                warn(
-                    f"{path}: columns {column} and {rival} could both be {role} and differ in "
-                    f"{different} of {len(table)} rows; {column} is read: choose with --columns "
-                    f"{role}={column} or {role}={rival} (columns= in Python)"
-                )
-
-
-def _looks_like_texts(column: pd.Series | pd.DataFrame, among: int = 100) -> bool:
-    """Whether a column, one of its name, has nothing but strings, most of them of several words."""
-    values = column.to_numpy()[:among].tolist() if column.ndim == 1 else []
-    words = [len(value.split()) for value in values if isinstance(value, str)]
-    return 0 < len(words) == len(values) and sum(words) >= _WORDS_OF_TEXT * len(words)
-
-
 def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
     """The rows that have a value in every column."""
-    empty = table.map(_is_empty).any(axis=1)
+    empty = table.map(is_empty).any(axis=1)
     if empty.any():
         warn(
             f"{path}: left out {int(empty.sum())} of {len(table)} examples that lack a text or "
             "label"
         )
     return table[~empty]
-
-
-def _is_empty(value: Any) -> bool:
-    import pandas as pd
-
-    if isinstance(value, str):
-        return not value.strip()
-    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
 
 
 def _from_bytes(texts: pd.Series) -> pd.Series:
@@ -388,13 +247,6 @@ def with_meanings(labels: pd.Series, meanings: Mapping[str, str] | None) -> pd.S
     return labels.map(lambda label: exact.get(label, alike.get(label_key(label), label)))
 
 
-def label_key(label: str) -> str:
-    """What labels are told by: spaces around them do not count, and 0.0 is 0."""
-    label = label.strip()
-    whole = _WHOLE.fullmatch(label)
-    return whole[1] if whole else label
-
-
 def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
     """A column of a table with rows numbered from 0, as text, whole numbers without a point.
 
@@ -421,7 +273,7 @@ def _text(value: Any) -> str:
 
     if not pd.api.types.is_scalar(value) or isinstance(value, bytes):
         raise ValueError(f"expected text, found {shown(repr(value))}")
-    if _is_empty(value):
+    if is_empty(value):
         raise ValueError("empty; expected a value: remove the row")
     text = str(value)
     if not text.isascii() and _SURROGATE.search(text):

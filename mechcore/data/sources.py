@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
+from mechcore.data.columns import KNOWN_COLUMNS
 from mechcore.data.examples import ALL, CLUSTER, Examples
 from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
 from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
 from mechcore.data.readers import (
-    KNOWN_COLUMNS,
     data_name,
     examples_of,
     read_examples,

@@ -200,3 +200,25 @@ def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(steps, 1)
     return adjusted
+
+
+def selective_p(p: Float[np.ndarray, "component drop"]) -> Float[np.ndarray, "component drop"]:
+    """The p of every drop, corrected for the drops of its component and for the components.
+
+    At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
+    within each of them Benjamini-Hochberg at alpha R / m selects drops. The corrected p is the
+    least alpha at which a drop is selected; the smallest of a component is that of the component
+    (Benjamini and Bogomolov, J. R. Stat. Soc. B 76, 2014).
+
+    Args:
+        p: of each drop; those that could not be measured are NaN, and stay so.
+    """
+    within = np.array([adjusted_p(row, "benjamini-hochberg") for row in p])
+    simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)
+    ordered = np.sort(simes[np.isfinite(simes)])
+    if not len(ordered):
+        return within
+    share = np.arange(1, len(ordered) + 1) / len(ordered)
+    reached = np.minimum.accumulate((ordered / share)[::-1])[::-1]
+    corrected: np.ndarray = np.maximum(within[..., None] / share, reached).min(-1)
+    return np.minimum(corrected, 1)

@@ -11,7 +11,8 @@ Definitions, for examples with two or more labels:
 - *Balanced accuracy* is the mean over labels of the share of their examples answered correctly;
   where labels are equally frequent it is the accuracy. Only with it are the two parts comparable:
   plain accuracy of 90 % entailments can be had without any information.
-- *Recalibrated accuracy* is the balanced accuracy after one bias per label is added to the scores.
+- *Recalibrated accuracy* is the balanced accuracy after one bias per label is added to the scores,
+  see `mechcore.evaluation.biases`.
   Biases are cross-fitted: those of each fold are fitted to the other folds. Folds are stratified by
   label and the same for all models, so that differences are paired.
   All examples of a cluster are in one fold, see `mechcore.evaluation.clusters`.
@@ -22,13 +23,6 @@ Definitions, for examples with two or more labels:
   back on another, so that the threshold drop is 0.
 
 Drops are positive where the changed model is worse.
-
-**What is fitted.** Biases maximise balanced accuracy itself, smoothed by a Gaussian kernel over the
-scores. The likelihood of the biases has its maximum elsewhere where scores are overconfident, as
-they are out of domain: it makes the model say each label as often as it occurs, even if that costs
-accuracy, and then the estimation error of the biases shows in the accuracy, which intervals over
-examples do not cover. At a maximum of the accuracy this error does not matter in first order.
-Without smoothing the fitted maximum is that of noise.
 """
 
 from __future__ import annotations
@@ -40,9 +34,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
-from scipy.ndimage import gaussian_filter1d
 
 from mechcore.errors import InputError
+from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.intervals import Interval, mean_errors, mean_intervals
 from mechcore.evaluation.p_values import paired_p
@@ -58,14 +52,6 @@ FOLDS = 5
 CANNOT_TELL = "cannot be told from a moved threshold"
 ONE_LABEL = f"one label only: lost information {CANNOT_TELL}"
 
-_ROUNDS = 4
-"""How often each bias is refitted given the others, for three or more labels."""
-_BANDWIDTH = 1.0
-"""Of the kernel, in standard deviations of the scores times n^(-1/5)."""
-_STEPS = 4
-"""Grid points per bandwidth."""
-_GRID = 512
-"""Grid points on either side of the mean score."""
 _BLOCK = 2**22
 """Scores that are worked on at once."""
 
@@ -347,67 +333,6 @@ def _refitted(
         biases = fit_biases(scores[:, ~test], label[~test])
         found[:, test] = (scores[:, test] + biases[:, None]).argmax(-1) == label[test]
     return found
-
-
-def fit_biases(
-    scores: Float[np.ndarray, "set example label"], label: Int[np.ndarray, " example"]
-) -> Float[np.ndarray, "set label"]:
-    """Biases of the labels that maximise the smoothed balanced accuracy.
-
-    Two labels have one free bias, and its maximum is searched over all values; of more labels each
-    bias is maximised in turn, given the others.
-
-    Args:
-        scores: of the labels, in nats.
-        label: of every example, from 0.
-    """
-    n_labels = scores.shape[-1]
-    weights = 1 / np.bincount(label)[label]
-    if n_labels == 2:
-        threshold = scores[..., 0] - scores[..., 1]
-        steps = np.where(label == 1, weights, -weights)
-        second = _best(threshold, np.broadcast_to(steps, threshold.shape))
-        return np.stack([np.zeros_like(second), second], axis=1)
-    biases = -np.average(scores, axis=1, weights=weights)
-    own = label[None, :, None]
-    for _ in range(_ROUNDS):
-        for each in range(n_labels):
-            now = scores + biases[:, None]
-            now[..., each] = -np.inf
-            best = now.max(-1)  # of the other labels
-            reached = np.take_along_axis(now, np.broadcast_to(own, (*best.shape, 1)), -1)[..., 0]
-            falls = np.where(reached == best, -weights, 0.0)
-            steps = np.where(label == each, weights, falls)
-            biases[:, each] = _best(best - scores[..., each], steps)
-    return biases
-
-
-def _best(
-    at: Float[np.ndarray, "set example"], steps: Float[np.ndarray, "set example"]
-) -> Float[np.ndarray, " set"]:
-    """Where a smoothed sum of steps, each up or down at its place, is largest.
-
-    In the middle, where it is largest over a stretch.
-    """
-    n_sets, n = at.shape
-    used = steps != 0
-    weights = np.abs(steps)
-    total = weights.sum(1, keepdims=True)
-    middle = (weights * at).sum(1, keepdims=True) / total
-    spread = np.sqrt((weights * (at - middle) ** 2).sum(1, keepdims=True) / total)
-    width = _BANDWIDTH * spread * n ** (-1 / 5) / _STEPS
-    width = np.where(width > 0, width, 1.0)
-    place = np.clip(np.rint((at - middle) / width), -_GRID, _GRID).astype(int) + _GRID
-    points = 2 * _GRID + 1
-    flat = (np.arange(n_sets)[:, None] * points + place)[used]
-    jumps = np.bincount(flat, weights=steps[used], minlength=n_sets * points)
-    height = jumps.reshape(n_sets, points).cumsum(1)
-    smooth = gaussian_filter1d(height, _STEPS, axis=1, mode="nearest")
-    high = smooth >= smooth.max(1, keepdims=True) - 1e-9
-    first = high.argmax(1)
-    after = ~high & (np.arange(points) > first[:, None])
-    last = np.where(after.any(1), after.argmax(1), points) - 1
-    return middle[:, 0] + ((first + last) / 2 + 0.5 - _GRID) * width[:, 0]
 
 
 # -- area under the curve -------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from mechcore.data.answers import chat_prompt
+from mechcore.data.columns import label_key
 from mechcore.data.copies import warn_of_copies
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
-from mechcore.data.readers import label_key
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import ROLES, Task, find_task
 from mechcore.errors import InputError, MechcoreWarning, shown, warn

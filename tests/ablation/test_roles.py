@@ -26,9 +26,9 @@ from mechcore.ablation.roles import (
     UNDECIDED,
     information_change,
     ranked,
-    selective_p,
 )
 from mechcore.errors import InputError
+from mechcore.evaluation.p_values import selective_p
 from mechcore.wording import number
 
 SMALL, LARGE = 0.002, 0.02
