@@ -66,7 +66,7 @@ def check_file(
         max_length: after how many tokens texts were cut.
     """
     file = _files.get(tokenizer)
-    if file is None:
+    if file is None or not file.path.is_file():  # as where a folder was for the loading alone
         return
     own = file.tokenizer
     own.no_padding()

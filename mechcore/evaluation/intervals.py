@@ -164,12 +164,14 @@ def share_interval(
     if sample.clusters is not None or sample.strata is not None:
         sums, sizes = sample.totals(np.asarray(right, dtype=float)[None])
         variance = covariance(sums, sums, sizes)[0]
-        effective = share * (1 - share) / variance if variance > 0 else effective
+        # Clusters without any difference say as much as their number.
+        effective = share * (1 - share) / variance if variance > 0 else float(len(sizes))
         reach = float(stats.t.ppf((1 + level) / 2, degrees_of_freedom(sizes)))
     more = reach**2 / effective
     half = reach * np.sqrt(share * (1 - share) / effective + more / (4 * effective)) / (1 + more)
     middle = (share + more / 2) / (1 + more)
-    return Interval(share, max(0.0, float(middle - half)), min(1.0, float(middle + half)))
+    low, high = float(middle - half), float(middle + half)
+    return Interval(share, max(0.0, min(low, share)), min(1.0, max(high, share)))  # up to rounding
 
 
 def share_at_most(n_found: int, n: int, *, level: float = 0.95) -> float:
