@@ -76,7 +76,7 @@ STEPS = {
         *(analyses.Pictures, flips.Flips, paths.Paths),
     )
 }
-OF_PATHS = {each.name: " ".join(each.names) for each in paths.Paths.schemas}
+OF_PATHS = {each.name: " ".join(each.required) for each in paths.Paths.schemas}
 COLUMNS = {
     "data": "data role subset label n share",
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
@@ -95,15 +95,15 @@ COLUMNS = {
     "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
     "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
-    "ablation_controls": " ".join(ABLATION_CONTROLS.names),
-    "smallest": " ".join(SMALLEST.names),
-    "sweep": " ".join(SWEEP.names),
+    "ablation_controls": " ".join(ABLATION_CONTROLS.required),
+    "smallest": " ".join(SMALLEST.required),
+    "sweep": " ".join(SWEEP.required),
     "information": " ".join(INFORMATION.required),
-    "roles": " ".join(COMPONENT_ROLES.names),
-    "flips": " ".join(FLIPS.names),
+    "roles": " ".join(COMPONENT_ROLES.required),
+    "flips": " ".join(FLIPS.required),
     **OF_PATHS,
-    "stability": " ".join(STABILITY.names),
-    "interaction_stability": " ".join(STABILITY.names),
+    "stability": " ".join(STABILITY.required),
+    "interaction_stability": " ".join(STABILITY.required),
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }
