@@ -32,8 +32,9 @@ class MechcoreWarning(UserWarning):
 def warn(message: str) -> None:
     """Give a `MechcoreWarning` at the line of the user's own code that led to it."""
     level, frame = 1, sys._getframe()
+    # A context manager that decorates a function has it called from contextlib.
     while (
-        frame.f_globals.get("__name__", "").partition(".")[0] == "mechcore"
+        frame.f_globals.get("__name__", "").partition(".")[0] in ("mechcore", "contextlib")
         and frame.f_back is not None
     ):
         level, frame = level + 1, frame.f_back

@@ -182,7 +182,8 @@ def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.Mo
         "file s.yaml",
     )  # fmt: skip
     prune = ("steps", "steps_per_percent", "ramp", "ramp_per_percent", "warmup", "batch_size", "lr")
-    prune += ("draws", "lr_lambda", "log_alpha_mean", "sparsity", "discretisation", "precision")
+    prune += ("lr_lambda", "weight_decay", "dropout", "log_alpha_mean", "sparsity")
+    prune += ("discretisation", "precision")
     wanted |= dict.fromkeys((f"prune.{name}" for name in prune), "file s.yaml")
     assert origins_of(monkeypatch, "run s.yaml") == wanted
     changes = {"seeds": "command line", "prune.steps": "command line"}
