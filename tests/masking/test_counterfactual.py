@@ -20,6 +20,7 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
 from mechcore.masking.blinding import blind
 from mechcore.masking.counterfactual import Counterfactual, paired
+from mechcore.masking.fills import fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 
@@ -148,7 +149,12 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
         np.testing.assert_array_equal(drops, given.drops(other, "margin"))
         assert np.abs(drops).max() > 1e-4
     with pytest.raises(InputError, match="a state file tells fills by their names"):
-        ablate(*arguments, fill=lambda *_: None, state=tmp_path / "other", **options)
+        ablate(
+            *arguments,
+            fill=lambda *given: fill_of(*given[:2], "mean", 0),
+            state=tmp_path / "other",
+            **options,
+        )
 
 
 def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:

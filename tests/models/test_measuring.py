@@ -206,8 +206,9 @@ def test_a_model_in_training_mode_is_measured_in_evaluation_mode(
         torch.testing.assert_close(one, other, equal_nan=True)
     assert fills(model) == before
     with torch.no_grad():  # it does drop out
-        batch = {"input_ids": padded(texts())["input_ids"]}
-        plain, own = forward(model, batch), model(batch["input_ids"], return_type="logits")
+        ids = padded(texts())["input_ids"]
+        plain = forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        own = model(ids, return_type="logits")
     assert not torch.allclose(plain, own, atol=1e-3)
 
 

@@ -51,11 +51,11 @@ class Steps:
         self.spoilt: tuple[int, int] | None = None
         real = Teacher.kl_gradients
 
-        def watched(teacher: Teacher, *args: Any) -> Any:
+        def watched(teacher: Teacher, *args: Any, **options: Any) -> Any:
             assert self.allowed, "a step was taken"
             if self.taken == self.stop_at:
                 raise KeyboardInterrupt
-            losses, gradients = real(teacher, *args)
+            losses, gradients = real(teacher, *args, **options)
             if self.spoilt is not None and self.taken == self.spoilt[0]:
                 gradients[self.spoilt[1]] = math.nan
             self.taken += 1
