@@ -88,7 +88,8 @@ SHOWN: dict[str, tuple[Any, str]] = {
     ),
     "effect": (
         Effect(0.75, np.zeros((2, 9))),
-        "Effect(full=0.75, values=[2, 9], unit=1.0, n_choices=1)",
+        "Effect(full=0.75, values=[2, 9], unit=1.0, n_choices=1, "
+        "sample=Sample(clusters=None, strata=None))",
     ),
 }
 

@@ -20,13 +20,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechcore.errors import InputError
+from mechcore.showing import Shown
 
 FEWEST = 8
 """Clusters under which there is no interval: fewer do not show how much clusters differ."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sample(Shown):
     """How some examples were drawn.
 
     Attributes:
