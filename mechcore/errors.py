@@ -69,7 +69,7 @@ def check_seed(seed: object) -> None:
 
 
 def meant_share(value: object) -> str:
-    """What to ask where a share was expected and a percentage is there; empty where it is not.
+    """A "did you mean" for a percentage given as a share; empty for other values.
 
     >>> meant_share(50)
     '; did you mean 0.5 (50 %)?'

@@ -1,4 +1,4 @@
-"""Which numbers the files of a checkpoint hold: quantized ones are no weights as they stand."""
+"""Number types in the files of a checkpoint; quantized numbers are not usable as weights."""
 
 from __future__ import annotations
 
