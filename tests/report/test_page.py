@@ -364,6 +364,10 @@ def test_intervals_that_include_zero_are_not_called_effects(copy_of_rich: Path) 
     text = page_of(copy_of_rich).text
     assert "0 of 7 joint sets are superadditive and 0 subadditive" in text
     assert "Its interval includes zero." in text
+    edit(copy_of_rich, "interactions", lambda t: t.assign(low=0.01, high=1.0, p_adjusted=0.06))
+    unsure = page_of(copy_of_rich).text
+    assert "0 of 7 joint sets are superadditive and 0 subadditive" in unsure
+    assert unsure.count("not after correction") == 7 * 2 * 2  # sets, data sets, metrics
     assert "The interval includes zero, so this change may be no effect at all." in text
 
 
