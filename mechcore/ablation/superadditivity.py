@@ -166,7 +166,7 @@ def interaction_from_accuracies(
     Returns:
         One row per subset: subset, joint_drop, sum_of_single_drops, interaction (in the unit
         given), superadditive, floor and ceiling, see `interactions`. Without the answers
-        themselves there are no intervals.
+        themselves there are no intervals, and superadditive is the sign of the interaction alone.
 
     Raises:
         InputError: subsets differ, there are fewer than two components, or an accuracy is
