@@ -158,14 +158,12 @@ def _by_chance(overlap: pd.DataFrame) -> str:
     alike = len(overlap) - len(apart)
     text = ""
     if len(apart):
-        columns = ["jaccard", "expected", "expected_uniform"]
-        mean, chance, uniform = map(number, apart[columns].mean())
+        mean, chance = map(number, apart[["jaccard", "expected"]].mean())
         beyond = int((apart["p_value"] < SIGNIFICANT).sum())
         text = (
-            f" On average {mean}; as many random heads of each layer would share {chance}, and of "
-            f"any layer {uniform}. Of {count(len(apart), 'pair')}, {whole(beyond)} share more than "
-            f"by chance with as many heads of each layer (p < {SIGNIFICANT:g}, not corrected for "
-            "how many pairs there are)."
+            f" On average {mean}; as many random heads of each layer would share {chance}. Of "
+            f"{count(len(apart), 'pair')}, {whole(beyond)} share more than by that chance "
+            f"(p < {SIGNIFICANT:g}, not corrected for how many pairs there are)."
         )
     if alike:
         text += (
@@ -206,7 +204,7 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
             core = core.merge(categories[["component", "category"]], how="left", on="component")
             core = core.fillna({"category": ""})
         attends = Column("category", "text", header="attends to", optional=True)
-        shown: list[Shown] = ["component", "n_subnetworks", attends]
+        shown: list[Shown] = ["component", "n_subnetworks", "rate_low", attends]
         blocks.append(table_of(core, run.schemas["core"], "The core heads", shown))
     return Section("core", title, blocks, ["core.csv", "core_summary.csv"])
 

@@ -183,8 +183,7 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     verb = "is" if size == 1 else "are"
     text = f"{whole(size)} of {count(summary['n_heads'], 'head')} {verb} in {all_of}{names}."
     if expected:
-        text += f" {expected} ({p_value(summary['p_value'])}); of heads picked from any layer, "
-        text += f"{small(summary['expected_uniform'])} ({p_value(summary['p_uniform'])})."
+        text += f" {expected} ({p_value(summary['p_value'])})."
     if one_draw:
         text += (
             " All are of one seed or ranking, so that they share heads whatever matters: take "
@@ -194,6 +193,12 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
         text += (
             " That p-value is not small: a core of this size is no evidence that the subnetworks "
             "share more heads than chance would have them share."
+        )
+    core = run.table("core")
+    if core is not None and "rate_low" in core and len(core) and n > 1 and not one_draw:
+        text += (
+            f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])} of "
+            "further seeds (lower bound of 95 %, for one head)."
         )
     if n == 1:
         text += " With one subnetwork, its heads are the core by definition."

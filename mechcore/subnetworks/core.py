@@ -13,6 +13,7 @@ subnetwork, that of their common heads.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from scipy import stats
 
 from mechcore.components import Component, Mask, ModelShape, same_model
 from mechcore.errors import InputError
-from mechcore.evaluation.agreement import jaccard
+from mechcore.evaluation.agreement import jaccard, permuted_within
 from mechcore.showing import Shown
 from mechcore.tables import PART, PLACE, TARGET, Column, Schema
 from mechcore.wording import count
@@ -138,11 +139,9 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
-    common: dict[int, set[Component]] = {}
-    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
-        common[draw] = common.get(draw, set(shape.heads)) & _heads(mask)
-    core = sorted(set.intersection(*common.values()))
-    by_layer = _by_layer(shape, [*common.values()])
+    common = _by_draw(masks, draws)
+    core = sorted(set.intersection(*common))
+    by_layer = _by_layer(shape, common)
     n_heads = len(shape.heads)
     layered = shared_by_chance([shape.n_heads] * shape.n_layers, by_layer)
     uniform = shared_by_chance([n_heads], by_layer.sum(1, keepdims=True))
@@ -151,6 +150,23 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
     return HeuristicCore(
         tuple(core), len(masks), n_heads, expected, p_value, expected_uniform, p_uniform
     )
+
+
+def rarefied_core(masks: Sequence[Mask], n: int, draws: Sequence[int] | None = None) -> pd.Series:
+    """Probability of every head to be in the core of ``n`` of the draws; the sum is its mean size.
+
+    Cores shrink with the number of draws: compare those of different numbers at the smaller one. A
+    head that k of N draws keep in all their masks has C(k, n) / C(N, n). For the arguments see
+    `heuristic_core`.
+
+    Raises:
+        InputError: as `heuristic_core`, or ``n`` is under 1 or above the number of draws.
+    """
+    shape, common = _common_shape(masks), _by_draw(masks, draws)
+    if not 1 <= n <= len(common):
+        raise InputError(f"rarefied core: n is {n}; expected 1 to {len(common)}, the draws given")
+    kept = {str(head): sum(head in heads for heads in common) for head in shape.heads}
+    return pd.Series({h: math.comb(k, n) / math.comb(len(common), n) for h, k in kept.items()})
 
 
 def shared_by_chance(
@@ -218,7 +234,7 @@ class RankAgreement:
     """Spearman correlation of head frequencies at two sparsities; NaN where one is constant.
 
     The p-value is that of subnetworks found apart: of those of one seed or ranking at both
-    sparsities it says nothing.
+    sparsities it says nothing. Frequencies that are permuted within layers are its chance.
     """
 
     rho: float
@@ -240,8 +256,9 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     between = (float(table.columns[0]), float(table.columns[-1]))
     if len(set(first)) == 1 or len(set(last)) == 1:
         return RankAgreement(float("nan"), float("nan"), *between)
-    result = stats.spearmanr(first, last)
-    return RankAgreement(float(result.statistic), float(result.pvalue), *between)
+    layers = frequency.drop_duplicates("component").set_index("component")["layer"]
+    p = permuted_within(first, last, layers[table.index].to_numpy())
+    return RankAgreement(float(stats.spearmanr(first, last).statistic), p, *between)
 
 
 def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
@@ -314,6 +331,14 @@ def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
     if len(found) != len(masks):
         raise InputError(f"subnetworks: {len(masks)} masks but {len(found)} draws")
     return found
+
+
+def _by_draw(masks: Sequence[Mask], draws: Sequence[int] | None) -> list[set[Component]]:
+    """The heads that all masks of each draw keep."""
+    common: dict[int, set[Component]] = {}
+    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
+        common[draw] = common.get(draw, _heads(mask)) & _heads(mask)
+    return [*common.values()]
 
 
 def _heads(mask: Mask) -> set[Component]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from mechcore.components import Mask, ModelShape
@@ -61,3 +62,13 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
     summary = core_tables(found)[1]["core_summary"].iloc[0]
     assert summary["expected_by_chance"] < n_heads
     assert summary["spearman_p"] > 0
+
+
+@pytest.mark.parametrize(("n", "rate"), [(1, 0.05), (3, 0.36840), (12, 0.77908)])
+def test_what_seeds_say_of_further_seeds(n: int, rate: float) -> None:
+    # Of seeds that keep a head at a rate r, all n do with r ** n, which is 0.05 at the bound.
+    found = random_subnetworks(ModelShape(2, 4), sparsity=[0.0, 0.1], seeds=range(n))
+    core = core_tables(found)[1]["core"]
+    assert len(core)
+    assert core["rate_low"].tolist() == pytest.approx([rate] * len(core), abs=1e-5)
+    assert rate**n == pytest.approx(0.05, abs=1e-4)

@@ -90,7 +90,7 @@ COLUMNS = {
     "p_uniform",
     "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
     "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread",
-    "core": "component layer head n_subnetworks",
+    "core": "component layer head n_subnetworks rate_low",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
     "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
