@@ -18,7 +18,8 @@ from as_markdown import markdown, percent
 from study_tables import drops, where_of
 
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.subnetworks.core import rarefied_core, shared_by_chance
+from mechcore.subnetworks.core import shared_by_chance
+from mechcore.subnetworks.rarefaction import rarefied_core
 
 STUDIES = Path(__file__).parents[1] / "tables"
 VARIANTS = {

@@ -148,7 +148,7 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
     if spread is not None and len(spread):
         caption = "How far the accuracy of subnetworks of equal sparsity differs between seeds"
         shown: list[Shown] = [PLACED, "subset", "target_sparsity", "n_seeds", "full", "low"]
-        shown += ["mean", "high", "spread"]
+        shown += ["mean", "high", "spread", "balanced_accuracy_spread", "information_spread"]
         yield table_of(placed(spread), run.schemas["accuracy_spread"], caption, shown, folded=True)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from mechcore.evaluation.p_values import FEW_CONTROLS
+from mechcore.report.accuracy_section import subnetwork_sentences
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
@@ -25,10 +26,8 @@ from mechcore.wording import (
     effect,
     interval,
     listed,
-    number,
     p_value,
     percent,
-    percent_range,
     role_name,
     small,
     sparsity,
@@ -75,7 +74,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("training", training_sentences),
         ("accuracy", group_sentences),
         ("data", majority_sentences),
-        ("subnetworks", _subnetworks),
+        ("subnetworks", subnetwork_sentences),
         ("subnetworks", missing_sentences),
         ("subnetworks", outlier_sentences),
         ("smallest", smallest_sentences),
@@ -96,25 +95,6 @@ def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
         return ""
     n = len(proper_subsets(accuracy, role, data))
     return f", all examples of {count(n, 'subset')}" if n else ""
-
-
-def _subnetworks(run: RunFolder) -> Iterator[str]:
-    accuracy = run.table("accuracy")
-    if accuracy is None:
-        return
-    pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
-    for target, part in pruned.groupby("target_sparsity"):
-        parts = []
-        for role, data in data_sets(part):
-            values = of_data(part, role, data)["accuracy"]
-            apart = f"{_points(values.max() - values.min())} apart" if len(values) > 1 else ""
-            where = ", ".join(filter(None, [data, apart]))
-            parts.append(f"{percent_range(values)} {role_name(role)} ({where})")
-        seeds = count(part["subnetwork"].nunique(), "seed")
-        yield (
-            f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
-            f"accuracy of {listed(parts)}."
-        )
 
 
 def missing_sentences(run: RunFolder) -> Iterator[str]:
@@ -143,10 +123,6 @@ def outlier_sentences(run: RunFolder) -> Iterator[str]:
     subnetworks = run.filled("subnetworks")
     if subnetworks is not None:
         yield from outliers(subnetworks)
-
-
-def _points(difference: float) -> str:
-    return f"{number(100 * difference, 1)}\u00a0points"
 
 
 def core_row(run: RunFolder) -> pd.Series | None:

@@ -27,7 +27,7 @@ from mechcore.evaluation.intervals import share_at_most, share_interval
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork, draws_of
 from mechcore.steps.config import TEST_ROLES
-from mechcore.steps.groups import SUBNETWORK, group_table
+from mechcore.steps.groups import ACCURACY, SUBNETWORK, group_table, on_both_labels
 from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
     HeuristicCore,
@@ -49,23 +49,9 @@ from mechcore.tables import (
     Column,
     N,
     Schema,
-    estimate,
 )
 
 _KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
-ACCURACY = Schema(
-    "accuracy",
-    "Accuracy of the full model and of every subnetwork, on every subset.",
-    (
-        SUBNETWORK,
-        TARGET,
-        SEED,
-        *PLACE,
-        N,
-        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
-        Column("margin", "number", "mean log-odds of the correct classes", "nats"),
-    ),
-)
 SUBNETWORKS = Schema(
     "subnetworks",
     "What each subnetwork keeps and how well it does.",
@@ -258,6 +244,8 @@ def accuracy_table(
             ]
             table["accuracy_low"] = [each.low for each in ends]
             table["accuracy_high"] = [each.high for each in ends]
+            both = [on_both_labels(full[role], evaluation, rows) for rows in members]
+            table[["balanced_accuracy", "information"]] = both
             exact = pd.array([seed] * len(table), dtype="Int64")
             parts.append(table.assign(seed=exact, data=names[role], role=role))
     return pd.concat(parts, ignore_index=True)[ACCURACY.names]

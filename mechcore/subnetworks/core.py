@@ -13,7 +13,6 @@ subnetwork, that of their common heads.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +70,10 @@ HEAD_OVERLAP = Schema(
         Column("p_uniform", "number", "of sharing so many heads by that chance", shown="small"),
     ),
 )
+BOTH_LABELS = ("balanced_accuracy", "information")
+"""Figures of both labels: what one gains by a moved threshold, the other loses."""
+
+_SPREAD = Column("spread", "share", "high less low", unit="points", shown="bare")
 ACCURACY_SPREAD = Schema(
     "accuracy_spread",
     "How far the accuracy of subnetworks of one target sparsity differs between seeds.",
@@ -84,7 +87,11 @@ ACCURACY_SPREAD = Schema(
         Column("std", "points", "its standard deviation, with n - 1", optional=True),
         Column("low", "share", "lowest seed", header="lowest"),
         Column("high", "share", "highest seed", header="highest"),
-        Column("spread", "share", "high less low", unit="points", shown="bare"),
+        _SPREAD,
+        *(
+            _SPREAD.alike(f"{name}_spread", f"the same of {name}", optional=True)
+            for name in BOTH_LABELS
+        ),
     ),
 )
 
@@ -139,7 +146,7 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
-    common = _by_draw(masks, draws)
+    common = heads_by_draw(masks, draws)
     core = sorted(set.intersection(*common))
     by_layer = _by_layer(shape, common)
     n_heads = len(shape.heads)
@@ -150,23 +157,6 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
     return HeuristicCore(
         tuple(core), len(masks), n_heads, expected, p_value, expected_uniform, p_uniform
     )
-
-
-def rarefied_core(masks: Sequence[Mask], n: int, draws: Sequence[int] | None = None) -> pd.Series:
-    """Probability of every head to be in the core of ``n`` of the draws; the sum is its mean size.
-
-    Cores shrink with the number of draws: compare those of different numbers at the smaller one. A
-    head that k of N draws keep in all their masks has C(k, n) / C(N, n). For the arguments see
-    `heuristic_core`.
-
-    Raises:
-        InputError: as `heuristic_core`, or ``n`` is under 1 or above the number of draws.
-    """
-    shape, common = _common_shape(masks), _by_draw(masks, draws)
-    if not 1 <= n <= len(common):
-        raise InputError(f"rarefied core: n is {n}; expected 1 to {len(common)}, the draws given")
-    kept = {str(head): sum(head in heads for heads in common) for head in shape.heads}
-    return pd.Series({h: math.comb(k, n) / math.comb(len(common), n) for h, k in kept.items()})
 
 
 def shared_by_chance(
@@ -333,7 +323,7 @@ def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
     return found
 
 
-def _by_draw(masks: Sequence[Mask], draws: Sequence[int] | None) -> list[set[Component]]:
+def heads_by_draw(masks: Sequence[Mask], draws: Sequence[int] | None) -> list[set[Component]]:
     """The heads that all masks of each draw keep."""
     common: dict[int, set[Component]] = {}
     for mask, draw in zip(masks, _draws(masks, draws), strict=True):
@@ -357,13 +347,13 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     Args:
         accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
             seed, data, role, subset, accuracy; and method, where subnetworks were found in several
-            ways, which are not taken together.
+            ways, which are not taken together; perhaps `BOTH_LABELS`.
 
     Returns:
         One row per target sparsity and subset, and per method, the first column then:
         target_sparsity, data, role, subset, n_seeds, full (the full model's accuracy, missing where
         there is none), mean, std (with n - 1; missing for one seed), low, high, spread = high -
-        low; shares.
+        low; shares. Then the spreads of `BOTH_LABELS`, where given.
 
     Raises:
         InputError: the table has no subnetwork.
@@ -379,6 +369,10 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(full.rename(columns={"accuracy": "full"}), on=where, how="left")
     table["spread"] = table["high"] - table["low"]
     numbers = ["n_seeds", "full", "mean", "std", "low", "high", "spread"]
+    for name in masked.columns.intersection(BOTH_LABELS):
+        found = masked.groupby(by, sort=False)[name]
+        table[f"{name}_spread"] = (found.max() - found.min()).to_numpy()
+        numbers.append(f"{name}_spread")
     return table[[*by, *numbers]]
 
 

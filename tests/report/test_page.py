@@ -107,6 +107,20 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(rich: Page, rich_run: Pa
         ) in rich.text
 
 
+@pytest.mark.usefixtures("no_drawing")
+def test_how_far_subnetworks_are_apart_is_said_of_both_labels(copy_of_rich: Path) -> None:
+    def both(table: pd.DataFrame) -> pd.DataFrame:
+        seed = table["seed"].fillna(0)
+        one_label = table["role"] == "id"
+        balanced = (0.5 + seed / 1000).mask(one_label)
+        return table.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
+
+    edit(copy_of_rich, "accuracy", both)
+    text = page_of(copy_of_rich).text
+    assert "points apart, 0.2 points with labels weighed alike, 0.1 points in information)" in text
+    assert "apart, perhaps by a moved threshold alone: too few examples of some label)" in text
+
+
 def test_core_is_named_with_its_size_against_chance(rich: Page, rich_run: Path) -> None:
     core = pd.read_csv(rich_run / "tables/core.csv")
     summary = pd.read_csv(rich_run / "tables/core_summary.csv").iloc[0]
@@ -311,9 +325,7 @@ def test_an_empty_core_is_said_to_be_empty(empty_run: Path) -> None:
 def test_a_p_value_that_is_not_small_is_said_so(copy_of_rich: Path) -> None:
     edit(copy_of_rich, "core_summary", lambda t: t.assign(p_value=0.4, spearman_p=0.2))
     text = page_of(copy_of_rich).text
-    assert re.search(
-        r"\(p = 0\.4\)\. That p-value is not small: a core of this size is no", text
-    )
+    assert re.search(r"\(p = 0\.4\)\. That p-value is not small: a core of this size is no", text)
     assert "(p = 0.2). That p-value is not small" in text
 
 

@@ -24,9 +24,9 @@ from mechcore.subnetworks.core import (
     head_overlap,
     heuristic_core,
     joint_frequency,
-    rarefied_core,
     shared_by_chance,
 )
+from mechcore.subnetworks.rarefaction import rarefied_core
 
 SHAPE = ModelShape(2, 2)
 NAMES = ["L0.H0", "L0.H1", "L0.MLP", "L1.H0", "L1.H1", "L1.MLP"]
