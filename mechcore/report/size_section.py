@@ -64,8 +64,8 @@ def _mean_table(means: pd.DataFrame) -> Table:
     ranges = list(map(size.between, means["low"], means["high"]))
     counts = zip(means["n_faithful"], means["n_seeds"], strict=True)
     faithful = [f"{whole(n)} of {whole(seeds)}" for n, seeds in counts]
-    caption = "Effective size, mean and range over seeds; how many seeds have a faithful "
-    caption += "subnetwork; accuracy of the full model"
+    caption = "Effective size: mean with its interval over seeds, and their range; how many seeds "
+    caption += "have a faithful subnetwork; accuracy of the full model"
     shown: list[Shown] = ["group", "checkpoint", size, ("over seeds", ranges)]
     shown += [("faithful", faithful), "full_accuracy"]
     return table_of(means, MEAN_EFFECTIVE_SIZE, caption, shown, folded=True)

@@ -20,8 +20,9 @@ from pandas.api.types import is_integer_dtype
 from mechcore.data.formats import read_table, without_repeats
 from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, reason, shown, warn
+from mechcore.evaluation.intervals import mean_interval
 from mechcore.files import unguarded
-from mechcore.tables import CHECKPOINT, SEED, Column, Schema
+from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
 _GROUP = Column("group", "text", "subsets that accuracies are means over")
 _FULL = Column("full_accuracy", "share", "accuracy of the full model", header="full model")
@@ -45,7 +46,15 @@ MEAN_EFFECTIVE_SIZE = Schema(
     (
         _GROUP,
         CHECKPOINT,
-        Column("effective_size", "share", "mean share of components kept"),
+        *estimate(
+            "effective_size",
+            "share",
+            "mean share of components kept",
+            low="mean_low",
+            high="mean_high",
+            over="over pruning seeds: other seeds, the same texts and grid",
+            optional_ends=True,
+        ),
         Column("low", "share", "smallest seed"),
         Column("high", "share", "largest seed"),
         Column("n_seeds", "whole", "seeds"),
@@ -152,16 +161,24 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per group and checkpoint: group, checkpoint, effective_size (mean share of
         components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
-        (seeds with a faithful subnetwork; each of the others counts as 1).
+        (seeds with a faithful subnetwork; each of the others counts as 1), mean_low and mean_high
+        (95 % interval of the mean over seeds, with the texts and the grid as they are; missing for
+        one seed, and where all have one size).
     """
     _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
-    return sizes.groupby(["group", "checkpoint"], sort=False, as_index=False).agg(
+    by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)
+    ends = [mean_interval(each.to_numpy(float)) for _, each in by_checkpoint["effective_size"]]
+    table = by_checkpoint.agg(
         effective_size=("effective_size", "mean"),
         low=("effective_size", "min"),
         high=("effective_size", "max"),
         n_seeds=("effective_size", "size"),
         n_faithful=("faithful", "sum"),
-    )
+    ).reset_index()
+    low, high = np.clip([(each.low, each.high) for each in ends], 0, 1).T
+    alike = low == high  # which only says that the grid is coarse
+    low[alike] = high[alike] = np.nan
+    return table.assign(mean_low=low, mean_high=high)
 
 
 def read_full(path: str | Path) -> pd.DataFrame:
