@@ -35,6 +35,9 @@ def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
     for role in OUT_FIRST:
         header = f"accuracy {PLACES[role]}"
         shown.append(SMALLEST[f"{role}_accuracy_loss"].called(header, negated=True))
+    for role in OUT_FIRST:
+        header = f"{PLACES[role]}, others choose"
+        shown.append(SMALLEST[f"{role}_loss_held_out"].called(header, negated=True))
     shown.append(SMALLEST["n_masks"].called("masks"))
     blocks: list[Block] = [Paragraph(text) for text in smallest_sentences(run)]
     blocks.append(table_of(table, SMALLEST, caption, shown))

@@ -42,7 +42,7 @@ from mechcore.steps.base import (
     subnetworks_in,
 )
 from mechcore.steps.config import TEST_ROLES
-from mechcore.steps.groups import GROUP_ACCURACY
+from mechcore.steps.groups import ACCURACY, GROUP_ACCURACY
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.masks import (
     MISSING_GRID_MASKS,
@@ -100,7 +100,7 @@ class Accuracy(MainStep):
 
     kind: ClassVar[str] = "accuracy"
     schemas: ClassVar[tuple[Schema, ...]] = (
-        tables.ACCURACY,
+        ACCURACY,
         GROUP_ACCURACY,
         tables.SUBNETWORKS,
         ACCURACY_SPREAD,

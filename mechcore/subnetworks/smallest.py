@@ -2,8 +2,9 @@
 
 A mask's loss is paired with the full model on the same examples: in accuracy, or in information
 (`mechcore.evaluation.recalibration`). It is within a limit if the upper end of its interval is, in
-domain and out of domain. Each interval is for its own mask alone; of very many masks, the smallest
-within a limit may be there by chance.
+domain and out of domain. Each interval is for its own mask alone; of many masks, the smallest
+within a limit may be there by chance. So what such a choice loses is also measured on the half of
+the clusters, or examples, that did not choose it.
 
 Information is what is left once the bias of the answers is fitted anew. A subnetwork that loses
 none can still give every example one label as it stands: its loss of accuracy is told, too.
@@ -59,6 +60,16 @@ SMALLEST = Schema(
             )
             for role, place in PLACES.items()
         ),
+        *(
+            Column(
+                f"{role}_loss_held_out",
+                "points",
+                f"loss {place} on one half of what the other would choose, mean of both ways; "
+                "missing where a half is too small",
+                optional=True,
+            )
+            for role, place in PLACES.items()
+        ),
         Column("n_masks", "whole", "subnetworks at hand"),
         Column("reason", "text", "why none is within the limit"),
     ),
@@ -91,6 +102,51 @@ def smallest_subnetworks(
     Returns:
         The columns of `SMALLEST`, a row for each measure.
     """
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    table = _chosen(masks, full, masked, limit, **statistics)
+    halves = {role: _halves(full[role], seed) for role in PLACES}
+    lost = np.zeros((len(MEASURES), len(PLACES)))
+    for here in (0, 1):
+        own, other = (
+            {
+                role: {name: each.part(halves[role][half]) for name, each in answers.items()}
+                for role, answers in ((r, {"": full[r], **masked[r]}) for r in PLACES)
+            }
+            for half in (here, 1 - here)
+        )
+        fulls = {role: answers[""] for role, answers in own.items()}
+        names = _chosen(masks, fulls, own, limit, **statistics)["subnetwork"]
+        for i, (measure, name) in enumerate(zip(MEASURES, names, strict=True)):
+            for j, answers in enumerate(other.values()):
+                known = name and not _reason(measure, answers[""], "")
+                loss = (
+                    _losses(measure, answers[""], [answers[name]], seed).drops[0]
+                    if known
+                    else np.nan
+                )
+                lost[i, j] += loss / 2
+    table[[f"{role}_loss_held_out" for role in PLACES]] = lost
+    return table[SMALLEST.names]
+
+
+def _halves(full: Evaluation, seed: int) -> list[np.ndarray]:
+    """Rows of two random halves of the clusters, or of the examples."""
+    clusters = np.arange(len(full.subsets)) if full.clusters is None else full.clusters
+    names = np.random.default_rng(seed).permutation(np.unique(clusters))
+    first = np.isin(clusters, names[len(names) // 2 :])
+    return [np.flatnonzero(first), np.flatnonzero(~first)]
+
+
+def _chosen(
+    masks: Mapping[str, Mask],
+    full: Mapping[str, Evaluation],
+    masked: Mapping[str, Mapping[str, Evaluation]],
+    limit: float,
+    *,
+    seed: int,
+    **statistics: Any,
+) -> pd.DataFrame:
+    """The sparsest subnetwork on some examples, as `smallest_subnetworks`."""
     rows: list[dict[str, Any]] = []
     for measure in MEASURES:
         row: dict[str, Any] = {"measure": measure, "limit": limit, "within": False}
@@ -103,7 +159,7 @@ def smallest_subnetworks(
         losses = {}
         for role in PLACES:
             effect = _losses(measure, full[role], [masked[role][n] for n in masks], seed)
-            losses[role] = effect.intervals(n_resamples=n_resamples, level=level, seed=seed)
+            losses[role] = effect.intervals(seed=seed, **statistics)
         worst = [max(losses[role][i].high for role in PLACES) for i in range(len(masks))]
         sparsity = [mask.sparsity for mask in masks.values()]
         inside = [i for i, high in enumerate(worst) if high <= limit]
@@ -124,14 +180,14 @@ def smallest_subnetworks(
                 f"{name} comes closest of {count(len(masks), 'mask')}, and loses up to "
                 f"{most:.{digits}f} points"
             )
-    return pd.DataFrame(rows, columns=SMALLEST.names)
+    return pd.DataFrame(rows, columns=SMALLEST.required)
 
 
 def _reason(measure: str, full: Evaluation, place: str) -> str:
     found = full.samples()[""].reason
     if measure == "information":
         found = reason_against(full.correct_classes.numpy()) or found
-    if len(full.subsets) == 1:
+    if len(full.subsets) < 2:
         found = "one example, which has no interval"
     return found and f"{place}: {found}"
 
@@ -162,6 +218,11 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
         f"{start}: {row['subnetwork']}, which keeps {count(row['kept'], 'component')} and loses "
         f"{' and '.join(losses)}"
     )
+    held_out = [row.get(f"{role}_loss_held_out", np.nan) for role in PLACES]
+    if np.isfinite(held_out).all():
+        each = zip(held_out, PLACES.values(), strict=True)
+        measured = (f"{number(100 * loss, 1)} {place}" for loss, place in each)
+        text += f"; where other examples choose, {' and '.join(measured)}"
     if row["measure"] == "accuracy":
         return text
     accuracy = (

@@ -97,7 +97,7 @@ COLUMNS = {
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
     "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
     "ablation_controls": " ".join(ABLATION_CONTROLS.required),
-    "smallest": " ".join(SMALLEST.required),
+    "smallest": " ".join(SMALLEST.names),
     "sweep": " ".join(SWEEP.required),
     "information": " ".join(INFORMATION.required),
     "roles": " ".join(COMPONENT_ROLES.required),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,9 +65,39 @@ def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
     assert explain_smallest(row.to_dict()) == (
         "smallest subnetwork within 5 points of accuracy: middle, which keeps 7 components and "
         f"loses 1.0 points in domain (at most {100 * row['id_loss_high']:.1f}) and 1.0 points out "
-        f"of domain (at most {100 * row['ood_loss_high']:.1f})"
+        f"of domain (at most {100 * row['ood_loss_high']:.1f}); where other examples choose, "
+        "1.0 in domain and 1.0 out of domain"
     )
     assert "which keeps 1 component and loses" in explain_smallest({**row, "kept": 1})
+
+
+def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() -> None:
+    # The sparse mask is wrong on a fifth of one half of 20 clusters, by chance as it were, and on
+    # none of the other. That half, which loses nothing with it, chooses it, and the other half
+    # loses 20 points; this one chooses the dense mask, which loses nothing anywhere.
+    clusters = np.arange(N) // 20
+    second = np.isin(clusters, np.random.default_rng(0).permutation(20)[:10])
+    wrong = second & (np.cumsum(second) <= 40)
+    right = replace(answers(0), clusters=clusters)
+    sparse = right.part(np.arange(N))
+    sparse.logits[torch.tensor(wrong)] *= -1
+    masked = {role: {"dense": right, "sparse": sparse} for role in ("id", "ood")}
+    masks, full = {n: MASKS[n] for n in ("dense", "sparse")}, dict.fromkeys(masked, right)
+    found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
+    SMALLEST.check(found)
+    assert found["subnetwork"].tolist() == ["dense"] * 2
+    assert found.loc[0, ["id_loss", "ood_loss"]].tolist() == [0, 0]
+    assert found.loc[0, ["id_loss_held_out", "ood_loss_held_out"]].tolist() == pytest.approx(
+        [0.1] * 2
+    )
+    few = np.concatenate([np.arange(90), np.arange(N - 90, N)])  # of each label 45 in a half
+    few_full = {role: replace(each, clusters=None).part(few) for role, each in full.items()}
+    few_masked = {
+        r: {n: replace(e, clusters=None).part(few) for n, e in each.items()}
+        for r, each in masked.items()
+    }
+    found = smallest_subnetworks(masks, few_full, few_masked, 0.05, n_resamples=50)
+    assert found["id_loss_held_out"].isna().tolist() == [False, True]
 
 
 def test_it_is_the_upper_end_that_counts() -> None:
