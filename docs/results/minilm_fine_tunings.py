@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from itertools import combinations
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,8 @@ import pandas as pd
 from as_markdown import markdown, percent
 from study_tables import drops, where_of
 
-from mechcore.components import Component, Mask, ModelShape
+from mechcore.components import Component
 from mechcore.subnetworks.core import shared_by_chance
-from mechcore.subnetworks.rarefaction import rarefied_core
 
 STUDIES = Path(__file__).parents[1] / "tables"
 VARIANTS = {
@@ -102,11 +102,18 @@ def _cores(kept: dict[str, pd.Series]) -> str:
 
 
 def _rarefied(study: Path) -> pd.Series:
-    """Probability of every head to be in the core of `N_SEEDS` of the seeds."""
+    """Probability of every head to be in the core of `N_SEEDS` of the seeds, drawn at random.
+
+    Of N seeds, k of which keep a head at both sparsities: C(k, n) / C(N, n).
+    """
     found = pd.read_csv(study / "subnetworks.csv")
-    full = Mask.full(ModelShape(LAYERS, HEADS))
-    masks = [full.only(*kept.split()) for kept in found["kept"]]
-    return rarefied_core(masks, N_SEEDS, found["seed"].tolist())
+    kept = [
+        set.intersection(*map(set, each.str.split())) for _, each in found.groupby("seed")["kept"]
+    ]
+    heads = {head for each in kept for head in each if not head.endswith("MLP")}
+    counts = {head: sum(head in each for each in kept) for head in sorted(heads)}
+    every = comb(len(kept), N_SEEDS)
+    return pd.Series({head: comb(k, N_SEEDS) / every for head, k in counts.items()})
 
 
 def _by_layer(heads: set[str]) -> list[int]:

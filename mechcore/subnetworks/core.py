@@ -146,9 +146,11 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
-    common = heads_by_draw(masks, draws)
-    core = sorted(set.intersection(*common))
-    by_layer = _by_layer(shape, common)
+    common: dict[int, set[Component]] = {}
+    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
+        common[draw] = common.get(draw, set(shape.heads)) & _heads(mask)
+    core = sorted(set.intersection(*common.values()))
+    by_layer = _by_layer(shape, [*common.values()])
     n_heads = len(shape.heads)
     layered = shared_by_chance([shape.n_heads] * shape.n_layers, by_layer)
     uniform = shared_by_chance([n_heads], by_layer.sum(1, keepdims=True))
@@ -321,14 +323,6 @@ def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
     if len(found) != len(masks):
         raise InputError(f"subnetworks: {len(masks)} masks but {len(found)} draws")
     return found
-
-
-def heads_by_draw(masks: Sequence[Mask], draws: Sequence[int] | None) -> list[set[Component]]:
-    """The heads that all masks of each draw keep."""
-    common: dict[int, set[Component]] = {}
-    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
-        common[draw] = common.get(draw, _heads(mask)) & _heads(mask)
-    return [*common.values()]
 
 
 def _heads(mask: Mask) -> set[Component]:

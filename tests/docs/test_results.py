@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -135,6 +136,25 @@ def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -
     concept = (DOCS / "concepts" / "numbers.md").read_text()
     for table in calibration.values():
         assert table in concept
+
+
+def test_a_core_at_fewer_seeds_is_the_mean_over_their_choices(tmp_path: Path) -> None:
+    # Of six seeds all keep H0 twice, five H1 (one mask of the first lacks it), four H2, one H3.
+    kept = ["L0.H0 L0.H1 L0.H2 L0.MLP"] * 4 + ["L0.H0 L0.H1 L0.MLP", "L0.H0 L0.H1 L0.H3 L0.MLP"]
+    masks = [(i, 0.5, each) for i, each in enumerate(kept)]
+    masks += [(i, 0.7, each if i else "L0.H0 L0.H2") for i, each in enumerate(kept)]
+    table = pd.DataFrame(masks, columns=["seed", "target_sparsity", "kept"])
+    table.to_csv(tmp_path / "subnetworks.csv", index=False)
+    found = _module("minilm_fine_tunings")._rarefied(tmp_path)
+    # C(5, 4) / C(6, 4) and C(4, 4) / C(6, 4)
+    assert found.to_dict() == pytest.approx(
+        {"L0.H0": 1, "L0.H1": 5 / 15, "L0.H2": 1 / 15, "L0.H3": 0}
+    )
+    sets = [
+        set.intersection(*map(set, each.str.split())) for _, each in table.groupby("seed")["kept"]
+    ]
+    cores = [set.intersection(*some) - {"L0.MLP"} for some in combinations(sets, 4)]
+    assert found.sum() == pytest.approx(sum(map(len, cores)) / len(cores))
 
 
 CORES = sorted(path.parent for path in (DOCS / "tables").glob("**/core_summary.csv"))

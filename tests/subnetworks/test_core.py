@@ -26,7 +26,6 @@ from mechcore.subnetworks.core import (
     joint_frequency,
     shared_by_chance,
 )
-from mechcore.subnetworks.rarefaction import rarefied_core
 
 SHAPE = ModelShape(2, 2)
 NAMES = ["L0.H0", "L0.H1", "L0.MLP", "L1.H0", "L1.H1", "L1.MLP"]
@@ -126,26 +125,6 @@ def test_frequencies_that_only_layers_explain_have_no_small_p() -> None:
     found = frequency_agreement(head_frequency(masks, [0.2] * 5 + [0.7] * 5))
     assert found.rho > 0.8
     assert found.p_value == 1 or found.p_value > 0.1
-
-
-def test_a_core_at_fewer_seeds_by_hand() -> None:
-    # Of three draws, the first of two masks, all have H0, two H1 (one mask of the first lacks it,
-    # so it is in those of the others), one H2.
-    shape = ModelShape(1, 4)
-    kept = [("L0.H0", "L0.H1"), ("L0.H0", "L0.H3"), ("L0.H0", "L0.H1"), ("L0.H0", "L0.H1", "L0.H2")]
-    masks, draws = [Mask.full(shape).only(*names) for names in kept], [5, 5, 6, 7]
-    expected = {1: (1, 2 / 3, 1 / 3, 0), 2: (1, 1 / 3, 0, 0), 3: (1, 0, 0, 0)}
-    for n, shares in expected.items():
-        assert rarefied_core(masks, n, draws).tolist() == pytest.approx(list(shares))
-        # The mean over all choices of draws.
-        cores = [
-            len(heuristic_core([m for m, d in zip(masks, draws, strict=True) if d in some]).heads)
-            for some in itertools.combinations((5, 6, 7), n)
-        ]
-        assert sum(shares) == pytest.approx(sum(cores) / len(cores))
-    for n in (0, 4):
-        with pytest.raises(InputError, match=rf"n is {n}; expected 1 to 3, the draws given"):
-            rarefied_core(masks, n, draws)
 
 
 def test_spearman_of_many_masks_is_the_correlation_of_ranks_of_heads() -> None:
