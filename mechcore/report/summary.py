@@ -10,6 +10,7 @@ import pandas as pd
 from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
+from mechcore.report.dose_section import dose_sentences
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
@@ -81,6 +82,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("smallest", smallest_sentences),
         ("core", core_sentences),
         ("stability", stability_sentences),
+        ("dose", dose_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
         ("ablation", _whole_core),

@@ -77,6 +77,12 @@ class PathsConfig:
         least=0,
     )
     max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)
+    dose: int = setting(
+        6,
+        "Components, those whose role matters most, that are also ablated by degrees and cut off "
+        "from the answer alone, see `mechcore.ablation.dose`.",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         check(self, "paths")
