@@ -231,11 +231,6 @@ class Gallery:
         return replace(picture, saved=self.formats, fold=fold)
 
 
-def embedded(figure: Figure, name: str, caption: str, alt: str) -> Picture:
-    """A figure that is in the page alone."""
-    return _picture(figure, _drawn(figure, "svg"), name, caption, alt)
-
-
 def _drawn(figure: Figure, end: str) -> bytes:
     content = io.BytesIO()
     with style():

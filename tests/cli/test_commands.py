@@ -607,11 +607,9 @@ def test_heads(files: Path) -> None:
     )
 
 
-def test_heads_with_a_gallery_and_explanations(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_heads_with_explanations(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"heads --model {tiny_decoder_dir()} --data {files}/id.csv --max-examples 20"
-    command += " --min-mass 0.2 --min-ratio 1.5 --explain 0.0,L1.H2 --gallery heads.html"
+    command += " --min-mass 0.2 --min-ratio 1.5 --explain 0.0,L1.H2"
     assert call(f"{command} --out heads.csv") == 0
     shown = capsys.readouterr().out
     table = pd.read_csv("heads.csv")
@@ -624,9 +622,6 @@ def test_heads_with_a_gallery_and_explanations(
         label = table.set_index("component")["category"][head]
         assert f"\n{head} is {label}: " in shown
     assert "mass of at least 0.2 and 1.5 times" in shown
-    page = Path("heads.html").read_text()
-    assert f"{len(table)} heads on 20 examples of id" in page
-    assert all(f">{label} ({count})</h2>" in page for label, count in counts.items())
 
 
 def test_heads_of_an_encoder_without_a_head(files: Path) -> None:
@@ -1598,7 +1593,6 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("means --out {files}/id.csv/means.safetensors", "cannot be written"),
         ("heads --model {final} --data {files}/nosuch.csv", "nosuch.csv: no such file"),
         ("heads --out heads.txt", "heads.txt: expected the ending .csv or .json"),
-        ("heads --gallery heads.csv", "heads.csv: expected the ending .html (--gallery)"),
         ("heads --min-mass 0", "thresholds: mass is 0.0; expected a share of attention"),
         ("heads --min-ratio 0.5", "thresholds: ratio is 0.5; expected a multiple"),
         (
