@@ -915,25 +915,9 @@ def test_ablate_every_head_and_draw(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_engines_and_precisions_agree(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference: Any = importlib.import_module("mechcore.ablation.engines").ReferenceEngine
-    real, ran = reference.run, []
-
-    def counted(self: Any, *arguments: Any) -> None:
-        ran.append(name)
-        real(self, *arguments)
-
-    monkeypatch.setattr(reference, "run", counted)
+def test_precisions_agree(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --pairs --resamples 20"
-    for name, options in {
-        "auto": "",
-        "tree": "--engine tree",
-        "restart": "--engine restart",
-        "reference": "--engine reference",
-        "bfloat16": "--precision bfloat16",
-    }.items():
+    for name, options in {"float32": "", "bfloat16": "--precision bfloat16"}.items():
         capsys.readouterr()
         assert call(f"{command} {options} --out {name}") == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if "on a sample of" in line]
@@ -945,15 +929,12 @@ def test_engines_and_precisions_agree(
         )
         assert share is not None
         assert 90 < float(share[1]) <= 100
-    assert set(ran) == {"reference"}
-    assert tables(Path("auto")) == tables(Path("tree"))
     unsure = ["p", "p_adjusted", "superadditive", "floor", "ceiling"]  # may turn on a last digit
     for table in ("ablation", "interactions"):
-        tree, plain, coarse = (
+        tree, coarse = (
             pd.read_csv(f"{name}/{table}.csv").drop(columns=unsure, errors="ignore")
-            for name in ("tree", "reference", "bfloat16")
+            for name in ("float32", "bfloat16")
         )
-        pd.testing.assert_frame_equal(tree, plain, rtol=0, atol=1e-4)
         assert not tree.equals(coarse)
         ends = [column for column in tree if column.endswith(("low", "high"))]  # of few examples
         pd.testing.assert_frame_equal(
@@ -1480,12 +1461,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
         ("ablate {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
-        ("ablate {own} --components L1.H0 --engine nosuch", "--engine"),
         ("ablate {own} --components L1.H0 --precision half", "--precision"),
-        (
-            "ablate {own} --components L1.H0 --precision bfloat16 --engine reference",
-            "--precision: the reference engine has the model's own precision only",
-        ),
         ("ablate {own} --components L1.H0 --resamples 0", "--resamples"),
         ("ablate {own} --components L1.H0 --resume", "nothing to resume"),
         ("ablate {own} --components L1.H0 --controls -1", "--controls"),
