@@ -12,7 +12,6 @@ from mechcore import progress
 from mechcore.cli.ablation import (
     COMMON,
     MOST_SHOWN,
-    Engine,
     Precision,
     check_components,
     interaction_columns,
@@ -130,7 +129,6 @@ def dividends(
     components: Annotated[
         str, typer.Option("--components", help="To fit: heads, mlps, all, or names by commas.")
     ] = "all",
-    engine: Engine = "auto",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
         "mechcore-dividends"
@@ -171,7 +169,6 @@ def dividends(
             averages(),
             **options,
             fill=config.analyses.fill,
-            engine=engine,
             n_resamples=config.n_resamples,
             seed=config.data.seed,
             class_names=inputs.config.class_names,

@@ -31,7 +31,7 @@ TEST_ROLES = ("id", "ood")
 
 RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
-    *("report.md", "means.safetensors", "attention_examples.json", "flips_attention.json"),
+    *("means.safetensors", "attention_examples.json", "flips_attention.json"),
 )
 """What a study's folder holds beside those of its variants; no variant has such a name."""
 

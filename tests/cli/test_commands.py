@@ -321,7 +321,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "23 jobs, 0 of them done before" in told
+    assert "23 of 23 jobs known by now are to do" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -607,11 +607,9 @@ def test_heads(files: Path) -> None:
     )
 
 
-def test_heads_with_a_gallery_and_explanations(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_heads_with_explanations(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"heads --model {tiny_decoder_dir()} --data {files}/id.csv --max-examples 20"
-    command += " --min-mass 0.2 --min-ratio 1.5 --explain 0.0,L1.H2 --gallery heads.html"
+    command += " --min-mass 0.2 --min-ratio 1.5 --explain 0.0,L1.H2"
     assert call(f"{command} --out heads.csv") == 0
     shown = capsys.readouterr().out
     table = pd.read_csv("heads.csv")
@@ -624,9 +622,6 @@ def test_heads_with_a_gallery_and_explanations(
         label = table.set_index("component")["category"][head]
         assert f"\n{head} is {label}: " in shown
     assert "mass of at least 0.2 and 1.5 times" in shown
-    page = Path("heads.html").read_text()
-    assert f"{len(table)} heads on 20 examples of id" in page
-    assert all(f">{label} ({count})</h2>" in page for label, count in counts.items())
 
 
 def test_heads_of_an_encoder_without_a_head(files: Path) -> None:
@@ -920,25 +915,9 @@ def test_ablate_every_head_and_draw(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_engines_and_precisions_agree(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference: Any = importlib.import_module("mechcore.ablation.engines").ReferenceEngine
-    real, ran = reference.run, []
-
-    def counted(self: Any, *arguments: Any) -> None:
-        ran.append(name)
-        real(self, *arguments)
-
-    monkeypatch.setattr(reference, "run", counted)
+def test_precisions_agree(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --pairs --resamples 20"
-    for name, options in {
-        "auto": "",
-        "tree": "--engine tree",
-        "restart": "--engine restart",
-        "reference": "--engine reference",
-        "bfloat16": "--precision bfloat16",
-    }.items():
+    for name, options in {"float32": "", "bfloat16": "--precision bfloat16"}.items():
         capsys.readouterr()
         assert call(f"{command} {options} --out {name}") == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if "on a sample of" in line]
@@ -950,15 +929,12 @@ def test_engines_and_precisions_agree(
         )
         assert share is not None
         assert 90 < float(share[1]) <= 100
-    assert set(ran) == {"reference"}
-    assert tables(Path("auto")) == tables(Path("tree"))
     unsure = ["p", "p_adjusted", "superadditive", "floor", "ceiling"]  # may turn on a last digit
     for table in ("ablation", "interactions"):
-        tree, plain, coarse = (
+        tree, coarse = (
             pd.read_csv(f"{name}/{table}.csv").drop(columns=unsure, errors="ignore")
-            for name in ("tree", "reference", "bfloat16")
+            for name in ("float32", "bfloat16")
         )
-        pd.testing.assert_frame_equal(tree, plain, rtol=0, atol=1e-4)
         assert not tree.equals(coarse)
         ends = [column for column in tree if column.endswith(("low", "high"))]  # of few examples
         pd.testing.assert_frame_equal(
@@ -1485,12 +1461,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
         ("ablate {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
-        ("ablate {own} --components L1.H0 --engine nosuch", "--engine"),
         ("ablate {own} --components L1.H0 --precision half", "--precision"),
-        (
-            "ablate {own} --components L1.H0 --precision bfloat16 --engine reference",
-            "--precision: the reference engine has the model's own precision only",
-        ),
         ("ablate {own} --components L1.H0 --resamples 0", "--resamples"),
         ("ablate {own} --components L1.H0 --resume", "nothing to resume"),
         ("ablate {own} --components L1.H0 --controls -1", "--controls"),
@@ -1598,7 +1569,6 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("means --out {files}/id.csv/means.safetensors", "cannot be written"),
         ("heads --model {final} --data {files}/nosuch.csv", "nosuch.csv: no such file"),
         ("heads --out heads.txt", "heads.txt: expected the ending .csv or .json"),
-        ("heads --gallery heads.csv", "heads.csv: expected the ending .html (--gallery)"),
         ("heads --min-mass 0", "thresholds: mass is 0.0; expected a share of attention"),
         ("heads --min-ratio 0.5", "thresholds: ratio is 0.5; expected a multiple"),
         (
