@@ -68,7 +68,6 @@ def test_commands_fit_one_screen_in_groups() -> None:
             "heads",
             "ablate",
             "interactions",
-            "dividends",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
