@@ -32,7 +32,6 @@ from mechcore.ablation import (
     ablate,
     ablation_table,
     find_superadditive,
-    fit_dividends,
     information_table,
     race,
     sets,
@@ -166,11 +165,10 @@ def searches(g: Given) -> Any:
     options: dict[str, Any] = {"components": HOOKED[:3], "n_resamples": 20}
     found = [
         find_superadditive(*g.all, screening_by=by, max_size=2, **options).tables
-        for by in ("screening", "integrated-hessian")
+        for by in ("screening", "exact")
     ]
     raced = race(g.model, sets.pairs(HOOKED), g.data, g.means, least=0.1)
-    options["components"] = HOOKED
-    return [found, raced, fit_dividends(*g.all, n_sets=20, order=2, **options)]
+    return [found, raced]
 
 
 def paths(g: Given) -> Any:

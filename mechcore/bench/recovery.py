@@ -19,9 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
+from mechcore.ablation.predicting import PairRequest, Predictions
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
+from mechcore.bench.methods import PREDICTORS
 from mechcore.bench.population import NOTHING
 from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import ModelShape
@@ -195,7 +196,7 @@ def recovered_pairs(
 
     Args:
         case: a model of known truth, of which interactions are known.
-        methods: names of `mechcore.ablation.predicting.INTERACTION_METHODS`.
+        methods: names of `mechcore.bench.methods.PREDICTORS`.
         seed: of what methods draw.
         batch_size: texts of a forward.
 
@@ -208,7 +209,7 @@ def recovered_pairs(
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
     for method in methods if case.truth.interactions else ():
-        found = INTERACTION_METHODS[method](_pair_request(case, "id", means, seed, batch_size))
+        found = PREDICTORS[method](_pair_request(case, "id", means, seed, batch_size))
         predicted = _beyond_rounding(found)
         rows.append(
             {
