@@ -148,7 +148,7 @@ def write_run(path: Path, world: World = World()) -> Path:
     core = [Component.parse(name) for name in world.core]
     n_subnetworks = len(runs) - 1
     rows = [
-        dict(zip(CORE, (str(head), head.layer, head.head, n_subnetworks), strict=True))
+        dict(zip(CORE, (str(head), head.layer, head.head, n_subnetworks, 0.368), strict=True))
         for head in core
     ]
     save("core", rows, CORE)
@@ -580,7 +580,7 @@ ACCURACY += ("accuracy_high", "margin")
 SUBNETWORKS = ("subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity")
 SUBNETWORKS += ("heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy", "kept")
 FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
-CORE = ("component", "layer", "head", "n_subnetworks")
+CORE = ("component", "layer", "head", "n_subnetworks", "rate_low")
 SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
 SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p")
 SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]

@@ -111,9 +111,11 @@ def dividends(
     for subset, members in ablations.groups():
         for metric in METRICS:
             values = _dividends(ablations, closed, metric, members)[rows_of]
-            samples = ablations.full.samples(members)
-            intervals = ends("", values, samples, metric == "accuracy", **statistics)
-            p, adjusted = corrected(values, correction, clusters=samples[""], seed=seed)
+            samples, answers = ablations.full.samples(members), metric == "accuracy"
+            intervals = ends("", values, samples, answers, **statistics)
+            p, adjusted = corrected(
+                values, correction, answers=answers, clusters=samples[""], seed=seed
+            )
             for i, each in enumerate(listed):
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {

@@ -70,7 +70,7 @@ def test_a_pair_interacts_by_the_planted_size(models: Any, rule: str, engine: An
     for row in margin.itertuples():
         for value in (row.interaction, row.low, row.high):
             assert value == pytest.approx(expected[row.set], abs=TOLERANCE)
-        assert row.superadditive or expected[row.set] <= 0
+        assert row.superadditive == (expected[row.set] > 0 and row.p_adjusted <= 0.05)
         assert row.p <= 0.5 ** (row.n - 1) or expected[row.set] == 0
     assert not margin[["floor", "ceiling"]].any(axis=None)
     # The margin without the rule is that of the direct head, which is negative.
