@@ -38,6 +38,7 @@ from mechcore.ablation import (
 )
 from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
+from mechcore.bench import methods as bench
 from mechcore.components import ModelShape
 from mechcore.models.export import export_checkpoint
 from mechcore.models.running import forward
@@ -48,7 +49,6 @@ from mechcore.pruning import (
     PruneSettings,
     attribute,
     attribution_scores,
-    integrated_scores,
     layer_matched,
     random_subnetworks,
 )
@@ -197,7 +197,6 @@ def pruned(g: Given) -> Any:
 
 def ranked(g: Given) -> Any:
     scores = [attribution_scores(g.model, FEWER, g.means)]
-    scores += [integrated_scores(g.model, FEWER, g.means, n_points=2)]
     curve = faithfulness_of(g.model, scores[0], g.data, g.means, kept=[3, 9], n_resamples=20)
     return [scores, attribute(g.model, FEWER, g.means, sparsity=0.3), curve]
 
@@ -205,8 +204,8 @@ def ranked(g: Given) -> Any:
 def ranked_slowly(g: Given) -> Any:
     short: dict[str, Any] = {"optimal": {"steps": 2}, "ugs": {"steps": 3, "n_masks": 4}}
     return [
-        RANKINGS[name].scores(g.model, FEWER, g.means, **short.get(name, {}))
-        for name in ("gradient-drop", "eap-ig", "singles", "optimal", "ugs")
+        ranking.scores(g.model, FEWER, g.means, **short.get(name, {}))
+        for name, ranking in {**bench.RANKINGS, **RANKINGS}.items()
     ]
 
 

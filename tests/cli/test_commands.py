@@ -412,7 +412,7 @@ def test_prune_and_core_repeat_what_a_run_does(
         assert component in shown
 
 
-@pytest.mark.parametrize("method", ["attribution", "integrated", "random"])
+@pytest.mark.parametrize("method", ["attribution", "random"])
 def test_prune_by_other_methods(
     files: Path, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -468,9 +468,9 @@ def test_an_interrupted_pruning_goes_on(
 def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(f"compare {own(files)} {QUICK} --out out") == 0
     table = pd.read_csv("out/tables/methods.csv")
-    methods = ["l0", "attribution", "integrated", "random", "layer-matched"]
+    methods = ["l0", "attribution", "random", "layer-matched"]
     assert table["method"].tolist() == [name for name in methods for _ in range(2)]
-    assert table["n"].tolist() == [2, 2, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert table["n"].tolist() == [2, 2, 1, 1, 2, 2, 2, 2]
     single = pd.read_csv("out/tables/subnetworks.csv")
     for row in table.itertuples():
         own_rows = single[
@@ -479,12 +479,12 @@ def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert row.kl == pytest.approx(own_rows["kl"].mean())
         assert (row.kl_low, row.kl_high) == (own_rows["kl"].min(), own_rows["kl"].max())
         assert row.id_accuracy == pytest.approx(own_rows["id_accuracy"].mean())
-    assert len(list(Path("out/masks").iterdir())) == len(single) == 16
+    assert len(list(Path("out/masks").iterdir())) == len(single) == 14
     assert {path.name for path in Path("out/figures").iterdir()} == {
         "kl-by-sparsity.png",
         "kl-by-sparsity.svg",
     }
-    assert "integrated" in capsys.readouterr().out
+    assert "layer-matched" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_drawings")

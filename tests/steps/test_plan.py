@@ -495,7 +495,7 @@ def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: Stud
 
 @pytest.mark.parametrize(
     ("method", "n_jobs", "n_masks"),
-    [("l0", 4, 4), ("ugs", 2, 4), ("integrated", 1, 2), ("random", 4, 4)],
+    [("l0", 4, 4), ("ugs", 2, 4), ("attribution", 1, 2), ("random", 4, 4)],
 )
 def test_a_ranking_is_worked_out_once(
     config: StudyConfig, method: str, n_jobs: int, n_masks: int
