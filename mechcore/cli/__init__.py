@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import mechcore
 from mechcore.cli import (
@@ -23,7 +24,7 @@ from mechcore.cli import (
     subnetworks,
     training,
 )
-from mechcore.cli.help import Command, Group, group
+from mechcore.cli.help import Command, group
 from mechcore.cli.holding import holding
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
@@ -40,7 +41,7 @@ REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcor
 """Commands of ``mechcore reproduce``, which packages add."""
 
 
-class Reproductions(Group):
+class Reproductions(TyperGroup):
     """Commands that are imported when one of them is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -78,7 +79,7 @@ def _main(
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare, subnetworks.core),
     *(subnetworks.effective_size, subnetworks.export, components.heads, ablation.ablate),
-    *(interactions.interactions, interactions.dividends, paths.paths),
+    *(interactions.interactions, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),
@@ -143,8 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        if type(error).__name__ == "NoArgsIsHelpError":
-            print(describe(), file=sys.stderr)
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown
             sys.exit(2)
         said = describe().replace("Value error, ", "")
         said = re.sub(r"Input should be a valid integer\b[^(]*", "expected a whole number", said)

@@ -35,14 +35,6 @@ COMMON = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, "analyses.fill")
 Core: TypeAlias = Annotated[
     Path | None, typer.Option("--core", help="Components of a core table or a run's folder.")
 ]
-Engine: TypeAlias = Annotated[
-    Literal["auto", "tree", "restart", "reference"],
-    typer.Option(
-        "--engine",
-        help="tree shares work between sets; restart does so on any model whose layers can be "
-        "called again; reference runs one forward per set.",
-    ),
-]
 
 GOAL = ("guarantee", "least", "largest", "bound")
 """Settings of races."""
@@ -166,7 +158,6 @@ def ablate(
     given: Annotated[Given[StudyConfig], From(StudyConfig, (*COMMON, "n_resamples"))],
     how: Annotated[Given[SearchConfig], From(SearchConfig, GOAL)],
     means: Means = None,
-    engine: Engine = "auto",
     precision: Precision = "float32",
     resume: Resume = False,
     raced: Annotated[
@@ -182,8 +173,6 @@ def ablate(
     ),
 ) -> None:
     """Accuracy, margin and information without sets of components, and their interactions."""
-    if engine in ("restart", "reference") and precision != "float32":
-        raise InputError(f"--precision: the {engine} engine has the model's own precision only")
     check_out(out, out / "race-id" if raced else state_file(out, "id"), resume)
     chosen.check()
     from mechcore.components import ModelShape
@@ -197,14 +186,13 @@ def ablate(
     with progress.shown():
         kinds = chosen.kinds(ModelShape.of(inputs.model), config.data.seed, inputs.model)
         if raced:
-            _race(inputs, averages(), list(kinds), how.settings, config, engine, precision, out)
+            _race(inputs, averages(), list(kinds), how.settings, config, precision, out)
             return
         tables, found = sweep_tables(
             inputs,
             averages(),
             kinds,
             fill=config.analyses.fill,
-            engine=engine,
             precision=precision,
             batch_size=config.batch_size,
             seed=config.data.seed,
@@ -234,7 +222,6 @@ def _race(
     sets: list[Any],
     goal: SearchConfig,
     config: StudyConfig,
-    engine: Engine,
     precision: Any,
     out: Path,
 ) -> None:
@@ -262,7 +249,6 @@ def _race(
             fill=config.analyses.fill,
             class_names=inputs.config.class_names,
             batch_size=config.batch_size,
-            engine=engine,
             precision=precision,
         )
         for role in ("id", "ood")

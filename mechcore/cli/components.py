@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,7 @@ from mechcore.errors import InputError
 from mechcore.steps.config import StudyConfig
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from mechcore.data.encoding import EncodedExamples
-    from mechcore.steps.inputs import Inputs
+    from mechcore.attention import LabelAgreement
 
 
 @grouped
@@ -45,10 +43,6 @@ def heads(
     why: Annotated[
         str | None, typer.Option("--explain", help="Heads to explain, by commas: L1.H4,L3.H0.")
     ] = None,
-    gallery: Annotated[
-        Path | None,
-        typer.Option("--gallery", help="HTML page to write with the clearest heads drawn."),
-    ] = None,
     out: Annotated[Path, typer.Option("--out", help="CSV or JSON file to write.")] = Path(
         "heads.csv"
     ),
@@ -57,16 +51,11 @@ def heads(
     must_not_exist(out, file=True)
     if out.suffix not in (".csv", ".json"):
         raise InputError(f"{out}: expected the ending .csv or .json (--out)")
-    if gallery is not None:
-        must_not_exist(gallery, file=True)
-        if gallery.suffix != ".html":
-            raise InputError(f"{gallery}: expected the ending .html (--gallery)")
     if given.settings.model.source is not None and data is None:
         raise InputError("--data is missing; name a file of texts for the checkpoint")
     from mechcore.attention import Thresholds, explain
     from mechcore.components import Component, ModelShape
     from mechcore.files import write_csv, write_text
-    from mechcore.report.heads_page import agreement_sentence
     from mechcore.steps import tables as steps
 
     thresholds = Thresholds(min_mass, min_ratio)
@@ -88,9 +77,6 @@ def heads(
     table = scores.categorised(thresholds)
     explanations = [explain(table, head, thresholds) for head in wanted]
     agreement = scores.agreement(thresholds) if scores.n_examples > 1 else None
-    if gallery is not None:
-        facts = {"thresholds": thresholds, "agreement": agreement, "ignored": sorted(scores.ignore)}
-        _write_gallery(inputs, texts, table, gallery, facts)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:
@@ -100,23 +86,20 @@ def heads(
         print(agreement_sentence(agreement))
     for explanation in explanations:
         print(f"\n{explanation}")
-    print(f"categories: {out}" + (f"\ngallery: {gallery}" if gallery else ""))
+    print(f"categories: {out}")
 
 
-def _write_gallery(
-    inputs: Inputs, texts: EncodedExamples, table: pd.DataFrame, path: Path, facts: dict[str, Any]
-) -> None:
-    """A page with the clearest heads of every category on an example with much to see."""
-    from mechcore.attention import attention_examples, clearest_heads, telling_example
-    from mechcore.report.heads_page import build_heads_page
-
-    row = telling_example(texts)
-    shown = {
-        label: attention_examples(inputs.model, texts, inputs.tokenizer, heads, row=row)
-        for label, heads in clearest_heads(table).items()
-    }
-    model, data = Path(str(inputs.config.source)).name, texts.examples.name
-    build_heads_page(path, table, shown, model=model, data=data, **facts)
+def agreement_sentence(agreement: LabelAgreement) -> str:
+    """How stable labels are, in words."""
+    kappa = (
+        "Cohen's kappa is not defined: all labels are alike"
+        if isnan(agreement.kappa)
+        else f"Cohen's kappa {agreement.kappa:.2f}"
+    )
+    return (
+        f"Labels from the two halves of the examples are the same for {100 * agreement.share:.1f} "
+        f"% of the heads ({kappa})."
+    )
 
 
 def _show_grid(table: Any) -> None:

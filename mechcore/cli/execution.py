@@ -76,7 +76,7 @@ class RunOptions:
     ] = None
     dry_run: Annotated[
         bool,
-        _option("--dry-run", _OUTPUT, "Only list the jobs with their time and memory."),
+        _option("--dry-run", _OUTPUT, "Only list the jobs and their forward passes."),
     ] = False
 
     def check(self) -> None:
@@ -182,40 +182,20 @@ class RunOptions:
 def _show_jobs(
     settings: Any, out: Path, kind: str, store: Path | None, resources: Resources
 ) -> None:
-    """The jobs known by now, of the main study with what those that are left will cost."""
-    from mechcore.study.kinds import DEFAULT
+    """The jobs known by now that are left, with the passes through the model that they cost."""
+    import pandas as pd
+
+    from mechcore.cli.shared import show
     from mechcore.study.run import prepare
 
     prepared = prepare(settings, out, kind=kind, store=store, device=resources.place)
-    n, done = len(prepared.jobs), len(prepared.jobs) - len(prepared.pending)
-    if not prepared.pending:
+    n, pending = len(prepared.jobs), prepared.pending
+    if not pending:
         print(f"all {n} jobs are done; a run would only write the results")
-    elif kind == DEFAULT:
-        _show_estimate(prepared, resources)
-    else:
-        waiting = {job.key for job in prepared.pending}
-        for job in prepared.jobs:
-            print(f"{'to do' if job.key in waiting else 'done'}: {job.name}")
-        print(f"{n - done} of {n} jobs known by now are to do")
-
-
-def _show_estimate(prepared: Any, resources: Resources) -> None:
-    from mechcore.cli.shared import show
-    from mechcore.steps.bench import bench_of
-    from mechcore.steps.estimate import estimate
-    from mechcore.study.executors import threads
-
-    n, done = len(prepared.jobs), len(prepared.jobs) - len(prepared.pending)
-    bench = bench_of(prepared.store, resources.place)
-    with threads(resources.cpus):
-        table = estimate(prepared.pending, prepared.jobs, bench)
-    shown = table.assign(
-        time=table["seconds"].map(progress.duration),
-        memory=table["memory"].map(lambda gib: f"{gib:.1f} GiB" if gib else ""),
-    )
-    show(shown[["kind", "name", "time", "memory"]])
+        return
+    passes = [round(job.step.cost(job)) for job in pending]
+    show(pd.DataFrame({"job": [job.name for job in pending], "passes": passes}))
     print(
-        f"{n} jobs, {done} of them done before; about "
-        f"{progress.duration(table['seconds'].sum())} for the others one after another, "
-        f"measured on this machine; about {table['memory'].max():.1f} GiB for the largest"
+        f"{len(pending)} of {n} jobs known by now are to do: about {sum(passes)} forward passes of "
+        "one example"
     )

@@ -167,7 +167,7 @@ class _Option:
         elif default is None and self.entry.setting.all:
             default = 0
         shown = not isinstance(default, (bool, Mapping)) and default not in (None, "")
-        return f"{text} [default: {default}]" if shown else text
+        return rf"{text} \[default: {default}]" if shown else text
 
     def value(self, given: Any) -> Any:
         """The setting's value from what typer made of the text.

@@ -13,7 +13,6 @@ from mechcore.cli.ablation import (
     COMMON,
     MOST_CONTROLS,
     Core,
-    Engine,
     check_components,
     state_file,
 )
@@ -110,7 +109,6 @@ def paths(
     chosen: PathOptions,
     given: Annotated[Given[StudyConfig], From(StudyConfig, (*COMMON, "n_resamples"))],
     means: Means = None,
-    engine: Engine = "auto",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
         "mechcore-paths"
@@ -140,8 +138,7 @@ def paths(
         inputs=chosen.inputs,
         together=chosen.together,
     )
-    options: dict[str, Any] = {"fill": config.analyses.fill, "engine": engine}
-    options |= {"batch_size": config.batch_size}
+    options: dict[str, Any] = {"fill": config.analyses.fill, "batch_size": config.batch_size}
     work = _Work(inputs, cuts, out, config, options)
     if chosen.controls:
         work.check_controls()  # before means, which take time

@@ -1,15 +1,12 @@
 """Examples from users' tables.
 
 Official files are read as they come: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
-MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it. That script
-is one for Python 2; with the changes that make it run on Python 3 it writes texts as bytes
-literals, ``b'How ...'``, which are taken for the texts they stand for where a whole column has
-them. What PAWS-QQP is built from has numbers of tokens for texts, and is refused.
+MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it. What it is
+built from has numbers of tokens for texts, and is refused.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Mapping
@@ -115,7 +112,6 @@ def examples_of(
     frame = pd.DataFrame({role: texts_of(path, used[column]) for role, column in chosen.items()})
     for role in [role for role in ("text_a", "text_b") if role in frame]:
         _check_built(path, table, frame[role])
-        frame[role] = _from_bytes(frame[role])
     for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
         frame[role] = frame.get(role, default)
     if cluster is not None:
@@ -145,18 +141,14 @@ def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
     return table[~empty]
 
 
-def _from_bytes(texts: pd.Series) -> pd.Series:
-    """What a column of nothing but bytes literals stands for; other columns as they are."""
-    if texts.empty or not all(map(_BYTES.fullmatch, texts)):
-        return texts
-    try:
-        return texts.map(lambda text: ast.literal_eval(text).decode("utf-8"))
-    except (ValueError, SyntaxError, AttributeError):  # some are not
-        return texts
-
-
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
-    """Make sure that texts are not what PAWS-QQP is built from: numbers of tokens."""
+    """Make sure that texts are not the numbers that PAWS-QQP is built from, nor bytes literals."""
+    if not texts.empty and all(map(_BYTES.fullmatch, texts)):
+        raise InputError(
+            f"{path}: column {texts.name} has bytes as Python writes them, such as "
+            f"{shown(texts.iloc[0], 30)}; expected texts: the script that wrote the file is for "
+            "Python 2, as that of PAWS: take out its .encode()"
+        )
     built = {"qid1", "qid2"} <= set(table.columns) and not texts.empty
     if built and all(map(_TOKEN_NUMBERS.fullmatch, texts)):
         raise InputError(

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.report.page import REPORT_FILES, build_report
+    from mechcore.report.page import REPORT_FILE, build_report
 
 attach(__name__)
 
-__all__ = ["REPORT_FILES", "build_report"]
+__all__ = ["REPORT_FILE", "build_report"]

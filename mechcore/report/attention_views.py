@@ -35,7 +35,7 @@ _DRAW = """(function draw(tries) {
     }, {rootMargin: "600px"}).observe(place);
   } else if (window.CircuitsVis) {
     place.textContent = "";
-    CircuitsVis.render(place.id, CircuitsVis.%(element)s, %(props)s);
+    CircuitsVis.render(place.id, CircuitsVis.AttentionHeads, %(props)s);
   } else if (tries > 0) {
     setTimeout(draw, 100, tries - 1);
   } else {
@@ -80,7 +80,7 @@ class _Shown:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionView:
-    """Attention patterns of some heads on one example, drawn by circuitsvis.
+    """Attention of some heads on one example; the reader chooses one to see large.
 
     Shown in a notebook, written to a page of its own with `save`, or put into another page with
     `html`, which then needs `library_script` once.
@@ -88,13 +88,10 @@ class AttentionView:
     Attributes:
         examples: the heads, all on the same tokens.
         titles: a title for each.
-        together: small patterns of all heads, of which the reader chooses one to see large,
-            in place of one large pattern after another.
     """
 
     examples: Sequence[AttentionExample]
     titles: Sequence[str]
-    together: bool = True
 
     def __post_init__(self) -> None:
         if not self.examples:
@@ -119,18 +116,14 @@ class AttentionView:
                 default one that does not come twice anywhere.
         """
         name = name or f"attention-{uuid4().hex[:12]}"
-        if self.together:
-            props = {
-                **pattern_properties(self.examples[0]),
-                "attention": [each.pattern for each in self.examples],
-                "attentionHeadNames": list(self.titles),
-            }
-            return _figure(f"{name}-heads", "AttentionHeads", props, "")
-        parts = [
-            _figure(f"{name}-{i}", "AttentionPattern", pattern_properties(example), title)
-            for i, (example, title) in enumerate(zip(self.examples, self.titles, strict=True))
-        ]
-        return f'<div class="attention-views">{"".join(parts)}</div>'
+        place = f"{name}-heads"
+        props = {
+            **pattern_properties(self.examples[0]),
+            "attention": [each.pattern for each in self.examples],
+            "attentionHeadNames": list(self.titles),
+        }
+        script = _DRAW % {"place": script_json(place), "props": script_json(props)}
+        return f'<div><div id="{place}"></div><script>{script}</script></div>'
 
     def save(self, path: str | Path) -> Path:
         """Write a page of its own, which needs no network and no other file."""
@@ -154,7 +147,6 @@ def attention_view(
     examples: Sequence[AttentionExample],
     *,
     titles: Sequence[str] | None = None,
-    together: bool = True,
 ) -> AttentionView:
     """Draw the attention of heads on an example with circuitsvis.
 
@@ -164,13 +156,12 @@ def attention_view(
     Args:
         examples: from `mechcore.attention.attention_examples`.
         titles: a title for each; by default the head and its category.
-        together: see `AttentionView`.
 
     Raises:
         InputError: there is no head, or their tokens differ.
     """
     names = titles or [f"{each.component} {each.category}".strip() for each in examples]
-    return AttentionView(list(examples), list(names), together)
+    return AttentionView(list(examples), list(names))
 
 
 def pattern_properties(example: AttentionExample) -> dict[str, Any]:
@@ -193,13 +184,3 @@ def marked_tokens(example: AttentionExample) -> list[str]:
         token + _SUBSCRIPTS[segment] if segment >= 0 else token
         for token, segment in zip(example.tokens, example.segments, strict=True)
     ]
-
-
-def _figure(place: str, element: str, props: dict[str, Any], title: str) -> str:
-    script = _DRAW % {
-        "place": script_json(place),
-        "element": element,
-        "props": script_json(props),
-    }
-    heading = f"<p>{escape(title)}</p>" if title else ""
-    return f'<div>{heading}<div id="{place}"></div><script>{script}</script></div>'

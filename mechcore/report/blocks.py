@@ -120,7 +120,7 @@ def _ranges(frame: pd.DataFrame, column: Column) -> list[str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page, and the formats of its files beside the page.
+    """A figure inside the page; ``saved`` are the formats of its files beside the page.
 
     ``fold`` is the line that the reader opens it by; where it is empty the figure always shows.
     """
@@ -135,10 +135,10 @@ class Picture:
     fold: str = ""
     kind: str = field(default="picture", init=False)
 
-    def file(self, *formats: str) -> str:
-        """Path, relative to the page, of the file in the first of these formats; empty if none."""
-        ends = [end for end in formats if end in self.saved]
-        return f"{FIGURES_FOLDER}/{self.name}.{ends[0]}" if ends else ""
+    @property
+    def svg(self) -> str:
+        """Path, relative to the page, of its SVG file; empty if none was saved."""
+        return f"{FIGURES_FOLDER}/{self.name}.svg" if "svg" in self.saved else ""
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,6 @@ class Gallery:
             write_bytes(self.folder / f"{name}.{end}", content)
         picture = _picture(figure, drawing, name, caption, alt)
         return replace(picture, saved=self.formats, fold=fold)
-
-
-def embedded(figure: Figure, name: str, caption: str, alt: str) -> Picture:
-    """A figure that is in the page alone."""
-    return _picture(figure, _drawn(figure, "svg"), name, caption, alt)
 
 
 def _drawn(figure: Figure, end: str) -> bytes:

@@ -1,4 +1,4 @@
-"""One self-contained page that tells what a run found, and the same as Markdown."""
+"""One self-contained page that tells what a run found."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mechcore.errors import InputError
 from mechcore.files import write_text
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
@@ -21,66 +20,43 @@ from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, SECTIONS, report_of
-from mechcore.report.markdown import markdown
 from mechcore.report.method import method_tables
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 from mechcore.report.terms import Explainer
 from mechcore.wording import short_source
 
-REPORT_FILES = {"html": "report.html", "md": "report.md"}
-Format = Literal["html", "md"]
+REPORT_FILE = "report.html"
 
 _VARIABLE = re.compile(r"\*(\w+)\*")
 _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 """A button and what belongs to it: browsers break lines around buttons, before a comma, too."""
 
 
-def build_report(
-    run: str | Path,
-    *,
-    formats: Sequence[Format] = ("html",),
-    figures: Sequence[str] = ("svg", "png"),
-) -> Path:
+def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
     """Make the report and ``figures/`` from the tables of a finished run.
 
     Nothing is computed anew: a report only draws and words what the tables hold. ``report.html``
-    needs no network and no other file, and carries the tables; ``report.md`` shows the figures
-    beside it.
+    needs no network and no other file, and carries the tables.
 
     Args:
         run: folder of the run, with ``config.json`` and ``tables/``.
-        formats: ``html``, ``md`` or both.
         figures: what figures are saved as, some of ``png``, ``svg`` and ``pdf``.
 
     Returns:
-        Path of the report in the first format.
+        Path of the report.
 
     Raises:
         InputError: ``config.json`` is missing, a file is not what it should be, or there is no
-            such format.
+            such format of figures.
     """
-    unknown = [name for name in formats if name not in REPORT_FILES]
-    if unknown or not formats:
-        raise InputError(
-            f"formats: found {', '.join(unknown) or 'none'}; expected {' or '.join(REPORT_FILES)}"
-        )
-    if "md" in formats and not {"svg", "png"} & set(figures):
-        raise InputError(
-            f"figures: found {', '.join(figures) or 'none'}; Markdown shows svg or png: add one"
-        )
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
     study = report_of(folder.config)
     opening = study.opening(folder, gallery)
     parts = [*study.sections(folder, gallery), *_added(folder, gallery)]
-    for name in formats:
-        if name == "html":
-            text = _html(folder, opening, parts)
-        else:
-            config = folder.config
-            text = markdown(folder, opening, parts, title(config), subtitle(config))
-        write_text(folder.path / REPORT_FILES[name], text)
-    return folder.path / REPORT_FILES[formats[0]]
+    path = folder.path / REPORT_FILE
+    write_text(path, _html(folder, opening, parts))
+    return path
 
 
 def _added(run: RunFolder, gallery: Gallery) -> Iterator[Section]:

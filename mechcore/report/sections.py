@@ -25,6 +25,7 @@ from mechcore.report.blocks import (
     table_of,
 )
 from mechcore.report.data_section import data_section
+from mechcore.report.dose_section import dose_section
 from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
 from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
@@ -64,6 +65,7 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         _core,
         stability_section,
         readers_section,
+        dose_section,
         _categories,
         ablation_section,
         interactions_section,

@@ -11,6 +11,7 @@ from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.accuracy_section import subnetwork_sentences
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
+from mechcore.report.dose_section import dose_sentences
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
@@ -80,6 +81,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("smallest", smallest_sentences),
         ("core", core_sentences),
         ("stability", stability_sentences),
+        ("dose", dose_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
         ("ablation", _whole_core),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mechcore.components import Component, ModelShape, parse_components
+from mechcore.components import Component, parse_components
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.steps.bench import bench_of, data_inputs
@@ -42,13 +42,6 @@ class Size:
     examples: Mapping[str, int]
     n_heads: int
     n_mlps: int
-
-    @classmethod
-    def of(cls, inputs: Inputs) -> Size:
-        """The size of a study's inputs."""
-        shape = ModelShape.of(inputs.model)
-        counts = {role: len(data) for role, data in inputs.data.items()}
-        return cls(counts, len(shape.heads), len(shape.mlps))
 
     @classmethod
     def guessed(cls, job: Job) -> Size:

@@ -31,7 +31,7 @@ TEST_ROLES = ("id", "ood")
 
 RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
-    *("report.md", "means.safetensors", "attention_examples.json", "flips_attention.json"),
+    *("means.safetensors", "attention_examples.json", "flips_attention.json"),
 )
 """What a study's folder holds beside those of its variants; no variant has such a name."""
 
@@ -281,7 +281,7 @@ class StudyConfig:
     data: DataConfig = setting(DataConfig(), "Which data, and how much of it.")
     method: str = setting(
         "l0",
-        "How to choose what is pruned: l0 (trained masks), a ranking such as integrated, random "
+        "How to choose what is pruned: l0 (trained masks), a ranking such as attribution, random "
         "or a registered method.",
         "--prune-method",
         panel="Pruning",

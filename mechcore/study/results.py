@@ -16,7 +16,7 @@ from typing import Any
 
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
-from mechcore.report import REPORT_FILES
+from mechcore.report import REPORT_FILE
 from mechcore.report.kinds import schemas_of
 from mechcore.study.engine import Study
 from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
@@ -143,7 +143,7 @@ def write_results(
             CONFIG_FILE,
         )
     }
-    reports = {str(Path(folder) / name) for folder in found for name in REPORT_FILES.values()}
+    reports = {str(Path(folder) / REPORT_FILE) for folder in found}
     for name in set(_written(out)) - wanted - reports:  # those are written over
         _remove(out, name)
     _note(out, written=sorted({*_written(out), *wanted}))  # if it is killed before the end

@@ -16,7 +16,7 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreError, reason, warn
 from mechcore.pruning.subnetwork import target_name
 from mechcore.report.blocks import FIGURES_FOLDER
-from mechcore.report.page import REPORT_FILES
+from mechcore.report.page import REPORT_FILE
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 
 _SETTINGS = {
@@ -144,7 +144,7 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
         logged[f"{FIGURES_FOLDER}/{path.stem}"] = wandb.Image(str(path))
     tracked.log(logged)
     artifact = wandb.Artifact(f"report-{tracked.id}", type="report")
-    for name in (CONFIG_FILE, *REPORT_FILES.values()):
+    for name in (CONFIG_FILE, REPORT_FILE):
         if (run.path / name).is_file():
             artifact.add_file(str(run.path / name), name=name)
     for file in run.table_files:

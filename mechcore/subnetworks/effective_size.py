@@ -7,9 +7,8 @@ gives its effective size, separately in domain and out of domain.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_integer_dtype
 
-from mechcore.data.formats import read_table, without_repeats
+from mechcore.data.formats import read_table
 from mechcore.data.readers import texts_of
-from mechcore.errors import InputError, reason, shown, warn
+from mechcore.errors import InputError, shown, warn
 from mechcore.evaluation.intervals import mean_interval
 from mechcore.files import unguarded
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
@@ -78,10 +77,7 @@ They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 
 subnetwork that loses exactly the tolerance is not faithful, whichever way rounding goes.
 """
 
-MISSING = -1
-"""What the published files have in place of the accuracy of a subnetwork that was not made."""
-
-PERCENT = "25 % is the share 0.25, or 25 in .json files as published"
+PERCENT = "25 % is the share 0.25"
 
 
 def effective_size(
@@ -186,27 +182,24 @@ def read_full(path: str | Path) -> pd.DataFrame:
 
     Args:
         path: a table with the columns `FULL` (``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, text
-            also ``.gz``), or the layout published with arXiv 2403.03942 (``.json``):
-            ``{checkpoint: {subset: accuracy}}``. Checkpoints become numbers if all of them are.
+            also ``.gz``). Checkpoints become numbers if all of them are.
 
     Raises:
         InputError: the file cannot be read, lacks something, or has text in place of a number.
     """
-    return _read(Path(path), FULL, ("checkpoint", "subset"))
+    return _read(Path(path), FULL)
 
 
 def read_grid(path: str | Path) -> pd.DataFrame:
     """Read the subnetworks' accuracies, the table ``grid`` of `effective_size`.
 
     Args:
-        path: as for `read_full`, with the columns `GRID` and perhaps `KEPT`, or as published
-            ``{seed: {checkpoint: {percentage pruned: {subset: accuracy}}}}``, where accuracies of
-            -1 are left out, with a warning.
+        path: as for `read_full`, with the columns `GRID` and perhaps `KEPT`.
 
     Raises:
         InputError: the file cannot be read, lacks something, or has text in place of a number.
     """
-    return _read(Path(path), GRID, ("seed", "checkpoint", "sparsity", "subset"), KEPT)
+    return _read(Path(path), GRID, KEPT)
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -315,20 +308,13 @@ def _group_accuracy(
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _read(
-    path: Path, columns: Sequence[str], levels: Sequence[str], perhaps: str = ""
-) -> pd.DataFrame:
-    """Levels are those of the published layout, outermost first."""
-    is_published = path.suffix == ".json"
-    if is_published:
-        table = pd.DataFrame(_leaves(path, _json(path), levels), columns=[*levels, "accuracy"])
-    else:
-        table = read_table(path)
-        if ".csv" in path.suffixes:  # perhaps written by mechcore
-            table = unguarded(table)
-        _require(table, str(path), columns)
-        columns = [*columns, *[perhaps] * (perhaps in table)]
-        table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
+def _read(path: Path, columns: Sequence[str], perhaps: str = "") -> pd.DataFrame:
+    table = read_table(path)
+    if ".csv" in path.suffixes:  # perhaps written by mechcore
+        table = unguarded(table)
+    _require(table, str(path), columns)
+    columns = [*columns, *[perhaps] * (perhaps in table)]
+    table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
     for column in [each for each in columns if each != "subset"]:
         numbers = pd.to_numeric(table[column], errors="coerce")
         if column in ("sparsity", "accuracy", KEPT):
@@ -338,49 +324,7 @@ def _read(
             is_integer_dtype(numbers) or not (numbers.abs() > 2**53).any()
         ):
             table[column] = numbers
-    if is_published and "sparsity" in columns:
-        table = _without_missing(path, table)
-        shares = table["sparsity"].between(0, 1, inclusive="neither")
-        _refuse(table, shares, str(path), f"expected a percentage as sparsity: {PERCENT}")
-        table["sparsity"] /= 100
-    return table[list(columns)]
-
-
-def _without_missing(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    missing = table["accuracy"] == MISSING
-    if missing.any():
-        lost = table[missing].drop_duplicates(["seed", "checkpoint", "sparsity"])
-        names = [f"{seed} > {at} > {percent}" for seed, at, percent, *_ in lost.to_numpy()]
-        warn(
-            f"{path}: left out {len(lost)} subnetworks that have {MISSING} in place of an accuracy "
-            f"(seed > checkpoint > percentage): {', '.join(names)}"
-        )
-    return table[~missing].reset_index(drop=True)
-
-
-def _json(path: Path) -> Any:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
-        json.dumps(content, ensure_ascii=False).encode()  # half characters fail here
-        return content
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as .json: {reason(error)}") from error
-
-
-def _leaves(
-    path: Path, content: Any, levels: Sequence[str], place: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Keys and leaf, as texts, of everything in nested JSON."""
-    if not levels:
-        yield (*place, str(content))
-        return
-    if not isinstance(content, dict) or not content:
-        raise InputError(
-            f"{path}: {' > '.join(place) or 'the whole file'}: found {str(content)[:40]}; expected "
-            f"an object with a key for every {levels[0]}"
-        )
-    for key, inner in content.items():
-        yield from _leaves(path, inner, levels[1:], (*place, key))
+    return table
 
 
 def _list(names: Iterable[Any]) -> str:

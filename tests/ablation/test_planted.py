@@ -23,7 +23,6 @@ from mechcore.ablation import (
     dividends,
     find_superadditive,
     interactions,
-    sampled_shapley,
     sets,
     shapley,
 )
@@ -162,13 +161,3 @@ def test_the_search_finds_three_redundant_heads(models: Any) -> None:
     triples = search.found[(search.found["size"] == 3) & (search.found["metric"] == "margin")]
     assert set(triples["set"]) == {"+".join(TRIPLE)}
     assert triples["interaction"].tolist() == pytest.approx([SIZE] * 3, abs=TOLERANCE)
-
-
-def test_sampling_is_exact_where_components_do_not_interact(models: Any) -> None:
-    names = (PAIR[0], DIRECT, "L1.H0")
-    table = sampled_shapley(
-        models["and"], names, DATA, fill="zero", role="ood", n_permutations=4, n_resamples=2
-    )
-    expected = {PAIR[0]: SIZE, DIRECT: DIRECT_SIZE, "L1.H0": 0.0}
-    assert by_set(table, "shapley") == pytest.approx(expected, abs=TOLERANCE)
-    assert table[table["metric"] == "margin"]["standard_error"].max() < TOLERANCE

@@ -1,4 +1,4 @@
-"""What ``--help`` shows, in how many lines, and what it leaves to ``--help-all``."""
+"""What ``--help`` shows, and what it leaves to ``--help-all``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from mechcore.cli import app, main
 from mechcore.settings import all_entries
 from mechcore.steps.config import StudyConfig
 
-PANELS = ["Arguments", "Model", "Data", "Pruning", "Analyses", "Compute", "Output", "Help"]
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -33,8 +32,8 @@ def lines(*words: str, columns: int = 100) -> list[str]:
 
 def panels(shown: list[str]) -> dict[str, str]:
     """The text of every panel by its name."""
-    text = "\n".join(shown)
-    parts = re.split(r"^(\w[\w ]*):\n", text, flags=re.M)
+    text = "\n".join(line.strip("│") for line in shown)
+    parts = re.split(r"^╭─ (\w[\w ]*) ─+╮\n", text, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -49,13 +48,10 @@ def commands(group: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             yield (*place, name), command
 
 
-def test_commands_fit_one_screen_in_groups() -> None:
-    shown = lines("--help")
-    assert len(shown) <= 50
-    assert max(map(len, shown)) <= 100
-    assert "..." not in "\n".join(shown).partition("[ARGS]...")[2]
-    found = {name: re.findall(r"^  (\S+)", text, re.M) for name, text in panels(shown).items()}
-    assert found.pop("Options") == ["-V,", "-h,"]  # before --version and --help
+def test_commands_stand_in_groups() -> None:
+    shown = panels(lines("--help"))
+    found = {name: re.findall(r"^ (\S+)", text, re.M) for name, text in shown.items()}
+    assert found.pop("Options") == ["--version", "--help"]
     assert found == {
         "Main job": ["run", "demo"],
         "Steps one by one": [
@@ -68,7 +64,6 @@ def test_commands_fit_one_screen_in_groups() -> None:
             "heads",
             "ablate",
             "interactions",
-            "dividends",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
@@ -105,15 +100,8 @@ def test_ways_to_ask_for_help(
         main(words.split())
     assert end.value.code == code
     out, err = capsys.readouterr()
-    assert first in (err if code else out).partition("\n")[0]
-    assert "error" not in err
-
-
-def test_options_of_a_run_fit_two_screens_in_panels() -> None:
-    shown = lines("run", "--help")
-    assert len(shown) <= 100
-    assert max(map(len, shown)) <= 100
-    assert list(panels(shown)) == PANELS
+    assert first in out
+    assert err == ""
 
 
 @pytest.mark.parametrize(
@@ -133,7 +121,8 @@ def test_options_of_a_run_fit_two_screens_in_panels() -> None:
 )
 def test_options_stand_in_the_panel_of_their_settings(panel: str, options: str) -> None:
     found = panels(lines("run", "--help-all"))[panel]
-    assert {*options.split()} <= {*re.findall(r"^  (--[a-z-]+)", found, re.M)}
+    assert "[default: float32]" in panels(lines("run", "--help-all"))["Model"]
+    assert {*options.split()} <= {*re.findall(r"^ (--[a-z-]+)", found, re.M)}
 
 
 def test_rare_options_are_shown_on_request() -> None:

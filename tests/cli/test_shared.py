@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from mechcore.ablation.roles import COMPONENT_ROLES, HARMFUL_OUT, NONE, verdict
+from mechcore.attention import LabelAgreement
+from mechcore.cli.components import agreement_sentence
 from mechcore.cli.shared import run_table, show, show_core, show_roles
 from mechcore.files import write_csv
 
@@ -166,3 +168,10 @@ def test_a_set_goes_on_in_the_next_line_between_its_members(
         "L3.MLP",
         "L0.H1    0.250",
     ]
+
+
+def test_agreement_of_labels_that_are_all_alike_is_told_in_words() -> None:
+    assert agreement_sentence(LabelAgreement(4, 1.0, float("nan"))) == (
+        "Labels from the two halves of the examples are the same for 100.0 % of the heads "
+        "(Cohen's kappa is not defined: all labels are alike)."
+    )

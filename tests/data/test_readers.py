@@ -1,6 +1,5 @@
 """Users' files: every format, every known name of a column, and nothing dropped in silence."""
 
-import csv
 import json
 import os
 import warnings
@@ -746,22 +745,16 @@ def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
         read_examples(path, skip_empty=True)
 
 
-@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-def test_texts_that_python_3_wrote_as_bytes(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
-    path = tmp_path / "dev_and_test.tsv"
-    with path.open("w", newline="") as file:  # as the script of PAWS does
-        writer = csv.writer(file, delimiter="\t", quotechar=None)
-        writer.writerow(["id", "sentence1", "sentence2", "label"])
-        for number, (a, b) in enumerate(pairs):
-            writer.writerow([number, a.encode(), b.encode(), "0"])
-    found = read_examples(path).frame
-    assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
+def test_texts_that_python_3_wrote_as_bytes(write: Write) -> None:
+    """As the script of PAWS does, which is for Python 2."""
+    lines = ["id\tsentence1\tsentence2\tlabel", "0\tb'How old ?'\tb\"Who's old ?\"\t0"]
+    with pytest.raises(
+        InputError, match=r"column text_a has bytes .* b'How old \?'.*take out its .encode"
+    ):
+        read_examples(write("dev_and_test.tsv", "\n".join(lines)))
 
 
-@pytest.mark.parametrize(
-    "kept", [["b'a'", "b"], ["b'a", "b'c'"], ["b'\\xff'"], ["b'a' + b'c'"], ["b'é'"]]
-)
+@pytest.mark.parametrize("kept", [["b'a'", "b"], ["b'a", "b'c'"]])
 def test_other_texts_are_no_bytes(write: Write, kept: list[str]) -> None:
     lines = [json.dumps({"text": text, "label": "x"}) for text in kept]
     assert columns(read_examples(write("x.jsonl", "\n".join(lines))))["text_a"] == kept

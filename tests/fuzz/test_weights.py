@@ -27,7 +27,6 @@ COMMANDS = (
     "ablate --components L0.H1,L1.MLP --resamples 5",
     "ablate --components L0.H1,L1.MLP --fill zero --resamples 5",
     "ablate --components L0.H1,L1.MLP --fill zero --resamples 5 --dtype float16",
-    "ablate --components L0.H1 --fill zero --resamples 5 --engine reference",
     f"prune {PRUNE}",
     f"prune {PRUNE} --prune-method attribution",
 )

@@ -81,24 +81,6 @@ def test_heads_together() -> None:
     assert (props["minValue"], props["maxValue"]) == (0, 1)
 
 
-def test_heads_one_after_another() -> None:
-    view = attention_view([ONE, ONE], titles=["one <1", "two"], together=False)
-    html = view.html("mine")
-    found = calls(html)
-    assert [(place, element) for place, element, _ in found] == [
-        ("mine-0", "AttentionPattern"),
-        ("mine-1", "AttentionPattern"),
-    ]
-    assert all(props["attention"] == ONE.pattern for _, _, props in found)
-    assert all(props["maskUpperTri"] is True for _, _, props in found)
-    assert all(props["tokens"] == ONE.tokens for _, _, props in found)
-    parsed = Scripts(html)
-    assert "one <1" in parsed.text
-    assert "two" in parsed.text
-    places = [attrs["id"] for tag, attrs in parsed.tags if attrs.get("id")]
-    assert places == ["mine-0", "mine-1"]
-
-
 def test_only_two_segments_are_marked() -> None:
     assert marked_tokens(ONE) == ONE.tokens
     assert marked_tokens(PAIR)[1::2] == ["a\u2081", "a\u2082"]
@@ -112,10 +94,10 @@ def test_every_view_has_places_of_its_own() -> None:
 
 def test_hostile_tokens_stay_in_their_script() -> None:
     hostile = replace(PAIR, tokens=[HOSTILE] * 5, category=HOSTILE)
-    html = attention_view([hostile], together=False).html()
+    html = attention_view([hostile]).html()
     parsed = Scripts(html)
-    assert [tag for tag, _ in parsed.tags] == ["div", "div", "p", "div", "script"]
-    assert f"L0.H1 {HOSTILE}" in parsed.text
+    assert [tag for tag, _ in parsed.tags] == ["div", "div", "script"]
+    assert calls(html)[0][2]["attentionHeadNames"] == [f"L0.H1 {HOSTILE}"]
     assert calls(html)[0][2]["tokens"][1] == HOSTILE + "\u2081"
 
 

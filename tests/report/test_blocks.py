@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from mechcore.errors import InputError
-from mechcore.report.blocks import Gallery, embedded
+from mechcore.report.blocks import Gallery
 
 BEGINNINGS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -27,19 +27,13 @@ def test_formats(tmp_path: Path, formats: tuple[str, ...]) -> None:
     for name, content in files.items():
         assert content.startswith(BEGINNINGS[name[-3:]])
         assert content == _again(tmp_path / "again", name)
-    assert picture.file("svg", "pdf") == next(
-        (f"figures/line.{end}" for end in ("svg", "pdf") if end in formats), ""
-    )
+    assert picture.svg == ("figures/line.svg" if "svg" in formats else "")
     assert (picture.width, picture.height) == (192, 96)
 
 
 def _again(folder: Path, name: str) -> bytes:
     Gallery(folder, (name[-3:],)).add(drawing(), "line", "", "")
     return (folder / "figures" / name).read_bytes()
-
-
-def test_a_figure_in_the_page_alone_has_no_file() -> None:
-    assert embedded(drawing(), "line", "", "").file("svg", "png", "pdf") == ""
 
 
 def test_other_formats_are_errors(tmp_path: Path) -> None:

@@ -29,41 +29,30 @@ def call(*arguments: object) -> int:
 
 
 @pytest.mark.parametrize(
-    ("options", "reports", "ends"),
+    ("options", "ends"),
     [
-        ((), {"report.html"}, {".svg", ".png"}),
-        (("--format", "md"), {"report.md"}, {".svg", ".png"}),
-        (
-            ("--format", "all", "--figures", "png,svg,pdf"),
-            {"report.html", "report.md"},
-            {".png", ".svg", ".pdf"},
-        ),
-        (("--figures", ""), {"report.html"}, set()),
+        ((), {".svg", ".png"}),
+        (("--figures", "png,svg,pdf"), {".png", ".svg", ".pdf"}),
+        (("--figures", ""), set()),
     ],
 )
 def test_what_is_written(
     run: Path,
     options: tuple[str, ...],
-    reports: set[str],
     ends: set[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = set(run.iterdir())
     assert call(run, *options) == 0
-    assert {path.name for path in set(run.iterdir()) - before} - {"figures"} == reports
+    assert {path.name for path in set(run.iterdir()) - before} - {"figures"} == {"report.html"}
     assert {path.suffix for path in (run / "figures").glob("*")} == ends
-    assert set(capsys.readouterr().out.split()) == {
-        "report:",
-        *(str(run / name) for name in reports),
-    }
+    assert capsys.readouterr().out.split() == ["report:", str(run / "report.html")]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--figures", "jpg"), "'jpg' is no format; expected some of png, svg, pdf"),
-        (("--format", "pdf"), "'pdf'"),
-        (("--format", "md", "--figures", "pdf"), "Markdown shows svg or png"),
     ],
 )
 def test_bad_options_are_one_line(

@@ -243,7 +243,7 @@ def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
         assert {name: archive.read(name) for name in archive.namelist()} == tables
     assert carried.pop("config.json") == (rich_run / "config.json").read_bytes()
     assert carried == tables
-    assert len(tables) == 33
+    assert len(tables) == 34
 
 
 def test_every_table_is_offered_with_its_section(rich: Page, rich_run: Path) -> None:

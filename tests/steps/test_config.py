@@ -114,7 +114,7 @@ def test_names_that_would_lead_elsewhere_are_refused(name: str) -> None:
 
 def test_variants_cannot_take_the_names_of_the_study_s_own_files() -> None:
     steps = {MASKS, MEANS_FILE, ATTENTION_FILE, FLIPS_ATTENTION_FILE}
-    report = {"report.html", "report.md", "figures"}
+    report = {"report.html", "figures"}
     assert {STORE, STUDY_FILE, CONFIG_FILE, TABLES_FOLDER, *steps, *report} == set(RESERVED)
     for name in [*RESERVED, "Store", "MASKS"]:
         with pytest.raises(InputError, match="study's own files; choose another"):

@@ -27,13 +27,10 @@ from mechcore.steps.analyses_config import (
     SearchConfig,
     SizesConfig,
 )
-from mechcore.steps.bench import bench_of
 from mechcore.steps.config import RESERVED, DataConfig, ModelConfig, Resources, StudyConfig
 from mechcore.steps.config_file import read_config
-from mechcore.steps.estimate import estimate
-from mechcore.steps.masks import Train
 from mechcore.steps.plan import make_plan
-from mechcore.study.run import job_table, prepare, run_study
+from mechcore.study.run import job_table, run_study
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop
 
@@ -244,25 +241,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     with pytest.raises(InputError, match=message):
         run_study(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_what_a_study_costs_is_told_before_its_model_is_trained(
-    cases: Cases, tmp_path: Path
-) -> None:
-    config, out = study(cases.path("bert"), tmp_path), tmp_path / "out"
-    prepared = prepare(config, out)
-    table = estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, "cpu"))
-    assert len(table) == len(prepared.jobs)
-    seconds = table.groupby("kind")["seconds"].min()
-    assert (seconds[["train", "prune", "answers", "search", "heads"]] > 0).all()
-    assert not out.exists()
-    training = next(job for job in prepared.pending if isinstance(job.step, Train))
-    # Forward and back, 4 steps of 4 examples, and 2 evaluations; 2000 examples are assumed ood.
-    passes = 3 * 4 * 4 + 2 * (9 + 2000)
-    assert training.step.cost(training) == passes
-    assert isinstance(training.step, Train)
-    assert replace(training.step, steps=8).cost(training) == 2 * passes
 
 
 # -- the published study --------------------------------------------------------------------------

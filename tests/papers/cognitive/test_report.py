@@ -87,7 +87,7 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = write_cognitive_run(tmp_path_factory.mktemp("cognitive") / "run")
-    build_report(run, formats=("html", "md"), figures=("svg",))
+    build_report(run, figures=("svg",))
     return run
 
 
@@ -329,17 +329,6 @@ def test_the_method_explains_the_words_of_the_page(page: Page) -> None:
 
 def test_a_browser_has_nothing_to_complain_of(folder: Path) -> None:
     check_in_browser(folder / "report.html")
-
-
-# -- Markdown -------------------------------------------------------------------------------------
-
-
-def test_markdown_has_the_same_sections_and_its_figures_beside_it(folder: Path) -> None:
-    text = (folder / "report.md").read_text(encoding="utf-8")
-    images = re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)
-    assert len(images) == len(set(images)) == 10
-    assert all((folder / image).is_file() for image in images)
-    assert "**Centre of mass.** The mean layer of all heads" in text
 
 
 # -- what may be missing --------------------------------------------------------------------------

@@ -91,11 +91,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]
 
 @pytest.fixture(scope="module")
 def folder(runs: Callable[[str], RunFolder]) -> Path:
-    """Both reports of the small world, without figures."""
+    """The report of the small world, without figures."""
     run = runs("small").path
     with pytest.MonkeyPatch.context() as patch:
         leave_out_figures(patch, FIGURES)
-        build_report(run, formats=("html", "md"))
+        build_report(run)
     return run
 
 
@@ -258,13 +258,6 @@ def test_captions_say_n_and_seeds(folder: Path) -> None:
     assert sum("prompts; 3 seeds" in text for text in captions) == len(captions) - 13
     assert sum("prompts; 1 seed." in text for text in captions) == 12
     assert "dot per component" in captions[-1]
-
-
-def test_markdown_has_the_same_sections(folder: Path) -> None:
-    text = (folder / "report.md").read_text(encoding="utf-8")
-    images = re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)
-    assert len(images) == len(set(images)) == 24
-    assert "**Sum check.** The gradient column" in text
 
 
 def test_a_drawn_page_in_a_browser(least: Path) -> None:

@@ -1,4 +1,4 @@
-"""Estimates: passes counted by hand, and a measurement that leaves nothing behind."""
+"""Passes that jobs cost, counted by hand."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import CLASSES, N_HEADS, N_LAYERS, Cases
+from helpers import CLASSES, Cases
 from study.sources import data_config
 
-import mechcore.steps.estimate as module
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SearchConfig
 from mechcore.steps.base import MainStep, Size
-from mechcore.steps.bench import MODEL, Workbench, bench_of
 from mechcore.steps.config import ModelConfig, StudyConfig
-from mechcore.steps.estimate import estimate
 from mechcore.steps.plan import make_plan
 from mechcore.study.run import prepare
 from mechcore.study.step import Job
-from mechcore.study.store import Store
 from mechcore.training import TrainSettings
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
@@ -110,16 +106,13 @@ def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, se
     ("by", "passes"),
     [
         ("screening", 3 * 46),  # forward and back, of the full model and without each of 45
-        ("hessian", 1 + 2 * 91),  # a backward pass of the margin, two of each of 45 derivatives
-        ("integrated-hessian", 4 * 183),
         ("exact", 0.5 * (45 * 44 / 2 + 45)),
-        ("proxy", 0.5 * 345),
     ],
 )
 def test_a_search_costs_what_its_screening_does(
     config: StudyConfig, by: str, passes: float
 ) -> None:
-    search = SearchConfig(screening_by=by, screening_sets=300, n_pairs=8)
+    search = SearchConfig(screening_by=by, n_pairs=8)
     changed = replace(config, analyses=replace(config.analyses, search=search))
     # Pairs and triples on the half of 50 examples out of domain that screening sees, too; ten of
     # each with members of theirs on the other half.
@@ -149,42 +142,6 @@ def test_every_job_costs_something(config: StudyConfig) -> None:
     assert all(cost > 0 for costs in counted(config, None).values() for cost in costs)
 
 
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_an_estimate_measures_and_leaves_nothing(config: StudyConfig, tmp_path: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    prepared = prepare(config, tmp_path / "out")
-    jobs = prepared.jobs
-    bench = bench_of(prepared.store, "cpu")
-    table = estimate(prepared.pending, jobs, bench)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert table["name"].tolist() == [job.name for job in jobs]
-    assert table["kind"].tolist() == [job.step.kind for job in jobs]
-    assert (table["seconds"] > 0).all()
-    with_model = [MODEL in job.inputs for job in jobs]
-    assert ((table["memory"] > 0) == with_model).all()
-    assert len(bench.loads) == 1
-
-    # Seconds are passes times the length of texts and a rate, or in training times another rate.
-    size = Size.of(bench.inputs(next(job for job in jobs if job.step.kind == "describe")))
-    assert size == Size({"train": 12, "id": 9, "ood": 14}, N_LAYERS * N_HEADS, N_LAYERS)
-    data = bench.inputs(next(job for job in jobs if job.step.kind == "describe")).data
-    lengths = {role: sum(map(len, each.input_ids)) for role, each in data.items()}
-
-    def length(job: Job) -> float:
-        roles = [role for role in lengths if role in job.inputs]
-        n = sum(size.examples[role] for role in roles)
-        return 1 if job.step.kind == "prune" else sum(lengths[role] for role in roles) / n
-
-    costs = [passes(job, size) * length(job) if MODEL in job.inputs else 1 for job in jobs]
-    for training in (True, False):
-        rates = [
-            time / cost
-            for job, cost, time in zip(jobs, costs, table["seconds"], strict=True)
-            if MODEL in job.inputs and (job.step.kind == "prune") is training
-        ]
-        assert rates == pytest.approx([rates[0]] * len(rates))
-
-
 TRAINING = TrainSettings(
     steps=25, batch_size=4, accumulate=2, evaluate_every=10, checkpoint_every=10
 )
@@ -196,79 +153,6 @@ def test_passes_of_a_training_are_those_counted_by_hand(config: StudyConfig) -> 
     assert found["train"] == [3 * 25 * 8 + 3 * (30 + 50)]
 
 
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_a_training_is_measured_by_steps_of_its_own(
-    config: StudyConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    prepared = prepare(replace(config, training=TRAINING), tmp_path / "out")
-    before = sorted(tmp_path.rglob("*"))
-    table = estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, "cpu"))
-    assert sorted(tmp_path.rglob("*")) == before
-    assert "step" not in capfd.readouterr().err
-    kinds = table["kind"].tolist()
-    size = Size({"train": 12, "id": 9, "ood": 14}, N_LAYERS * N_HEADS, N_LAYERS)
-    costs = [passes(job, size) for job in prepared.pending]
-    rates = dict(zip(kinds, table["seconds"] / costs, strict=True))
-    assert rates["train"] > 0
-    assert len({rates["train"], rates["prune"], rates["means"]}) == 3
-    memory = dict(zip(kinds, table["memory"], strict=True))
-    assert memory["train"] >= memory["prune"] >= memory["means"] > 0
-
-
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_what_is_left_can_be_estimated_without_pruning(config: StudyConfig, tmp_path: Path) -> None:
-    jobs = make_plan(config).jobs
-    wanted = [job for job in jobs if job.step.kind in ("sweep", "core")]
-    bench = Workbench(Store(tmp_path / "store"))
-    table = estimate(wanted, jobs, bench)
-    assert sorted(table["kind"]) == ["core", "sweep"]
-    assert table.set_index("kind").loc["core"].tolist()[1:] == [1.0, 0.0]
-    alone = [job for job in wanted if job.step.kind == "sweep"]
-    assert estimate(alone, alone, bench)["seconds"].item() > 0
-    assert list(estimate([], [], bench).columns) == ["kind", "name", "seconds", "memory"]
-
-
-def test_estimates_warn_as_a_run_would(config: StudyConfig, tmp_path: Path) -> None:
+def test_listing_jobs_warns_as_a_run_would(config: StudyConfig, tmp_path: Path) -> None:
     with pytest.warns(MechcoreWarning, match="9 of 13 drawn"):
         prepare(config, tmp_path / "out")
-
-
-def test_memory_is_measured_on_batches_of_the_longest_texts(
-    config: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A few random steps rarely meet them, and a batch of them takes the most."""
-    for role in ("train", "id", "ood"):
-        path = Path(getattr(config.data, role))
-        text = path.read_text().replace("the dog ran,", "the dog ran the dog ran the dog ran,", 1)
-        path.write_text(text)
-    met: dict[str, set[tuple[int, ...]]] = {"forward": set(), "pruning": set(), "training": set()}
-
-    def spy(name: str, what: str, rows: Any) -> None:
-        real = getattr(module, name)
-
-        def run(*arguments: Any, **options: Any) -> Any:
-            met[what].add(rows(*arguments))
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(module, name, run)
-
-    def lengths(model: Any, data: Any, *_: Any) -> tuple[int, ...]:
-        del model
-        return tuple(map(len, data.input_ids))
-
-    spy("evaluate", "forward", lengths)
-    spy("prune", "pruning", lengths)
-    fit = module.Fitting.run
-
-    def trained(fitting: Any, *arguments: Any, **options: Any) -> Any:
-        met["training"].add(tuple(map(len, fitting.objective.encode(fitting.examples).input_ids)))
-        return fit(fitting, *arguments, **options)
-
-    monkeypatch.setattr(module.Fitting, "run", trained)
-    config = replace(config, data=replace(config.data, max_id=None), batch_size=7)
-    prepared = prepare(replace(config, training=TRAINING), tmp_path / "out")
-    module.estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, "cpu"))
-    most = 3 + 9 + 3  # the words, and three special tokens
-    assert (most,) * 7 in met["forward"]
-    assert (most,) * 4 in met["pruning"]
-    assert (most,) * 8 in met["training"]
