@@ -25,7 +25,7 @@ from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.paths.verdict import CORE_VERDICT
 from mechcore.steps.groups import group_table
-from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core, joint_frequency
+from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core
 from mechcore.subnetworks.effective_size import mean_effective_size
 from mechcore.subnetworks.halves import half_cores, half_overlap
 from mechcore.subnetworks.smallest import SMALLEST
@@ -140,7 +140,6 @@ def write_run(path: Path, world: World = World()) -> Path:
     masks = [Mask.full(world.shape).only(kept_by[name]) for name, *_ in runs[1:]]
     for name, table in (
         ("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]])),
-        ("joint_frequency", joint_frequency(pd.DataFrame(frequency))),
         ("accuracy_spread", accuracy_spread(pd.DataFrame(accuracy))),
     ):
         save(name, table.to_dict("records"), list(table.columns))

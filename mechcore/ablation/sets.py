@@ -15,16 +15,12 @@ from mechcore.components import (
     KINDS,
     Component,
     ComponentLike,
-    Mask,
     ModelShape,
     parse_components,
 )
 from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
 from mechcore.errors import InputError, check_seed, shown
 from mechcore.masking.blinding import runs_in_parallel
-
-SUBNETWORK = "subnetwork"
-"""Name of the subnetwork itself among the sets around it."""
 
 
 def singles(model: Any, *, heads: bool = True, mlps: bool = True) -> list[ComponentSet]:
@@ -116,27 +112,6 @@ def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
         found += shape.kind(each) if isinstance(each, str) and each in KINDS else [each]
         found += in_all if each == "all" else ()
     return list(dict.fromkeys(found))
-
-
-def leave_one_out(subnetwork: Mask) -> dict[str, Mask]:
-    """A subnetwork, and it without each component that it keeps: ``"subnetwork - L0.H1"``.
-
-    Raises:
-        InputError: the mask is batched or not of zeros and ones.
-    """
-    found = {f"{SUBNETWORK} - {c}": subnetwork.without(c) for c in subnetwork.kept}
-    return {SUBNETWORK: subnetwork, **found}
-
-
-def add_one_in(subnetwork: Mask) -> dict[str, Mask]:
-    """A subnetwork, and it with each component that it prunes: ``"subnetwork + L0.H1"``.
-
-    Raises:
-        InputError: the mask is batched or not of zeros and ones.
-    """
-    full = Mask.full(subnetwork.shape)
-    found = {f"{SUBNETWORK} + {c}": subnetwork | full.only(c) for c in subnetwork.ablated}
-    return {SUBNETWORK: subnetwork, **found}
 
 
 def matched_random(

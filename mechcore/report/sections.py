@@ -117,7 +117,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
     if missing is not None and len(missing):
         blocks.append(missing_table(run, "missing_masks"))
     blocks += _seeds(run, gallery)
-    names: tuple[str, ...] = ("subnetworks", "missing_masks", "head_frequency", "joint_frequency")
+    names: tuple[str, ...] = ("subnetworks", "missing_masks", "head_frequency")
     names += ("head_overlap", "accuracy_spread")
     files = [f"{name}.csv" for name in names if run.table(name) is not None]
     return Section("subnetworks", title, blocks, files)

@@ -57,7 +57,6 @@ from mechcore.subnetworks.core import (
     ACCURACY_SPREAD,
     HEAD_FREQUENCY,
     HEAD_OVERLAP,
-    JOINT_FREQUENCY,
 )
 from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, MEAN_EFFECTIVE_SIZE
 from mechcore.subnetworks.smallest import SMALLEST, smallest_subnetworks
@@ -187,7 +186,6 @@ class Core(MainStep):
         tables.CORE,
         tables.CORE_SUMMARY,
         HEAD_FREQUENCY,
-        JOINT_FREQUENCY,
         HEAD_OVERLAP,
     )
 

@@ -36,7 +36,6 @@ from mechcore.subnetworks.core import (
     head_frequency,
     head_overlap,
     heuristic_core,
-    joint_frequency,
 )
 from mechcore.subnetworks.outliers import outliers
 from mechcore.tables import (
@@ -306,9 +305,9 @@ def core_tables(
         any_model: whether they may be those of different models of one shape.
 
     Returns:
-        The core, and the tables ``head_frequency``, ``head_overlap``, ``core``, ``core_summary``
-        and, for two sparsities or more, ``joint_frequency``. The summary's spearman_rho, as that
-        table, is of the lowest and the highest target sparsity (low_sparsity, high_sparsity).
+        The core, and the tables ``head_frequency``, ``head_overlap``, ``core`` and
+        ``core_summary``, whose spearman_rho is of the lowest and the highest target sparsity
+        (low_sparsity, high_sparsity).
 
     Raises:
         InputError: two subnetworks of one model have the same target and seed.
@@ -351,7 +350,6 @@ def core_tables(
         p = math.nan if low & high else agreement.p_value
         summary |= {"spearman_rho": agreement.rho, "spearman_p": p}
         summary |= dict(zip(("low_sparsity", "high_sparsity"), ends, strict=True))
-        tables["joint_frequency"] = joint_frequency(frequency)
     return core, tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
 
 

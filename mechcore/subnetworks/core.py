@@ -39,17 +39,6 @@ HEAD_FREQUENCY = Schema(
         Column("frequency", "share", "count / n_seeds"),
     ),
 )
-JOINT_FREQUENCY = Schema(
-    "joint_frequency",
-    "How many heads are kept by so many seeds at the lowest and the highest target sparsity.",
-    (
-        TARGET.alike("low_sparsity", "the lowest target"),
-        TARGET.alike("high_sparsity", "the highest target"),
-        Column("low_count", "whole", "seeds that keep the head at the lowest"),
-        Column("high_count", "whole", "seeds that keep it at the highest"),
-        Column("n_heads", "whole", "such heads"),
-    ),
-)
 HEAD_OVERLAP = Schema(
     "head_overlap",
     "How many heads every two subnetworks share.",
@@ -251,28 +240,6 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     layers = frequency.drop_duplicates("component").set_index("component")["layer"]
     p = permuted_within(first, last, layers[table.index].to_numpy())
     return RankAgreement(float(stats.spearmanr(first, last).statistic), p, *between)
-
-
-def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
-    """How many heads are kept by i seeds at the lowest and by j seeds at the highest sparsity.
-
-    ``frequency`` is a table of `head_frequency`.
-
-    Returns:
-        One row per pair of counts, those that no head has included: low_sparsity, high_sparsity,
-        low_count, high_count, n_heads.
-
-    Raises:
-        InputError: the table has fewer than two sparsities.
-    """
-    table = _head_counts(frequency)
-    low, high = table.columns[0], table.columns[-1]
-    seeds = frequency.groupby("target_sparsity")["n_seeds"].first()
-    counts = np.zeros((seeds[low] + 1, seeds[high] + 1), dtype=int)
-    np.add.at(counts, (table[low].to_numpy(), table[high].to_numpy()), 1)
-    rows = [(low, high, i, j, int(n)) for (i, j), n in np.ndenumerate(counts)]
-    columns = ["low_sparsity", "high_sparsity", "low_count", "high_count", "n_heads"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def head_overlap(

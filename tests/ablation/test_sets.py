@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.ablation import ComponentSet, as_sets, sets
-from mechcore.components import Component, Mask, ModelShape
+from mechcore.ablation import ComponentSet, sets
+from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 
 SHAPE = ModelShape(2, 3)
@@ -69,41 +69,6 @@ def test_sizes_that_do_not_exist(sizes: list[int]) -> None:
 def test_a_pair_needs_two_components(components: list[str]) -> None:
     with pytest.raises(InputError, match=r"sizes \[2\] of [01] different components"):
         sets.pairs(components)
-
-
-# -- around a subnetwork --------------------------------------------------------------------------
-
-
-def test_leaving_one_out_of_a_subnetwork() -> None:
-    subnetwork = Mask.full(SHAPE).only("0.1", "1.2", "1.mlp")
-    found = sets.leave_one_out(subnetwork)
-    assert {name: set(map(str, mask.kept)) for name, mask in found.items()} == {
-        "subnetwork": {"L0.H1", "L1.H2", "L1.MLP"},
-        "subnetwork - L0.H1": {"L1.H2", "L1.MLP"},
-        "subnetwork - L1.H2": {"L0.H1", "L1.MLP"},
-        "subnetwork - L1.MLP": {"L0.H1", "L1.H2"},
-    }
-    assert [str(each) for each in as_sets(found)] == list(found)
-
-
-def test_adding_one_to_a_subnetwork() -> None:
-    subnetwork = Mask.full(SHAPE).without("0.1", "1.mlp")
-    found = sets.add_one_in(subnetwork)
-    assert {name: set(map(str, mask.ablated)) for name, mask in found.items()} == {
-        "subnetwork": {"L0.H1", "L1.MLP"},
-        "subnetwork + L0.H1": {"L1.MLP"},
-        "subnetwork + L1.MLP": {"L0.H1"},
-    }
-    attention_only = Mask.full(ATTENTION_ONLY).without("1.1")
-    assert sets.add_one_in(attention_only)["subnetwork + L1.H1"] == Mask.full(ATTENTION_ONLY)
-
-
-@pytest.mark.parametrize("around", [sets.leave_one_out, sets.add_one_in])
-def test_a_subnetwork_is_one_mask_of_zeros_and_ones(around: object) -> None:
-    full = Mask.full(SHAPE)
-    for mask in (Mask.stack([full, full]), Mask(full.values / 2)):
-        with pytest.raises(InputError, match="single mask of zeros and ones"):
-            around(mask)  # type: ignore[operator]
 
 
 # -- random controls ------------------------------------------------------------------------------

@@ -399,7 +399,7 @@ def test_prune_and_core_repeat_what_a_run_does(
     assert call(f"prune {own(files)} {QUICK} --means {whole}/means.safetensors --out again") == 0
     assert tables(Path("again/tables")) == tables(pruned / "tables")
 
-    names = ("core", "core_summary", "head_frequency", "head_overlap", "joint_frequency")
+    names = ("core", "core_summary", "head_frequency", "head_overlap")
     wanted = {name: found[name] for name in names}
     for i, masks in enumerate(
         (whole, pruned / "masks", " ".join(map(str, sorted((pruned / "masks").iterdir()))))

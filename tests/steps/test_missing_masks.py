@@ -182,7 +182,6 @@ def test_a_sparsity_without_masks_is_named(out: Path, ranked: list[tuple[float, 
     with pytest.warns(MechcoreWarning, match="is missing"):
         (report,) = run_study(with_tolerance(between(ranked, 3)), out)
     assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}
-    assert not (out / "tables" / "joint_frequency.csv").exists()
     assert len(table(out, "missing_masks")) == 3
     assert "No mask of target sparsity 50\u00a0% is left." in seen(report)
 

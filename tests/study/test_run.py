@@ -88,7 +88,6 @@ COLUMNS = {
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
     "head_overlap": "first second shared either jaccard expected p_value expected_uniform "
     "p_uniform",
-    "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
     "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread "
     "balanced_accuracy_spread information_spread",
     "core": "component layer head n_subnetworks rate_low",
@@ -532,9 +531,9 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     run_study(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
     # What the study did not write stays.
-    assert {p.stem for p in (done / "tables").iterdir()} == {
-        *({*COLUMNS, "head_categories", "mine"} - {"joint_frequency", *OF_PATHS})
-    }
+    assert {p.stem for p in (done / "tables").iterdir()} == (
+        {*COLUMNS, "head_categories", "mine"} - {*OF_PATHS}
+    )
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
     summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
     assert summary["n_subnetworks"] == 1

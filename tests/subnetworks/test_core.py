@@ -23,7 +23,6 @@ from mechcore.subnetworks.core import (
     head_frequency,
     head_overlap,
     heuristic_core,
-    joint_frequency,
     shared_by_chance,
 )
 
@@ -159,25 +158,7 @@ def test_spearman_needs_two_sparsities() -> None:
         frequency_agreement(head_frequency(MASKS[:2], TARGETS[:2]))
 
 
-# -- joint counts, overlap, spread ----------------------------------------------------------------
-
-
-def test_joint_counts_by_hand() -> None:
-    # Heads L0.H0 L0.H1 L1.H0 L1.H1 are kept by 1 2 1 2 and by 1 2 0 1 of two subnetworks.
-    table = joint_frequency(head_frequency(MASKS, TARGETS))
-    assert set(table["low_sparsity"]) == {0.25}
-    assert set(table["high_sparsity"]) == {0.75}
-    pairs = table.set_index(["low_count", "high_count"])["n_heads"]
-    assert pairs.index.tolist() == list(itertools.product(range(3), range(3)))
-    assert pairs[pairs > 0].to_dict() == {(1, 0): 1, (1, 1): 1, (2, 1): 1, (2, 2): 1}
-
-
-def test_joint_counts_of_unequal_numbers_of_seeds() -> None:
-    table = joint_frequency(head_frequency(MASKS[:3], [0.9, 0.1, 0.9]))
-    assert (table["low_count"].max(), table["high_count"].max()) == (1, 2)
-    assert table["n_heads"].sum() == 4
-    with pytest.raises(InputError, match="found one target sparsity"):
-        joint_frequency(head_frequency(MASKS[:2], TARGETS[:2]))
+# -- overlap, spread ----------------------------------------------------------------
 
 
 def test_overlap_by_hand() -> None:
