@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from mechcore.ablation import (
         ablate,
         find_superadditive,
-        fit_dividends,
         interaction_from_accuracies,
         interactions,
         race,
@@ -49,7 +48,6 @@ __all__ = [
     "evaluate",
     "export_checkpoint",
     "find_superadditive",
-    "fit_dividends",
     "head_frequency",
     "heuristic_core",
     "interaction_from_accuracies",

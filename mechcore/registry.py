@@ -24,14 +24,21 @@ class Registry(Generic[T]):
         what: one such thing, for messages: ``"fill"``.
         group: of entry points: ``"mechcore.fills"``.
         own: mechcore's own, as ``"module:attribute"`` by name.
+        base: a registry whose things are had here, too.
 
     >>> sizes: Registry[int] = Registry("size", "mechcore.sizes-in-this-example")
     >>> sizes.register("small")(3), sizes.names()
     (3, ['small'])
     """
 
-    def __init__(self, what: str, group: str, own: Mapping[str, str] | None = None) -> None:
-        self.what, self.group = what, group
+    def __init__(
+        self,
+        what: str,
+        group: str,
+        own: Mapping[str, str] | None = None,
+        base: Registry[T] | None = None,
+    ) -> None:
+        self.what, self.group, self.base = what, group, base
         self._added: dict[str, T] = {}
         self._imported: dict[str, T] = {}
         self._points: dict[str, EntryPoint] | None = None
@@ -45,7 +52,7 @@ class Registry(Generic[T]):
         """
 
         def add(thing: T) -> T:
-            if name in self._entries():
+            if name in self and name not in self._added:
                 raise InputError(
                     f"{self.what} {name!r}: is there already; register yours under another name"
                 )
@@ -56,10 +63,10 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names: mechcore's own, then those of packages, then those added in code."""
-        return [*self._entries(), *self._added]
+        return [*(self.base or ()), *self._entries(), *self._added]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._added or name in self._entries()
+        return name in self.names()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -72,6 +79,8 @@ class Registry(Generic[T]):
         """
         if name in self._added:
             return self._added[name]
+        if self.base is not None and name in self.base:
+            return self.base[name]
         if name not in self._entries():
             raise self._unknown(name)
         if name not in self._imported:

@@ -14,6 +14,7 @@ import pandas as pd
 from scipy import stats
 
 from mechcore.ablation.controls import ABLATION_CONTROLS
+from mechcore.ablation.dose import COLUMNS, DOSE
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
@@ -147,7 +148,7 @@ def write_run(path: Path, world: World = World()) -> Path:
     core = [Component.parse(name) for name in world.core]
     n_subnetworks = len(runs) - 1
     rows = [
-        dict(zip(CORE, (str(head), head.layer, head.head, n_subnetworks), strict=True))
+        dict(zip(CORE, (str(head), head.layer, head.head, n_subnetworks, 0.368), strict=True))
         for head in core
     ]
     save("core", rows, CORE)
@@ -382,6 +383,18 @@ def _write_paths(save: Callable, world: World) -> None:
     save("paths", tables["paths"], PATHS.names)
     save("path_information", tables["path_information"], PATH_INFORMATION.names)
     save("core_dependence", dependence, CORE_DEPENDENCE.names)
+    doses = []
+    for data, role in ((world.id_data[0], "id"), (world.ood_data, "ood")):
+        for sign, name in ((1, "L1.MLP"), (-1, "L2.H2")):  # the second is repaired
+            values = dict(zip(COLUMNS, (0.1, 0.3, 0.6, 1 + sign, 1, sign), strict=True))
+            doses.append({"component": name, "data": data, "role": role, "n": 300})
+            doses[-1] |= {"monotone": "open" if sign < 0 else "yes"}
+            doses[-1] |= {
+                f"{figure}{end}": value + off
+                for figure, value in values.items()
+                for end, off in (("", 0), ("_low", -0.05), ("_high", 0.05))
+            }
+    save("dose", doses, DOSE.names)
     verdict = {"verdict": "supported", "n_receivers": 2, "blind_drop": 0.05, "n_controls": 20}
     verdict |= {"blind_drop_low": 0.04, "blind_drop_high": 0.06, "control_drop": 0.001}
     verdict |= {"p_control": 1 / 21, "explanation": "blind to the core, the 2 components lose"}
@@ -567,7 +580,7 @@ ACCURACY += ("accuracy_high", "margin")
 SUBNETWORKS = ("subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity")
 SUBNETWORKS += ("heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy", "kept")
 FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
-CORE = ("component", "layer", "head", "n_subnetworks")
+CORE = ("component", "layer", "head", "n_subnetworks", "rate_low")
 SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
 SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p")
 SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]

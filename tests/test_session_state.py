@@ -32,13 +32,13 @@ from mechcore.ablation import (
     ablate,
     ablation_table,
     find_superadditive,
-    fit_dividends,
     information_table,
     race,
     sets,
 )
 from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
+from mechcore.bench import methods as bench
 from mechcore.components import ModelShape
 from mechcore.models.export import export_checkpoint
 from mechcore.models.running import forward
@@ -49,7 +49,6 @@ from mechcore.pruning import (
     PruneSettings,
     attribute,
     attribution_scores,
-    integrated_scores,
     layer_matched,
     random_subnetworks,
 )
@@ -166,11 +165,10 @@ def searches(g: Given) -> Any:
     options: dict[str, Any] = {"components": HOOKED[:3], "n_resamples": 20}
     found = [
         find_superadditive(*g.all, screening_by=by, max_size=2, **options).tables
-        for by in ("screening", "integrated-hessian")
+        for by in ("screening", "exact")
     ]
     raced = race(g.model, sets.pairs(HOOKED), g.data, g.means, least=0.1)
-    options["components"] = HOOKED
-    return [found, raced, fit_dividends(*g.all, n_sets=20, order=2, **options)]
+    return [found, raced]
 
 
 def paths(g: Given) -> Any:
@@ -199,7 +197,6 @@ def pruned(g: Given) -> Any:
 
 def ranked(g: Given) -> Any:
     scores = [attribution_scores(g.model, FEWER, g.means)]
-    scores += [integrated_scores(g.model, FEWER, g.means, n_points=2)]
     curve = faithfulness_of(g.model, scores[0], g.data, g.means, kept=[3, 9], n_resamples=20)
     return [scores, attribute(g.model, FEWER, g.means, sparsity=0.3), curve]
 
@@ -207,8 +204,8 @@ def ranked(g: Given) -> Any:
 def ranked_slowly(g: Given) -> Any:
     short: dict[str, Any] = {"optimal": {"steps": 2}, "ugs": {"steps": 3, "n_masks": 4}}
     return [
-        RANKINGS[name].scores(g.model, FEWER, g.means, **short.get(name, {}))
-        for name in ("gradient-drop", "eap-ig", "singles", "optimal", "ugs")
+        ranking.scores(g.model, FEWER, g.means, **short.get(name, {}))
+        for name, ranking in {**bench.RANKINGS, **RANKINGS}.items()
     ]
 
 

@@ -145,7 +145,10 @@ def _halves(races: dict[str, pd.DataFrame]) -> str:
 
 
 def _shared(races: dict[str, pd.DataFrame]) -> str:
-    """Do two models have the same interactions?"""
+    """Do two models have the same interactions, beside random pairs of the same layers and kinds?
+
+    With its layers a pair keeps its MLPs, so that one with an MLP is compared with such pairs.
+    """
     rows = []
     for a, b in combinations(races, 2):
         cells = [MODELS[a], MODELS[b]]
@@ -155,10 +158,17 @@ def _shared(races: dict[str, pd.DataFrame]) -> str:
             both = beyond[0] & beyond[1]
             same = int((one["decision"] == other["decision"])[both].sum())
             n = [int(each.sum()) for each in beyond]
-            cells += [f"{same} of {n[0]} and {n[1]}", str(int(both.sum()) - same)]
+            kind = one.index.str.replace(r"\.H\d+", ".H", regex=True)
+            shares = [
+                (one["decision"].eq(sign).groupby(kind).sum())
+                * other["decision"].eq(sign).groupby(kind).mean()
+                for sign in BEYOND
+            ]
+            cells += [f"{same} of {n[0]} and {n[1]}", f"{sum(each.sum() for each in shares):.1f}"]
+            cells.append(str(int(both.sum()) - same))
             cells.append(f"{pearsonr(one['effect'], other['effect']).statistic:.2f}")
         rows.append(cells)
-    what = ("shared", "opposite", "r")
+    what = ("shared", "by chance", "opposite", "r")
     return markdown(
         ["", "", *(f"{half}, {each}" for half in HALVES.values() for each in what)], rows
     )

@@ -12,10 +12,14 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from as_markdown import markdown, percent
-from scipy.stats import hypergeom
 from study_tables import drops, where_of
+
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.subnetworks.core import shared_by_chance
+from mechcore.subnetworks.rarefaction import rarefied_core
 
 STUDIES = Path(__file__).parents[1] / "tables"
 VARIANTS = {
@@ -24,7 +28,9 @@ VARIANTS = {
     "no-hans": "MNLI alone, seed 0",
 }
 SETS = {"id:all": "MNLI", "ood:not entailed": "not entailed", "ood:entailed": "entailed"}
-N_HEADS = 72
+LAYERS, HEADS = 6, 12
+N_SEEDS = 4
+"""Seeds of the new studies; cores of more are compared as those of as many."""
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -34,11 +40,14 @@ def tables(folder: Path) -> dict[str, str]:
         **{title: _kept(folder / name) for name, title in VARIANTS.items()},
         "QQP": _kept(STUDIES / "minilm-qqp-paws"),
     }
+    folders = [STUDIES / "minilm-mnli-hans", *(folder / name for name in VARIANTS)]
+    folders.append(STUDIES / "minilm-qqp-paws")
+    rarefied = dict(zip(kept, map(_rarefied, folders), strict=True))
     return {
         "fine-tuning": _fine_tuning(folder),
         "subnetworks": _subnetworks(folder),
         "cores": _cores(kept),
-        "shared": _shared(kept),
+        "shared": _shared(kept, rarefied),
         "drops": _drops(folder),
     }
 
@@ -92,17 +101,35 @@ def _cores(kept: dict[str, pd.Series]) -> str:
     return markdown(["head", *wide], rows)
 
 
-def _shared(kept: dict[str, pd.Series]) -> str:
-    """Heads in the cores of two models, with the hypergeometric test against equal chances."""
+def _rarefied(study: Path) -> pd.Series:
+    """Probability of every head to be in the core of `N_SEEDS` of the seeds."""
+    found = pd.read_csv(study / "subnetworks.csv")
+    full = Mask.full(ModelShape(LAYERS, HEADS))
+    masks = [full.only(*kept.split()) for kept in found["kept"]]
+    return rarefied_core(masks, N_SEEDS, found["seed"].tolist())
+
+
+def _by_layer(heads: set[str]) -> list[int]:
+    layers = [Component.parse(head).layer for head in heads]
+    return [layers.count(layer) for layer in range(LAYERS)]
+
+
+def _shared(kept: dict[str, pd.Series], rarefied: dict[str, pd.Series]) -> str:
+    """Heads in the cores of two models, beside random ones of the same layers."""
     cores = {title: set(shares.index[shares == 1]) for title, shares in kept.items()}
     rows = []
     for first, second in combinations(cores, 2):
         a, b, both = len(cores[first]), len(cores[second]), len(cores[first] & cores[second])
-        p = hypergeom.sf(both - 1, N_HEADS, a, b)
+        sizes = np.array([_by_layer(cores[first]), _by_layer(cores[second])])
+        chance = shared_by_chance([HEADS] * LAYERS, sizes)
+        p, mean = chance[both:].sum(), np.arange(len(chance)) @ chance
+        ours, theirs = rarefied[first], rarefied[second]
+        alike = f"{(ours * theirs).sum():.1f} of {ours.sum():.1f} and {theirs.sum():.1f}"
         rho = kept[first].corr(kept[second], method="spearman")
-        cells = [f"{a} and {b}", str(both), f"{a * b / N_HEADS:.1f}", f"{p:.1g}", f"{rho:.2f}"]
+        cells = [f"{a} and {b}", str(both), f"{mean:.1f}", f"{p:.1g}", alike, f"{rho:.2f}"]
         rows.append([first, second, *cells])
-    return markdown(["", "", "cores", "shared", "by chance", "p", "rho over all heads"], rows)
+    head = ["", "", "cores", "shared", "by chance", "p", f"shared, of {N_SEEDS} seeds each"]
+    return markdown([*head, "rho over all heads"], rows)
 
 
 def _drops(folder: Path) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from mechcore.ablation.cooperative import DIVIDENDS, SHAPLEY
-from mechcore.ablation.sparse_dividends import DIVIDEND_TERMS, VERIFIED_DIVIDENDS
-from mechcore.ablation.sparse_fit import DIVIDEND_FIT
 from mechcore.report.kinds import REPORTS
 from mechcore.tables import Schema
 
@@ -25,7 +23,6 @@ def reference() -> str:
     """One section per kind of study, and in it one per table."""
     kinds = {TITLES[name]: REPORTS[name].tables for name in TITLES}
     kinds |= {"Ablation of all subsets": (DIVIDENDS, SHAPLEY)}
-    kinds["Sparse models of drops"] = (DIVIDEND_FIT, DIVIDEND_TERMS, VERIFIED_DIVIDENDS)
     lines = []
     for title, schemas in kinds.items():
         lines.append(f"## {title}\n")

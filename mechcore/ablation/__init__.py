@@ -7,7 +7,6 @@ from mechcore._lazy import attach
 if TYPE_CHECKING:
     from mechcore.ablation import sets as sets
     from mechcore.ablation.cooperative import dividends as dividends
-    from mechcore.ablation.cooperative import sampled_shapley as sampled_shapley
     from mechcore.ablation.cooperative import shapley as shapley
     from mechcore.ablation.effects import Ablations as Ablations
     from mechcore.ablation.effects import Answers as Answers
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from mechcore.ablation.search import Search as Search
     from mechcore.ablation.search import find_superadditive as find_superadditive
     from mechcore.ablation.settings import RoleSettings as RoleSettings
-    from mechcore.ablation.sparse_dividends import DividendModel as DividendModel
-    from mechcore.ablation.sparse_dividends import fit_dividends as fit_dividends
     from mechcore.ablation.superadditivity import (
         interaction_from_accuracies as interaction_from_accuracies,
     )

@@ -27,15 +27,11 @@ from mechcore.ablation.effects import (
     place,
 )
 from mechcore.ablation.superadditivity import P_VALUES
-from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
-from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.evaluation.p_values import Correction, corrected
-from mechcore.masking.means import MeanActivations
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
-from mechcore.wording import count
 
 DIVIDENDS = Schema(
     "dividends",
@@ -63,7 +59,6 @@ SHAPLEY = Schema(
         METRIC,
         *CLUSTERS,
         *estimate("shapley", "number", "the component's share of the joint drop", populations=True),
-        Column("standard_error", "number", "of the sampling of permutations; 0 if exact"),
     ),
 )
 
@@ -116,9 +111,11 @@ def dividends(
     for subset, members in ablations.groups():
         for metric in METRICS:
             values = _dividends(ablations, closed, metric, members)[rows_of]
-            samples = ablations.full.samples(members)
-            intervals = ends("", values, samples, metric == "accuracy", **statistics)
-            p, adjusted = corrected(values, correction, clusters=samples[""], seed=seed)
+            samples, answers = ablations.full.samples(members), metric == "accuracy"
+            intervals = ends("", values, samples, answers, **statistics)
+            p, adjusted = corrected(
+                values, correction, answers=answers, clusters=samples[""], seed=seed
+            )
             for i, each in enumerate(listed):
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
@@ -152,116 +149,24 @@ def shapley(
 
     Returns:
         One row per component, subset of the data and metric: set (the component), data, role,
-        subset, n, metric, shapley with its interval over examples (shares or nats), and
-        standard_error of the sampling of permutations, 0.
+        subset, n, metric and shapley with its interval over examples (shares or nats).
 
     Raises:
         InputError: a subset was not ablated.
     """
-    found = _components(ablations, components)
-    sets = _subsets(found)
-
-    def values(metric: Metric, members: np.ndarray) -> np.ndarray:
-        parts = _dividends(ablations, sets, metric, members)
-        weights = [[(c in each.components) / len(each) for each in sets] for c in found]
-        return np.array(weights) @ parts
-
-    zeros = np.zeros(len(found))
-    return _shapley_table(
-        ablations, found, lambda m, w: (values(m, w), zeros), n_resamples, level, seed
-    )
-
-
-def sampled_shapley(
-    model: Any,
-    components: Iterable[ComponentLike],
-    data: EncodedExamples,
-    means: MeanActivations | None = None,
-    *,
-    n_permutations: int = 32,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-    **options: Any,
-) -> pd.DataFrame:
-    """Shapley values of any number of components, from random permutations.
-
-    Components are ablated one after another, in random orders and each order's reverse; a
-    component's value is the mean of what it adds.
-
-    Args:
-        model: any TransformerLens model.
-        components: the components.
-        data: labelled examples.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        n_permutations: orders, an even number: half of them are reverses.
-        n_resamples: bootstrap resamples.
-        level: of the intervals.
-        seed: of the orders and resamples.
-        options: see `mechcore.ablate`.
-
-    Returns:
-        As `shapley`; standard_error is that of the mean over pairs of permutations.
-
-    Raises:
-        InputError: fewer than two components, or ``n_permutations`` is odd or under 4.
-    """
-    found = sorted(set(parse_components(components)))
-    if len(found) < 2:
-        raise InputError(f"Shapley values: {count(len(found), 'component')}; expected at least two")
-    if n_permutations < 4 or n_permutations % 2:
-        raise InputError(
-            f"Shapley values: n_permutations is {n_permutations}; expected an even number from 4: "
-            "half of the orders are reverses"
-        )
-    rng = np.random.default_rng(seed)
-    orders = [rng.permutation(len(found)) for _ in range(n_permutations // 2)]
-    orders = [order for one in orders for order in (one, one[::-1])]
-    chains = [
-        [ComponentSet.of([found[i] for i in order[:n]]) for n in range(1, len(found) + 1)]
-        for order in orders
-    ]
-    sets = list(dict.fromkeys(each for chain in chains for each in chain))
-    ablations = ablate(model, sets, data, means, seed=seed, **options)
-
-    def values(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        total = np.zeros((len(found), int(members.sum())))
-        by_pair = np.zeros((len(orders) // 2, len(found)))
-        for n, (order, chain) in enumerate(zip(orders, chains, strict=True)):
-            before = np.zeros(int(members.sum()))
-            for place_, each in zip(order, chain, strict=True):
-                after = ablations.drops(each, metric)[members]
-                total[place_] += (after - before) / len(orders)
-                by_pair[n // 2, place_] += (after - before).mean() / 2
-                before = after
-        return total, by_pair.std(0, ddof=1) / np.sqrt(len(by_pair))
-
-    return _shapley_table(ablations, found, values, n_resamples, level, seed)
-
-
-def _shapley_table(
-    ablations: Ablations,
-    components: Sequence[Component],
-    values: Any,
-    n_resamples: int,
-    level: float,
-    seed: int,
-) -> pd.DataFrame:
+    chosen = _components(ablations, components)
+    sets = _subsets(chosen)
+    weights = np.array([[(c in each.components) / len(each) for each in sets] for c in chosen])
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups():
+        samples = ablations.full.samples(members)
         for metric in METRICS:
-            by_example, errors = values(metric, members)
-            samples = ablations.full.samples(members)
+            by_example = weights @ _dividends(ablations, sets, metric, members)
             intervals = ends("", by_example, samples, metric == "accuracy", **statistics)
-            for component, interval, error in zip(components, intervals, errors, strict=True):
+            for component, interval in zip(chosen, intervals, strict=True):
                 row = place(ablations, str(component), 1, subset, members)
-                row |= {
-                    "metric": metric,
-                    "shapley": interval.pop("mean"),
-                    **interval,
-                    "standard_error": float(error),
-                }
+                row |= {"metric": metric, "shapley": interval.pop("mean"), **interval}
                 rows.append(row)
     return pd.DataFrame(rows)
 
@@ -278,8 +183,7 @@ def _subsets(components: Sequence[Component]) -> list[ComponentSet]:
     """All subsets but the empty one, smaller ones first."""
     if not 1 <= len(components) <= MOST_EXACT:
         raise InputError(
-            f"subsets: {len(components)} components; expected 1 to {MOST_EXACT}: for more, use "
-            "sampled_shapley"
+            f"subsets: {len(components)} components; expected 1 to {MOST_EXACT}: take fewer"
         )
     return [
         ComponentSet(each)

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.effects import Ablations, ComponentSet
-from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
+from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -47,7 +47,6 @@ class PairRequest:
         means: the model's mean activations; not needed for the fill ``"zero"``.
         components: those whose pairs are asked for.
         n_examples: how many of the examples to look at, at most.
-        n_sets: random sets to ablate, for methods that draw them.
         seed: of all that is random.
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
         class_names: names of a classifier's classes, in place of its ``id2label``.
@@ -61,7 +60,6 @@ class PairRequest:
     means: MeanActivations | None
     components: Sequence[Component]
     n_examples: int = SCREENING_EXAMPLES
-    n_sets: int = SCREENING_SETS
     seed: int = 0
     fill: FillName = "mean"
     class_names: Sequence[str] | None = None
@@ -101,14 +99,12 @@ class Predictions:
     Attributes:
         interactions: of every pair, in nats unless ``in_nats`` says otherwise.
         cost: what they cost.
-        fit: R2 on what was held out, of methods that fit a model; None of others.
         in_nats: whether they are estimates of interactions, or rank pairs by something else; then
             searches do not add them to what was ablated.
     """
 
     interactions: Mapping[ComponentSet, float]
     cost: Cost
-    fit: float | None = None
     in_nats: bool = True
 
     @classmethod
@@ -134,10 +130,6 @@ INTERACTION_METHODS: Registry[InteractionMethod] = Registry(
     "mechcore.interaction_methods",
     {
         "screening": "mechcore.ablation.screening:screening",
-        "hessian": "mechcore.ablation.hessian:hessian",
-        "integrated-hessian": "mechcore.ablation.hessian:integrated_hessian",
-        "proxy": "mechcore.ablation.proxy:proxy",
-        "co-ablation": "mechcore.ablation.ablated_pairs:co_ablation",
         "exact": "mechcore.ablation.ablated_pairs:exact",
     },
 )

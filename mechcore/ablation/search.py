@@ -29,7 +29,7 @@ from mechcore.ablation.searching import (
     rank_correlation,
     two_or_more,
 )
-from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
+from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.stability import interaction_stability
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
@@ -92,7 +92,6 @@ class Search(Shown):
         rank_correlation: Spearman's rho of predicted and exact interactions over the pairs
             ablated; missing under three, or where either is the same for all.
         cost: of the predictions.
-        fit: of the predictions, see `mechcore.ablation.predicting.Predictions`.
         stability: of the order of the sets found, on data that the search did not see, see
             `mechcore.ablation.stability.interaction_stability`.
         races: with a guarantee, what was decided, by the size of the sets.
@@ -107,7 +106,6 @@ class Search(Shown):
     n_tested: int
     rank_correlation: float
     cost: Cost
-    fit: float | None
     stability: pd.DataFrame
     races: Mapping[int, Race] = field(default_factory=dict)
     missed: tuple[int, int] = (0, 0)
@@ -145,7 +143,6 @@ def find_superadditive(
     bound: float | None = None,
     screening_by: str = "screening",
     screening_examples: int = SCREENING_EXAMPLES,
-    screening_sets: int = SCREENING_SETS,
     correction: Correction = "benjamini-hochberg",
     n_resamples: int = 1000,
     seed: int = 0,
@@ -179,7 +176,6 @@ def find_superadditive(
         screening_by: how interactions of pairs are predicted, a name in
             `mechcore.ablation.predicting.INTERACTION_METHODS`.
         screening_examples: examples of the search half that predictions are averaged over.
-        screening_sets: random sets to ablate, for ways that draw them.
         correction: of the reported p-values, see `mechcore.interactions`.
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
@@ -222,7 +218,6 @@ def find_superadditive(
             "components": list(map(str, chosen)),
             "metric": metric,
             "screening_examples": screening_examples,
-            "screening_sets": screening_sets,
             "seed": seed,
             "batch_size": batch_size,
         }
@@ -271,7 +266,6 @@ def find_superadditive(
             means,
             chosen,
             n_examples=screening_examples,
-            n_sets=screening_sets,
             seed=seed,
             store=store,
             sweep=options,
@@ -312,7 +306,6 @@ def find_superadditive(
         n_tested=len(measured),
         rank_correlation=rank_correlation(screening, "interaction"),
         cost=predictions.cost,
-        fit=predictions.fit,
         stability=interaction_stability(final, n_resamples=n_resamples, seed=seed),
         races=races,
         missed=(len(set(sampled) & set(best.get(2, []))), len(sampled)),

@@ -9,10 +9,8 @@ from pydantic import ConfigDict
 from mechcore.settings import check, setting
 
 SCREENING_EXAMPLES = 256
-SCREENING_SETS = 1000
 GUARANTEE = 0.05
 """Of races, unless another is given."""
-DIVIDEND_SETS = 2000
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from mechcore.ablation.effects import METRIC, SET, SIZE, Ablations, ComponentSet, ends, place
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Metric
-from mechcore.evaluation.p_values import ROUNDING, Correction, corrected, only_rounding
+from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 from mechcore.wording import count
 
@@ -25,7 +25,7 @@ FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
 
 P_VALUES = (
-    Column("p", "number", "of a paired t test of its being 0", shown="small"),
+    Column("p", "number", "of a paired t test of its being 0, as in its interval", shown="small"),
     Column("p_adjusted", "number", "the same, corrected for how many were tested", shown="small"),
 )
 INTERACTIONS = Schema(
@@ -50,7 +50,11 @@ INTERACTIONS = Schema(
             "interaction", "number", "joint drop less that sum", populations=True, signed=True
         ),
         *P_VALUES,
-        Column("superadditive", "flag", "whether the interaction is above 0, but for rounding"),
+        Column(
+            "superadditive",
+            "flag",
+            "whether the interval is above 0, and p_adjusted at most 1 less its level",
+        ),
         Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
         Column("ceiling", "flag", "the same at the other end, where ablating helps"),
     ),
@@ -93,9 +97,9 @@ def interactions(
         for metric in METRICS:
             joint, alone = (np.compress(members, each, axis=1) for each in drops[metric])
             beyond, samples = joint - alone, ablations.full.samples(members)
-            intervals = ends("", beyond, samples, metric == "accuracy", **statistics)
-            p, adjusted = corrected(beyond, correction, clusters=samples[""], seed=seed)
-            nothing = only_rounding(beyond)
+            answers, sample = metric == "accuracy", samples[""]
+            intervals = ends("", beyond, samples, answers, **statistics)
+            p, adjusted = corrected(beyond, correction, answers=answers, clusters=sample, seed=seed)
             accuracy = float(ablations.full.correct[members].mean())
             bounded = accuracy if metric == "accuracy" else None
             for i, each in enumerate(sets):
@@ -108,9 +112,18 @@ def interactions(
                     "p": p[i],
                     "p_adjusted": adjusted[i],
                 }
-                row["superadditive"] &= not nothing[i]
                 rows.append(row)
-    return INTERACTIONS.frame(rows)
+    table = INTERACTIONS.frame(rows)
+    return table.assign(superadditive=directions(table, 1 - level) > 0)
+
+
+def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
+    """Of interactions: 1 where superadditive, -1 where subadditive, 0 where neither is shown.
+
+    Either is shown by an interval that leaves out 0 and a corrected p of at most ``alpha``.
+    """
+    shown = table["p_adjusted"] <= alpha
+    return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
 
 
 def with_members(ablations: Ablations) -> list[ComponentSet]:
@@ -153,7 +166,7 @@ def interaction_from_accuracies(
     Returns:
         One row per subset: subset, joint_drop, sum_of_single_drops, interaction (in the unit
         given), superadditive, floor and ceiling, see `interactions`. Without the answers
-        themselves there are no intervals.
+        themselves there are no intervals, and superadditive is the sign of the interaction alone.
 
     Raises:
         InputError: subsets differ, there are fewer than two components, or an accuracy is

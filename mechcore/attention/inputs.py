@@ -36,6 +36,8 @@ def batches_of(
 ) -> Iterator[tuple[Batch, TokenInfo]]:
     """Batches, with their number in the data (``index``), and what is known of their tokens.
 
+    Where examples go together in clusters, these have numbers, too (``cluster``).
+
     Raises:
         InputError: the data is none of `HeadData`, or the tokenizer is missing.
     """
@@ -51,8 +53,11 @@ def batches_of(
             "attention scores: found examples without words; expected EncodedExamples whose words "
             "are known: encode them with encode(..., words=True)"
         )
+    clusters = data.examples.clusters
     for batch in data.batches(batch_size):
-        yield batch, TokenInfo.of(batch, causal=causal)
+        tokens = TokenInfo.of(batch, causal=causal)
+        known = {} if clusters is None else {"cluster": torch.from_numpy(clusters[batch["index"]])}
+        yield {**batch, **known}, tokens
 
 
 # -- plain batches --------------------------------------------------------------------------------

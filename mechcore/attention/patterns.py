@@ -110,8 +110,8 @@ def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame
             queries;
         - ``mass_<category>``: mean over the queries for which the category is defined;
         - ``low_<category>``, ``high_<category>``: 95 % interval of the mass, from examples: at each
-            end the wider of a bootstrap and of Student's t; NaN where fewer than ten examples
-            define the category;
+            end the wider of a bootstrap and of Student's t, of clusters where examples go together
+            in these; NaN where fewer than ten examples, or eight clusters, define the category;
         - ``uniform_<category>``: the mass under uniform attention over the query's keys;
         - ``ratio_<category>``: mass / uniform; NaN, as mass and uniform, where no query counts;
         - ``sd_<category>``: standard deviation over examples of the examples' own mean masses;
@@ -166,7 +166,7 @@ def score_heads(
         hooks = [(name, patterns.adder(layer)) for layer, name in enumerate(names)]
         with torch.no_grad(), hooked(model, hooks):
             forward(model, batch)
-        scores.count(patterns, batch["index"])
+        scores.count(patterns, batch["index"], batch.get("cluster"))
         if progress is not None:
             progress()
     if scores.n_examples == 0:

@@ -9,7 +9,9 @@ Memory does not grow with the number of examples. Intervals are made of sums, to
   Techniques, 1977, section 6.4).
 
 Each end is the wider of the two. With few examples, neither knows what none of them shows: see
-`FEWEST_EXAMPLES`.
+`FEWEST_EXAMPLES`. Where examples go together in clusters, resamples draw whole clusters, the error
+is the spread of the resamples, t has one degree of freedom less than there are clusters, and under
+8 clusters there is no interval.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from mechcore.attention.labels import (
 from mechcore.attention.reduction import BatchPatterns
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.evaluation.clusters import FEWEST
 
 QUANTILES = (0.025, 0.975)
 
@@ -94,12 +97,14 @@ class HeadScores:
         n_examples: examples.
         n_queries: their real tokens that have a key to attend to, [layer].
         tally: over all examples.
-        halves: over the examples of even and of odd number.
+        halves: over the examples, or their clusters, of even and of odd number.
         resamples: over the resamples.
         share: sums of attention by disjoint category, [layer, head, category].
         kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
             is not on keys left out.
         n_defined: examples for which a category is defined, [layer, category].
+        clusters: for which a category is defined, [layer, category], by number; empty where each
+            example is its own.
         example_sum, example_squares: sums of the examples' own mean masses and of their squares,
             [layer, head, category].
         mass_squares, mass_queries: sums over examples of the square of an example's mass and of
@@ -147,12 +152,15 @@ class HeadScores:
         self.kept, self.distance, self.entropy = (
             torch.zeros(*heads, dtype=torch.float64) for _ in range(3)
         )
+        self.clusters: dict[int, Tensor] = {}
         self.n_defined, self.query_squares = (
             torch.zeros(shape.n_layers, n, dtype=torch.float64) for _ in range(2)
         )
 
-    def count(self, patterns: BatchPatterns, index: Sequence[int]) -> None:
-        """Count a batch, whose examples have these numbers in the data.
+    def count(
+        self, patterns: BatchPatterns, index: Sequence[int], clusters: Sequence[int] | None = None
+    ) -> None:
+        """Count a batch, whose examples and their clusters have these numbers in the data.
 
         Raises:
             InputError: the pattern of a layer did not come.
@@ -161,7 +169,7 @@ class HeadScores:
         n = len(self.names)
         mass, share = sums[..., :n], sums[..., n : 2 * n]
         batch = Tally(mass, patterns.uniform, patterns.defined)
-        number = torch.as_tensor(index)
+        number = torch.as_tensor(index if clusters is None else clusters)
         self.tally.add(torch.ones(len(number), dtype=torch.float64), batch)
         self.halves.add(torch.stack([number % 2 == 0, number % 2 == 1]).double(), batch)
         self.resamples.add(self._weights(number.tolist()), batch)
@@ -175,6 +183,9 @@ class HeadScores:
         self.mass_queries += (mass * patterns.defined[:, :, None]).sum(0)
         self.query_squares += patterns.defined.square().sum(0)
         self.n_defined += (patterns.defined > 0).double().sum(0)
+        for cluster, defined in zip(number.tolist(), patterns.defined > 0, strict=True):
+            if clusters is not None:
+                self.clusters[cluster] = self.clusters.get(cluster, defined) | defined
         self.n_examples += len(number)
         self.n_queries += patterns.n_queries
 
@@ -254,10 +265,12 @@ class HeadScores:
         return labels.reshape(len(labels), len(self.shape.heads))
 
     def _interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the masses; NaN for what fewer than `FEWEST_EXAMPLES` define."""
+        """Of the masses; NaN for what fewer than `FEWEST_EXAMPLES`, or 8 clusters, define."""
         enough = self.n_defined.numpy() >= FEWEST_EXAMPLES
+        if self.clusters:
+            enough &= self._n_clusters() >= FEWEST
         resampled, mass = self.resamples.means()[0], self.tally.means()[0]
-        ends = np.full((2, *mass.shape), np.nan)
+        ends, spread = np.full((2, *mass.shape), np.nan), np.full(mass.shape, np.nan)
         if len(resampled) == 0:
             return ends[0], ends[1]
         for layer, i in np.argwhere(enough):
@@ -265,9 +278,17 @@ class HeadScores:
             if drawn.any():
                 of_heads = resampled[drawn, layer, :, i]
                 ends[:, layer, :, i] = np.quantile(of_heads, QUANTILES, axis=0)
+                spread[layer, :, i] = of_heads.std(0)
         reach = self._reach(mass)
+        if self.clusters:
+            n = np.maximum(self._n_clusters(), 2)[:, None]
+            reach = spread * np.sqrt(n / (n - 1)) * stats.t.ppf(QUANTILES[1], n - 1)
         low, high = np.maximum(mass - reach, 0), np.minimum(mass + reach, 1)
         return np.minimum(ends[0], low), np.maximum(ends[1], high)
+
+    def _n_clusters(self) -> np.ndarray:
+        """Clusters for which a category is defined, [layer, category]."""
+        return torch.stack([*self.clusters.values()]).sum(0).numpy()
 
     def _reach(self, mass: np.ndarray) -> np.ndarray:
         """How far Student's t interval goes from the masses, [layer, head, category].

@@ -13,21 +13,19 @@ import pandas as pd
 
 from mechcore import progress
 from mechcore.bench.case import Case
-from mechcore.bench.library import PROGRAMS
 from mechcore.bench.planted import CATALOGUE, planted_case
 from mechcore.bench.recovery import NODES, PAIRS, recovered_nodes, recovered_pairs
-from mechcore.bench.siit import MARGIN
-from mechcore.bench.trained import trained_case
+from mechcore.bench.trained import TRAINED, trained_case, trained_truth
 from mechcore.errors import InputError
 from mechcore.files import write_json
 from mechcore.models.placing import check_device
 from mechcore.tables import Schema, write_tables
 
-PLANTED, TRAINED = "planted", "trained"
+_TRAINED = "trained-"
 _OPTIONS = "benchmark.json"
 
 
-def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
+def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
     """Names of cases, with those of groups in the place of the group.
 
     Args:
@@ -36,7 +34,7 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
     Raises:
         InputError: one is unknown.
     """
-    groups = {PLANTED: list(CATALOGUE), TRAINED: [f"{TRAINED}-{name}" for name in PROGRAMS]}
+    groups = {"planted": list(CATALOGUE), "trained": [f"{_TRAINED}{name}" for name in TRAINED]}
     known = [name for names in groups.values() for name in names]
     found = [name for each in wanted for name in groups.get(each, [each])]
     unknown = [name for name in found if name not in known]
@@ -61,8 +59,8 @@ def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cp
     (name,) = case_names([name])
     if name in CATALOGUE:
         return planted_case(name, folder, seed=seed, device=device)
-    program = name.removeprefix(f"{TRAINED}-")
-    return replace(trained_case(program, seed=seed, device=device), name=name)
+    case = trained_case(name.removeprefix(_TRAINED), seed=seed, device=device)
+    return replace(case, name=name)
 
 
 def run_benchmark(
@@ -157,4 +155,4 @@ def _interacts(name: str) -> bool:
     """Whether some pair of a case interacts."""
     if name in CATALOGUE:
         return bool(CATALOGUE[name].truth().interactions)
-    return bool(PROGRAMS[name.removeprefix(f"{TRAINED}-")].truth(MARGIN).interactions)
+    return bool(trained_truth(name.removeprefix(_TRAINED)).interactions)

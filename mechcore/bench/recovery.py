@@ -19,9 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
+from mechcore.ablation.predicting import PairRequest, Predictions
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
+from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.population import NOTHING
 from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import ModelShape
@@ -29,7 +30,7 @@ from mechcore.evaluation.cost import Cost, counted
 from mechcore.evaluation.intervals import mean_interval
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning.discretise import discretise
-from mechcore.pruning.methods import METHODS, Request
+from mechcore.pruning.methods import Request
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.tables import SEED, Column, Schema
 
@@ -88,7 +89,7 @@ def recovered_nodes(
 
     Args:
         case: a model of known truth.
-        methods: names of `mechcore.pruning.METHODS`, or `WITH_PAIRS`.
+        methods: names of `mechcore.bench.methods.RANKERS`, or `WITH_PAIRS`.
         seed: of what methods draw.
         schedule: of L0 pruning; the preset ``"thorough"`` by default.
         batch_size: texts of a forward of sweeps.
@@ -115,7 +116,7 @@ def recovered_nodes(
                 seed,
             )
             with counted(model, len(train)) as cost:
-                (found,) = METHODS[method](request)
+                (found,) = RANKERS[method](request)
             scores, mask = found.scores, found.mask
         faithful = faithfulness_of(
             model, scores, case.data["id"], means, n_resamples=2, batch_size=batch_size
@@ -195,7 +196,7 @@ def recovered_pairs(
 
     Args:
         case: a model of known truth, of which interactions are known.
-        methods: names of `mechcore.ablation.predicting.INTERACTION_METHODS`.
+        methods: names of `mechcore.bench.methods.PREDICTORS`.
         seed: of what methods draw.
         batch_size: texts of a forward.
 
@@ -208,7 +209,7 @@ def recovered_pairs(
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
     for method in methods if case.truth.interactions else ():
-        found = INTERACTION_METHODS[method](_pair_request(case, "id", means, seed, batch_size))
+        found = PREDICTORS[method](_pair_request(case, "id", means, seed, batch_size))
         predicted = _beyond_rounding(found)
         rows.append(
             {

@@ -79,7 +79,7 @@ def _main(
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare, subnetworks.core),
     *(subnetworks.effective_size, subnetworks.export, components.heads, ablation.ablate),
-    *(interactions.interactions, interactions.dividends, paths.paths),
+    *(interactions.interactions, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),

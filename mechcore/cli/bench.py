@@ -43,8 +43,8 @@ def bench(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.ablation.predicting import INTERACTION_METHODS
     from mechcore.bench.cases import case_names, run_benchmark
+    from mechcore.bench.methods import PREDICTORS, RANKERS
     from mechcore.bench.recovery import (
         WITH_PAIRS,
         WITHOUT_TRUTH,
@@ -52,7 +52,6 @@ def bench(
         recovered_nodes,
         recovered_pairs,
     )
-    from mechcore.pruning import METHODS
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import recovery
     from mechcore.source_code import code_digests
@@ -62,21 +61,21 @@ def bench(
     if names:
         print("\n".join(chosen))
         return
-    every = [name for name in METHODS if name not in WITHOUT_TRUTH]
+    every = [name for name in RANKERS if name not in WITHOUT_TRUTH]
     ranked = [*every, WITH_PAIRS] if methods is None else split(methods)
-    paired = [*INTERACTION_METHODS] if interactions is None else split(interactions)
+    paired = [*PREDICTORS] if interactions is None else split(interactions)
     for name in ranked:
         if name != WITH_PAIRS:
-            METHODS[name]
+            RANKERS[name]
         if name in WITHOUT_TRUTH:
             raise InputError(f"--methods: {name} matches the masks of another method; leave it out")
     for name in paired:
-        INTERACTION_METHODS[name]
+        PREDICTORS[name]
     if not ranked or not paired:
         raise InputError("--methods, --interactions: found none; expected at least one of each")
-    makers = [METHODS[name] for name in ranked if name != WITH_PAIRS]
+    makers = [RANKERS[name] for name in ranked if name != WITH_PAIRS]
     code = code_digests(
-        [recovered_nodes, recovered_pairs, *makers, *(INTERACTION_METHODS[n] for n in paired)]
+        [recovered_nodes, recovered_pairs, *makers, *(PREDICTORS[n] for n in paired)]
     )
     with progress.shown():
         nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), code, device)

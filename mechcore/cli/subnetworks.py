@@ -115,7 +115,7 @@ def compare(
     means: Means = None,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods to compare, by commas.")
-    ] = "l0,integrated,attribution,random,layer-matched",
+    ] = "l0,attribution,random,layer-matched",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for masks and tables.")] = Path(
         "mechcore-methods"

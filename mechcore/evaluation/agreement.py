@@ -18,8 +18,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 
+from mechcore.evaluation.p_values import p_among
+
 _BLOCK = 64
 """Draws of examples that are multiplied at once."""
+
+SHUFFLES = 9999
+"""Random permutations that a rho is compared with: no p is under 1 / 10,000."""
 
 
 def spearman(
@@ -35,6 +40,19 @@ def spearman(
     with np.errstate(invalid="ignore"):
         rho: np.ndarray = (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
     return rho
+
+
+def permuted_within(
+    first: Float[np.ndarray, " thing"], second: Float[np.ndarray, " thing"], groups: np.ndarray
+) -> float:
+    """Two-sided p of Spearman's rho, among `SHUFFLES` random permutations within groups."""
+    generator, (x, y) = np.random.default_rng(0), map(stats.rankdata, (first, second))
+    observed, mean, drawn = x @ y, 0.0, np.zeros(SHUFFLES)
+    for group in np.unique(groups):
+        here = groups == group
+        mean += x[here].sum() * y[here].mean()
+        drawn += generator.permuted(np.tile(y[here], (SHUFFLES, 1)), axis=1) @ x[here]
+    return p_among(abs(observed - mean), np.abs(drawn - mean))
 
 
 def spearman_brown(rho: float) -> float:

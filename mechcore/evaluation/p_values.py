@@ -34,6 +34,7 @@ def corrected(
     differences: Float[np.ndarray, "row example"],
     correction: Correction,
     *,
+    answers: bool = False,
     clusters: Any = None,
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
@@ -46,6 +47,7 @@ def corrected(
             rate ``"holm"``, whatever the rows have to do with each other, or ``"westfall-young"``,
             which takes into account that they are correlated, as sets that share components are;
             or ``"none"``.
+        answers: see `paired_p`.
         clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`.
         n_resamples: of examples, for ``"westfall-young"``; no p is under 1 / (n_resamples + 1).
         seed: of these.
@@ -53,10 +55,11 @@ def corrected(
     Raises:
         InputError: unknown correction.
     """
-    p = paired_p(differences, clusters=clusters)
+    how: dict[str, Any] = {"answers": answers, "clusters": clusters}
+    p = paired_p(differences, **how)
     if correction == "westfall-young":
-        options: dict[str, Any] = {"clusters": clusters, "n_resamples": n_resamples, "seed": seed}
-        return p, np.maximum(p, step_down_p(differences, **options))
+        again = step_down_p(differences, **how, n_resamples=n_resamples, seed=seed)
+        return p, np.maximum(p, again)
     return p, adjusted_p(p, correction)
 
 
@@ -74,6 +77,7 @@ def attained_level(alpha: float, draws: int) -> float:
 def step_down_p(
     differences: Float[np.ndarray, "row example"],
     *,
+    answers: bool = False,
     clusters: Any = None,
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
@@ -84,16 +88,17 @@ def step_down_p(
     row's t is compared with the largest t among it and all rows of smaller t, in bootstrap
     resamples of the examples, or their clusters, under rows that were shifted to a mean of 0. A row
     of zeros has p 1.
-    A resample without spread but with a mean counts as larger than any t.
+    A resample without spread but with a mean counts as larger than any t. With ``answers`` every t
+    is that of `paired_p`, with two examples more.
     """
     sums, sizes = Sample.of(clusters, differences.shape[1]).totals(differences)
     counts = drawn_clusters(np.random.default_rng(seed), len(sizes), n_resamples).astype(float)
     _, variance = resampled(sums, sizes, np.ones((len(sizes), 1)))
-    observed = _size_of_t(differences.mean(1, keepdims=True), variance)[:, 0]
+    n, n_again = sizes.sum(), sizes @ counts
+    observed = _size_of_t(differences.mean(1, keepdims=True), variance, n, answers)[:, 0]
     # Resamples of clusters differ in size.
-    shrunk = np.sqrt(sizes @ counts / sizes.sum())
-    means, variances = resampled(sums, sizes, counts)
-    again = _size_of_t(means, variances) * shrunk
+    shrunk = np.sqrt(n_again / n)
+    again = _size_of_t(*resampled(sums, sizes, counts), n_again, answers) * shrunk
     order = np.argsort(-observed, kind="stable")
     largest = np.maximum.accumulate(again[order][::-1])[::-1]
     exceeded = (largest >= observed[order, None]).sum(1)
@@ -102,8 +107,10 @@ def step_down_p(
     return np.where(observed == 0, 1.0, p)
 
 
-def _size_of_t(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+def _size_of_t(mean: np.ndarray, variance: np.ndarray, n: Any, answers: bool) -> np.ndarray:
     """|t| up to a factor that all share; infinite where there is no spread but a mean."""
+    if answers:  # with the two examples more of `covariance`, per example
+        variance = variance + 1 / n + 2 * mean**2 / (n + 2)
     spread = np.sqrt(np.where(variance > 1e-20, variance, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.abs(mean) > 1e-12, np.abs(mean) / spread, 0.0)

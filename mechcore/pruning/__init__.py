@@ -5,13 +5,7 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.pruning.alone import optimal_constants as optimal_constants
-    from mechcore.pruning.alone import optimal_scores as optimal_scores
-    from mechcore.pruning.alone import singles_scores as singles_scores
     from mechcore.pruning.attribution import attribution_scores as attribution_scores
-    from mechcore.pruning.attribution import eap_ig_scores as eap_ig_scores
-    from mechcore.pruning.attribution import gradient_drop_scores as gradient_drop_scores
-    from mechcore.pruning.attribution import integrated_scores as integrated_scores
     from mechcore.pruning.controls import layer_matched as layer_matched
     from mechcore.pruning.controls import random_subnetworks as random_subnetworks
     from mechcore.pruning.discretise import discretise as discretise

@@ -1,32 +1,16 @@
-"""Rankings by derivatives: gradient times distance to what stands in for a component.
+"""Attribution: gradient times distance to the mean that stands in for a component.
 
 The derivative of a quantity by a mask value is its gradient at the component's output times the
-output's distance to the fill, summed over positions, because ``out = fill + m (x - fill)``. So all
-of these are derivatives by mask values; the fill is the mean but for ``eap-ig``.
-
-- ``attribution``: mean over examples of ``|dM / dm|`` at the full model, where M is the log-odds of
-  the class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean in the
-  place of zero). KL itself cannot be used there: at the full model its gradient vanishes.
-- ``gradient-drop``: the same where effects of a component by several layers cancel out (GradDrop of
-  AtP*, Kramar et al. 2024, arXiv 2403.00745). For every layer l in turn, no gradient passes through
-  what the heads and MLP of l put out, as if they were constants; the score is
-  ``E[1 / (L - 1) sum_l |dM^l / dm|]``. A component's own layer gives 0 of these L terms, hence
-  L - 1. AtP*'s other change concerns queries and keys, which are no components here.
-- ``integrated``: minus the derivative of KL(full model || masked model), averaged along the
-  straight path on which all mask values rise from 0 to 1 (integrated gradients, arXiv 1703.01365).
-  The scores add up to the KL of the model with everything at its mean.
-- ``eap-ig``: ``integrated`` from the components' outputs on a paired example instead of their means
-  (Hanna et al. 2024, arXiv 2403.17806). Of their variants it is the one on activations, all
-  interpolated together, for components in place of edges, and with KL as the metric; the one on
-  inputs interpolates embeddings, which are no components here: they stay the example's own. The
-  scores add up to the KL of the model with everything at its counterfactual.
+output's distance to the fill, summed over positions, because ``out = fill + m (x - fill)``. The
+score is the mean over examples of ``|dM / dm|`` at the full model, where M is the log-odds of the
+class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean in the place
+of zero). KL itself cannot be used: at the full model its gradient vanishes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,17 +19,13 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
-from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.counterfactual import Counterfactual, paired
-from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
-from mechcore.models.measuring import hooked
-from mechcore.models.running import frozen, hook_mlp_out, hook_z, model_inputs
-from mechcore.pruning.teacher import check_examples, ranking_teacher
+from mechcore.models.running import frozen, model_inputs
+from mechcore.pruning.teacher import check_examples
 from mechcore.session import plain_session
 
 BATCH_SIZE = 32
@@ -70,57 +50,35 @@ def attribution_scores(
         MismatchError: the means are another model's.
         InputError: there are no examples, or a language model's have no answers.
     """
-    return _mean_slopes(model, data, means, batch_size, "attribution")
-
-
-def gradient_drop_scores(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    *,
-    batch_size: int = BATCH_SIZE,
-) -> Float[Tensor, "layer component"]:
-    """`attribution_scores` with the gradients through each layer dropped in turn, nats.
-
-    It takes one forward pass, and one backward pass for every layer.
-
-    Args:
-        model: any TransformerLens model of two layers or more; it stays as it is.
-        data: see `attribution_scores`.
-        means: the model's mean activations.
-        batch_size: examples per forward.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: see `attribution_scores`; or the model has one layer.
-    """
-    n_layers = ModelShape.of(model).n_layers
-    if n_layers < 2:
-        raise InputError(
-            "gradient-drop: the model has one layer, without which there is no gradient; expected "
-            "at least two: use attribution"
-        )
-    total = _mean_slopes(model, data, means, batch_size, "gradient-drop", range(n_layers))
-    return total / (n_layers - 1)
+    return mean_slopes(model, data, means, batch_size, "attribution")
 
 
 @plain_session()
-def _mean_slopes(
+def mean_slopes(
     model: Any,
     data: Any,
     means: MeanActivations,
     batch_size: int,
     name: str,
-    dropped: Sequence[int] = (),
+    watched: Callable[[Any], AbstractContextManager[Iterable[object]]] | None = None,
 ) -> Float[Tensor, "layer component"]:
-    """Mean size of the log-odds' derivatives; summed over layers whose gradients are dropped."""
+    """Mean size of the log-odds' derivatives.
+
+    Args:
+        model: see `attribution_scores`; so are data and means.
+        data: the examples.
+        means: the means.
+        batch_size: examples per forward.
+        name: of the ranking, for messages.
+        watched: makes a context for a forward of the model, which gives something to go through, a
+            backward each; derivatives are summed over these.
+    """
     if batch_size < 1:
         raise InputError(f"{name}: batch_size is {batch_size}; expected at least 1")
     shape = ModelShape.of(model)
     data = as_encoded(model, data, role="train", labelled=False)
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
-    layers: Sequence[int | None] = dropped or [None]
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     with frozen(model), progress.bar(name, data.n_batches(batch_size)) as advance:
         for batch in map(readout.asked, data.batches(batch_size)):
@@ -130,111 +88,16 @@ def _mean_slopes(
             ones = torch.ones(n_examples, shape.n_layers, shape.columns)
             leaf = ones.requires_grad_()
             rows = leaf.repeat(len(inputs["input_ids"]) // n_examples, 1, 1)
-            gate = _Gate()
             with masked(model, Mask(rows, has_mlps=shape.has_mlps), means) as run:
-                with gate.at(model, shape) if dropped else nullcontext():
+                with watched(model) if watched else nullcontext([None]) as backwards:
                     answers = run.rows(batch)
                 logits = readout.read(answers, inputs, batch["index"]).float()
             log_odds = _chosen_log_odds(logits).sum()
-            for gate.layer in layers:
-                (gradient,) = torch.autograd.grad(log_odds, leaf, retain_graph=bool(dropped))
+            for _ in backwards:
+                (gradient,) = torch.autograd.grad(log_odds, leaf, retain_graph=bool(watched))
                 total += gradient.abs().double().sum(0)
             advance()
     return (total / len(data)).float()
-
-
-class _Gate:
-    """Keeps gradients from what one layer puts out; which one may change between backwards."""
-
-    def __init__(self) -> None:
-        self.layer: int | None = None
-
-    @contextmanager
-    def at(self, model: Any, shape: ModelShape) -> Iterator[None]:
-        """Watch the forward inside the block."""
-        layers = range(shape.n_layers)
-        hooks = [(hook_z(i), partial(self._watch, i)) for i in layers]
-        hooks += [(hook_mlp_out(i), partial(self._watch, i)) for i in layers if shape.has_mlps]
-        with hooked(model, hooks):
-            yield
-
-    def _watch(self, layer: int, activation: Tensor, hook: Any) -> Tensor:
-        def through(gradient: Tensor) -> Tensor | None:
-            return torch.zeros_like(gradient) if layer == self.layer else None
-
-        activation.register_hook(through)
-        return activation  # of a bridge it may be a view of what the model goes on with
-
-
-@plain_session()
-def integrated_scores(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    *,
-    batch_size: int = BATCH_SIZE,
-    n_points: int = 8,
-    fill: FillMaker = "mean",
-) -> Float[Tensor, "layer component"]:
-    """Share of each component in the KL of the model with everything at its fill, nats.
-
-    Args:
-        model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: the model's mean activations.
-        batch_size: examples per forward.
-        n_points: midpoints of the path, equally spaced.
-        fill: where the path begins, see `mechcore.masked`.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: there are no examples, a language model's have no answers, or there is no
-            point.
-    """
-    if n_points < 1:
-        raise InputError(f"integrated attribution: n_points is {n_points}; expected at least 1")
-    shape = ModelShape.of(model)
-    total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
-    path = (torch.arange(n_points) + 0.5) / n_points
-    values = path[:, None, None].expand(-1, shape.n_layers, shape.columns)
-    teacher = ranking_teacher(model, data, batch_size)
-    data = teacher.data
-    with frozen(model), progress.bar("integrated", data.n_batches(batch_size)) as advance:
-        for batch in data.batches(batch_size):
-            examples = batch["index"].tolist()
-            _, gradients = teacher.kl_gradients(values, means, examples, fill)
-            total -= gradients.double().mean(0) * len(examples)
-            advance()
-    return (total / len(data)).float()
-
-
-def eap_ig_scores(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    *,
-    pairs: EncodedExamples | None = None,
-    seed: int = 0,
-    **options: Any,
-) -> Float[Tensor, "layer component"]:
-    """Share of each component in the KL of the model with everything at its counterfactual, nats.
-
-    Args:
-        model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`.
-        means: the model's mean activations, for positions that pairs lack.
-        pairs: the paired example of every example, row by row; by default, `paired` draws one of
-            another label for each, the only use of labels.
-        seed: of that draw.
-        options: ``batch_size`` and ``n_points`` of `integrated_scores`.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: see `integrated_scores`; or pairs are missing, or the examples to make them of.
-    """
-    data = as_encoded(model, data, role="train", labelled=pairs is None)
-    fill = Counterfactual.of(paired(data, seed) if pairs is None else pairs)
-    return integrated_scores(model, data, means, fill=fill, **options)
 
 
 def _chosen_log_odds(logits: Float[Tensor, "row cls"]) -> Float[Tensor, " row"]:

@@ -25,7 +25,7 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning.controls import layer_matched as matched_by_layer
 from mechcore.pruning.controls import random_subnetworks
 from mechcore.pruning.pruner import prune
-from mechcore.pruning.rankings import RANKINGS, attribute
+from mechcore.pruning.rankings import RANKINGS, Ranking, ranked
 from mechcore.pruning.settings import PruneSettings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.registry import Registry
@@ -37,7 +37,7 @@ class Request:
 
     Attributes:
         model: any TransformerLens model.
-        data: training examples, whose labels are not used, but by ``eap-ig`` to make pairs.
+        data: training examples, whose labels are not used.
         means: the model's mean activations.
         sparsities: target sparsities, shares of the components.
         seeds: one subnetwork each; a method without chance may give one for all.
@@ -65,7 +65,8 @@ METHODS: Registry[PruningMethod] = Registry(
     "mechcore.pruning_methods",
     {
         "l0": "mechcore.pruning.methods:l0",
-        **{name: f"mechcore.pruning.methods:{name.replace('-', '_')}" for name in RANKINGS},
+        "attribution": "mechcore.pruning.methods:attribution",
+        "ugs": "mechcore.pruning.methods:ugs",
         "random": "mechcore.pruning.methods:random",
         "layer-matched": "mechcore.pruning.methods:layer_matched",
     },
@@ -73,31 +74,20 @@ METHODS: Registry[PruningMethod] = Registry(
 """Methods by name, in the order in which they are compared."""
 
 
-def __getattr__(name: str) -> PruningMethod:
-    """The method of a ranking, such as ``eap_ig``."""
-    if (ranking := name.replace("_", "-")) in RANKINGS:
-        return _ranked(ranking)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def by_ranking(name: str, ranking: Ranking) -> PruningMethod:
+    """The method that keeps what a ranking puts first."""
 
-
-def _ranked(name: str) -> PruningMethod:
     def find(request: Request) -> list[Subnetwork]:
         """Subnetworks by a ranking, one for each seed where chance has a part in it."""
-        seeds = request.seeds if RANKINGS[name].seed == "masks" else [request.data_seed]
-        return [
-            each
-            for seed in seeds
-            for each in attribute(
-                request.model,
-                request.data,
-                request.means,
-                sparsity=request.sparsities,
-                method=name,
-                seed=seed,
-            )
-        ]
+        seeds = request.seeds if ranking.seed == "masks" else [request.data_seed]
+        given = (request.model, request.data, request.means, request.sparsities)
+        return [each for seed in seeds for each in ranked(ranking, name, *given, seed)]
 
     return find
+
+
+attribution = by_ranking("attribution", RANKINGS["attribution"])
+ugs = by_ranking("ugs", RANKINGS["ugs"])
 
 
 def l0(request: Request) -> list[Subnetwork]:

@@ -13,13 +13,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.pruning.alone import optimal_scores, singles_scores
-from mechcore.pruning.attribution import (
-    attribution_scores,
-    eap_ig_scores,
-    gradient_drop_scores,
-    integrated_scores,
-)
+from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork
@@ -44,11 +38,6 @@ class Ranking:
 
 RANKINGS: Mapping[str, Ranking] = {
     "attribution": Ranking(attribution_scores),
-    "integrated": Ranking(integrated_scores),
-    "gradient-drop": Ranking(gradient_drop_scores),
-    "eap-ig": Ranking(eap_ig_scores, "data"),
-    "singles": Ranking(singles_scores),
-    "optimal": Ranking(optimal_scores, "data"),
     "ugs": Ranking(ugs_scores, "masks"),
 }
 """Rankings by name; all of them are among `mechcore.pruning.METHODS`."""
@@ -60,15 +49,14 @@ def attribute(
     means: MeanActivations,
     *,
     sparsity: float | Sequence[float],
-    method: str = "integrated",
+    method: str = "attribution",
     seed: int = 0,
 ) -> list[Subnetwork]:
     """Subnetworks of the highest scores of a ranking, one for each target sparsity.
 
     Args:
         model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used, but by
-            ``"eap-ig"`` to make pairs.
+        data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         sparsity: shares of components to prune, in [0, 1).
         method: one of `RANKINGS`.
@@ -78,14 +66,27 @@ def attribute(
         InputError: a sparsity is outside [0, 1), keeps no component or repeats, or the method is
             unknown.
     """
-    targets, (seed,) = as_runs(sparsity, seed)
     if method not in RANKINGS:
         raise InputError(f"attribution: method is {method!r}; expected {' or '.join(RANKINGS)}")
-    shape, identity, ranking = ModelShape.of(model), ModelIdentity.of(model), RANKINGS[method]
+    return ranked(RANKINGS[method], method, model, data, means, sparsity, seed)
+
+
+def ranked(
+    ranking: Ranking,
+    name: str,
+    model: Any,
+    data: Any,
+    means: MeanActivations,
+    sparsity: float | Sequence[float],
+    seed: int = 0,
+) -> list[Subnetwork]:
+    """Subnetworks of the highest scores of any ranking, see `attribute`."""
+    targets, (seed,) = as_runs(sparsity, seed)
+    shape, identity = ModelShape.of(model), ModelIdentity.of(model)
     check_keeps_some(targets, shape)
     scores = ranking.scores(model, data, means, **({"seed": seed} if ranking.seed else {}))
     masks = [discretise(scores, target, shape).with_identity(identity) for target in targets]
     return [
-        Subnetwork(mask, target, seed, scores, method, means=means.data)
+        Subnetwork(mask, target, seed, scores, name, means=means.data)
         for mask, target in zip(masks, targets, strict=True)
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
 
 from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects import ABLATION, SET
-from mechcore.ablation.superadditivity import INTERACTIONS
+from mechcore.ablation.superadditivity import INTERACTIONS, directions
 from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report import ablation_figures, figures, interaction_figures
 from mechcore.report.blocks import (
@@ -33,7 +34,7 @@ from mechcore.report.groups import (
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.tables import Column
-from mechcore.wording import ALL, effect, role_name, with_interval
+from mechcore.wording import ALL, SIGNIFICANT, effect, role_name, with_interval
 
 _FILLED = {
     "zero": "zeros",
@@ -227,22 +228,19 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
     parts = zip(*ends, metrics, strict=True)
     values = [with_interval(*row) for row in parts]
     limits = interaction_figures.saturated(overall)
-    rows["verdict"] = [
-        _verdict(low, high, p) + "; change saturates" * saturates
-        for low, high, p, saturates in zip(
-            rows["low"], rows["high"], rows["p"], limits, strict=True
-        )
-    ]
+    signs = directions(rows, SIGNIFICANT)
+    numbers = zip(rows["low"], rows["high"], rows["p"], signs, limits, strict=True)
+    rows["verdict"] = [_verdict(*row) + "; change saturates" * limit for *row, limit in numbers]
     shown: list[Shown] = [SET.called("set"), PLACED, "metric", *sides.items()]
-    shown += [("interaction", values), Column("verdict", "text", header="interval says")]
+    shown += [("interaction", values), Column("verdict", "text", header="verdict")]
     return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
 
 
-def _verdict(low: float, high: float, p: float) -> str:
-    if p == 1:  # where the interval leaves out zero, it is that of rounding
-        return "includes zero" if low <= 0 <= high else "no more than rounding"
-    if low > 0:
-        return "superadditive"
-    if high < 0:
-        return "subadditive"
-    return "includes zero" if low <= 0 <= high else "not known"
+def _verdict(low: float, high: float, p: float, sign: int) -> str:
+    if sign:
+        return "superadditive" if sign > 0 else "subadditive"
+    if low <= 0 <= high:
+        return "includes zero"
+    if p == 1:  # the interval that leaves out zero is that of rounding
+        return "no more than rounding"
+    return "not known" if math.isnan(low) else "not after correction"

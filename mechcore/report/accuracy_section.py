@@ -16,7 +16,10 @@ from mechcore.wording import (
     ALL,
     DASH,
     NOT_AVAILABLE,
+    SPACE,
+    count,
     interval,
+    listed,
     number,
     number_range,
     percent,
@@ -69,6 +72,41 @@ def accuracy_section(run: RunFolder, gallery: Gallery) -> Section:
     if groups is not None and len(groups):
         blocks += _groups(groups)
     return Section("accuracy", "Accuracy", blocks, ["accuracy.csv", "group_accuracy.csv"])
+
+
+def subnetwork_sentences(run: RunFolder) -> Iterator[str]:
+    """How accurate the subnetworks of each sparsity are, and how far apart on both labels."""
+    accuracy = run.table("accuracy")
+    if accuracy is None:
+        return
+    pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
+    for target, part in pruned.groupby("target_sparsity"):
+        parts = []
+        for role, data in data_sets(part):
+            found = of_data(part, role, data)
+            where = ", ".join(filter(None, [data, _apart(found)]))
+            parts.append(f"{percent_range(found['accuracy'])} {role_name(role)} ({where})")
+        seeds = count(part["subnetwork"].nunique(), "seed")
+        yield (
+            f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
+            f"accuracy of {listed(parts)}."
+        )
+
+
+def _apart(found: pd.DataFrame) -> str:
+    """How far subnetworks are apart, in what a moved threshold changes and in what it does not."""
+    if len(found) < 2:
+        return ""
+    spread = found.max(numeric_only=True) - found.min(numeric_only=True)
+    text, *both = (
+        f"{number(100 * spread[name], 1)}{SPACE}points"
+        for name in ("accuracy", "balanced_accuracy", "information")
+        if name in found
+    )
+    if both and found["information"].isna().any():
+        return f"{text} apart, perhaps by a moved threshold alone: too few examples of some label"
+    also = f", {both[0]} with labels weighed alike, {both[1]} in information" if both else ""
+    return f"{text} apart{also}"
 
 
 def _majorities(run: RunFolder, accuracy: pd.DataFrame) -> dict[tuple[str, str, str], float]:

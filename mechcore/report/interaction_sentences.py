@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.ablation.superadditivity import directions
 from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
-from mechcore.wording import ALL, count, effect, with_interval
+from mechcore.wording import ALL, SIGNIFICANT, count, effect, p_value, with_interval
 
 _ENDS = (
     ("floor", "lose", "the interaction on accuracy comes out too small"),
@@ -32,8 +33,8 @@ def interaction_sentences(run: RunFolder) -> Iterator[str]:
 
 
 def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core: list[str]) -> str:
-    shown = part[part["p"] < 1]  # others are no more than rounding
-    above, below = shown[shown["low"] > 0], shown[shown["high"] < 0]
+    sign = directions(part, SIGNIFICANT)
+    above, below = part[sign > 0], part[sign < 0]
     unknown = bool(part["low"].isna().all())
     choices = above if len(above) else part
     top = choices.iloc[int(choices["interaction"].abs().argmax())]
@@ -54,8 +55,10 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
             text += ": subadditive, less than the heads do one by one."
         elif unknown:
             text += "; its interval is not known, so neither direction is shown."
-        else:
+        elif top["low"] <= 0 <= top["high"]:
             text += "; the interval includes zero, so neither direction is shown."
+        else:
+            text += f"; with an adjusted {p_value(top['p_adjusted'])}, neither direction is shown."
     elif unknown:
         text = (
             f"{where}, the intervals of all {count(len(part), 'joint set')} are not known, so no "
@@ -68,8 +71,8 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
         text = (
             f"{where}, {len(above)} of {count(len(part), 'joint set')} "
             f"{'is' if len(above) == 1 else 'are'} superadditive and {len(below)} subadditive, "
-            f"with an interval that leaves out zero. {lead} is that of {which}: "
-            f"{terms}."
+            f"with an interval that leaves out zero and an adjusted p of at most {SIGNIFICANT:g}. "
+            f"{lead} is that of {which}: {terms}."
         )
         if top["low"] <= 0 <= top["high"]:
             text += " Its interval includes zero."

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mechcore.ablation.settings import GUARANTEE
+from mechcore.ablation.superadditivity import directions
 from mechcore.report import interaction_figures
 from mechcore.report.ablation_figures import atlas, by_components, largest_interactions
 from mechcore.report.blocks import Block, Gallery, Paragraph, Picture, Section, Table
@@ -71,8 +72,7 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         part = overall[overall["metric"] == metric].dropna(subset=["interaction"])
         if len(part) == 0:
             continue
-        above = part[part["low"] > 0]
-        small_p = int((above["p_adjusted"] < SIGNIFICANT).sum())
+        above = int((directions(part, SIGNIFICANT) > 0).sum())
         top = part.iloc[int(part["interaction"].argmax())]
         size = with_interval(-top["interaction"], -top["high"], -top["low"], metric, unit=True)
         if part["low"].isna().all():
@@ -84,9 +84,9 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
             continue
         text = (
             f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
-            f"{len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} on the "
-            f"other half, with an interval below zero ({small_p} with an adjusted p below "
-            f"{SIGNIFICANT:g}). The most superadditive interaction is {size} ({top['set']})."
+            f"{above} {'is' if above == 1 else 'are'} superadditive on {name} on the other half, "
+            f"with an interval below zero and an adjusted p of at most {SIGNIFICANT:g}. The most "
+            f"superadditive interaction is {size} ({top['set']})."
         )
         floors = int(part["floor"].sum()) if metric == "accuracy" else 0
         if floors:

@@ -25,6 +25,7 @@ from mechcore.report.blocks import (
     table_of,
 )
 from mechcore.report.data_section import data_section
+from mechcore.report.dose_section import dose_section
 from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
 from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
@@ -64,6 +65,7 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         _core,
         stability_section,
         readers_section,
+        dose_section,
         _categories,
         ablation_section,
         interactions_section,
@@ -148,7 +150,7 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
     if spread is not None and len(spread):
         caption = "How far the accuracy of subnetworks of equal sparsity differs between seeds"
         shown: list[Shown] = [PLACED, "subset", "target_sparsity", "n_seeds", "full", "low"]
-        shown += ["mean", "high", "spread"]
+        shown += ["mean", "high", "spread", "balanced_accuracy_spread", "information_spread"]
         yield table_of(placed(spread), run.schemas["accuracy_spread"], caption, shown, folded=True)
 
 
@@ -158,14 +160,12 @@ def _by_chance(overlap: pd.DataFrame) -> str:
     alike = len(overlap) - len(apart)
     text = ""
     if len(apart):
-        columns = ["jaccard", "expected", "expected_uniform"]
-        mean, chance, uniform = map(number, apart[columns].mean())
+        mean, chance = map(number, apart[["jaccard", "expected"]].mean())
         beyond = int((apart["p_value"] < SIGNIFICANT).sum())
         text = (
-            f" On average {mean}; as many random heads of each layer would share {chance}, and of "
-            f"any layer {uniform}. Of {count(len(apart), 'pair')}, {whole(beyond)} share more than "
-            f"by chance with as many heads of each layer (p < {SIGNIFICANT:g}, not corrected for "
-            "how many pairs there are)."
+            f" On average {mean}; as many random heads of each layer would share {chance}. Of "
+            f"{count(len(apart), 'pair')}, {whole(beyond)} share more than by that chance "
+            f"(p < {SIGNIFICANT:g}, not corrected for how many pairs there are)."
         )
     if alike:
         text += (
@@ -206,7 +206,7 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
             core = core.merge(categories[["component", "category"]], how="left", on="component")
             core = core.fillna({"category": ""})
         attends = Column("category", "text", header="attends to", optional=True)
-        shown: list[Shown] = ["component", "n_subnetworks", attends]
+        shown: list[Shown] = ["component", "n_subnetworks", "rate_low", attends]
         blocks.append(table_of(core, run.schemas["core"], "The core heads", shown))
     return Section("core", title, blocks, ["core.csv", "core_summary.csv"])
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from mechcore.evaluation.p_values import FEW_CONTROLS
+from mechcore.report.accuracy_section import subnetwork_sentences
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
+from mechcore.report.dose_section import dose_sentences
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
@@ -25,10 +27,8 @@ from mechcore.wording import (
     effect,
     interval,
     listed,
-    number,
     p_value,
     percent,
-    percent_range,
     role_name,
     small,
     sparsity,
@@ -75,12 +75,13 @@ def findings(run: RunFolder) -> list[Finding]:
         ("training", training_sentences),
         ("accuracy", group_sentences),
         ("data", majority_sentences),
-        ("subnetworks", _subnetworks),
+        ("subnetworks", subnetwork_sentences),
         ("subnetworks", missing_sentences),
         ("subnetworks", outlier_sentences),
         ("smallest", smallest_sentences),
         ("core", core_sentences),
         ("stability", stability_sentences),
+        ("dose", dose_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
         ("ablation", _whole_core),
@@ -96,25 +97,6 @@ def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
         return ""
     n = len(proper_subsets(accuracy, role, data))
     return f", all examples of {count(n, 'subset')}" if n else ""
-
-
-def _subnetworks(run: RunFolder) -> Iterator[str]:
-    accuracy = run.table("accuracy")
-    if accuracy is None:
-        return
-    pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
-    for target, part in pruned.groupby("target_sparsity"):
-        parts = []
-        for role, data in data_sets(part):
-            values = of_data(part, role, data)["accuracy"]
-            apart = f"{_points(values.max() - values.min())} apart" if len(values) > 1 else ""
-            where = ", ".join(filter(None, [data, apart]))
-            parts.append(f"{percent_range(values)} {role_name(role)} ({where})")
-        seeds = count(part["subnetwork"].nunique(), "seed")
-        yield (
-            f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
-            f"accuracy of {listed(parts)}."
-        )
 
 
 def missing_sentences(run: RunFolder) -> Iterator[str]:
@@ -143,10 +125,6 @@ def outlier_sentences(run: RunFolder) -> Iterator[str]:
     subnetworks = run.filled("subnetworks")
     if subnetworks is not None:
         yield from outliers(subnetworks)
-
-
-def _points(difference: float) -> str:
-    return f"{number(100 * difference, 1)}\u00a0points"
 
 
 def core_row(run: RunFolder) -> pd.Series | None:
@@ -183,8 +161,7 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     verb = "is" if size == 1 else "are"
     text = f"{whole(size)} of {count(summary['n_heads'], 'head')} {verb} in {all_of}{names}."
     if expected:
-        text += f" {expected} ({p_value(summary['p_value'])}); of heads picked from any layer, "
-        text += f"{small(summary['expected_uniform'])} ({p_value(summary['p_uniform'])})."
+        text += f" {expected} ({p_value(summary['p_value'])})."
     if one_draw:
         text += (
             " All are of one seed or ranking, so that they share heads whatever matters: take "
@@ -194,6 +171,12 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
         text += (
             " That p-value is not small: a core of this size is no evidence that the subnetworks "
             "share more heads than chance would have them share."
+        )
+    core = run.table("core")
+    if core is not None and "rate_low" in core and len(core) and n > 1 and not one_draw:
+        text += (
+            f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])} of "
+            "further seeds (lower bound of 95 %, for one head)."
         )
     if n == 1:
         text += " With one subnetwork, its heads are the core by definition."

@@ -11,7 +11,6 @@ import pandas as pd
 
 from mechcore.ablation import find_superadditive
 from mechcore.ablation.deciding import DECISIONS
-from mechcore.ablation.hessian import N_POINTS
 from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import FOUND, SCREENING, SUPERADDITIVE
 from mechcore.ablation.settings import SCREENING_EXAMPLES
@@ -300,15 +299,7 @@ class Search(Ablating):
         if how.all_pairs:
             larger = SHARED * how.n_pairs * (grown - 1)
             return (OF_ALL_PAIRS * all_pairs + larger) * half * RACED + reported
-        second_derivatives = 1 + (WITH_GRADIENT - 1) * (1 + 2 * n)
-        per_example = {
-            "screening": WITH_GRADIENT * (n + 1),
-            "hessian": second_derivatives,
-            "integrated-hessian": N_POINTS * second_derivatives,
-            "exact": SHARED * all_pairs,
-            "co-ablation": SHARED * all_pairs,
-            "proxy": SHARED * (n + how.screening_sets),
-        }
+        per_example = {"screening": WITH_GRADIENT * (n + 1), "exact": SHARED * all_pairs}
         seen = min(SCREENING_EXAMPLES, half)
         share = 1.0 if how.guarantee is None else RACED
         measured = SHARED * how.n_pairs * grown * half * share

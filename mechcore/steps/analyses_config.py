@@ -8,12 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from mechcore.ablation.settings import (
-    DIVIDEND_SETS,
-    GUARANTEE,
-    SCREENING_SETS,
-    RoleSettings,
-)
+from mechcore.ablation.settings import GUARANTEE, RoleSettings
 from mechcore.data.examples import ALL
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
@@ -77,6 +72,12 @@ class PathsConfig:
         least=0,
     )
     max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)
+    dose: int = setting(
+        6,
+        "Components, those whose role matters most, that are also ablated by degrees and cut off "
+        "from the answer alone, see `mechcore.ablation.dose`.",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         check(self, "paths")
@@ -130,12 +131,9 @@ class SearchConfig:
     )
     screening_by: str = setting(
         "screening",
-        "How the interactions of all pairs are predicted: screening (gradients), hessian, "
-        "integrated-hessian, proxy, co-ablation, exact or a registered way.",
+        "How the interactions of all pairs are predicted: screening (gradients), exact (ablating "
+        "them) or a registered way.",
         "--screening-by",
-    )
-    screening_sets: int = setting(
-        SCREENING_SETS, "Random sets that proxy is fitted to.", "--screening-sets", least=1
     )
 
     def __post_init__(self) -> None:
@@ -155,33 +153,7 @@ class SearchConfig:
             "largest": self.largest if raced else None,
             "bound": self.bound if raced else None,
             "screening_by": self.screening_by,
-            "screening_sets": self.screening_sets,
         }
-
-
-@dataclass(frozen=True)
-class DividendsConfig:
-    """A sparse model of drops, see `mechcore.fit_dividends`."""
-
-    __pydantic_config__ = _FORBID
-
-    role: Literal["id", "ood"] = setting("ood", "Which of the test data to fit on.", "--fit-on")
-    subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
-    metric: Literal["margin", "accuracy"] = setting("margin", "Whose drops to fit.", "--metric")
-    order: int = setting(3, "Components of the largest terms.", "--order", least=2)
-    n_sets: int = setting(DIVIDEND_SETS, "Random sets to ablate.", "--sets", least=1)
-    set_size: int | None = setting(
-        None,
-        "Components of the largest of them; by default as many as show every term often enough.",
-        "--set-size",
-        least=2,
-    )
-    n_verified: int = setting(
-        20, "Largest terms of two and more to measure with all their subsets.", "--verify", least=0
-    )
-
-    def __post_init__(self) -> None:
-        check(self, "dividends")
 
 
 @dataclass(frozen=True)

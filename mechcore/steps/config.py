@@ -281,7 +281,7 @@ class StudyConfig:
     data: DataConfig = setting(DataConfig(), "Which data, and how much of it.")
     method: str = setting(
         "l0",
-        "How to choose what is pruned: l0 (trained masks), a ranking such as integrated, random "
+        "How to choose what is pruned: l0 (trained masks), a ranking such as attribution, random "
         "or a registered method.",
         "--prune-method",
         panel="Pruning",

@@ -1,16 +1,45 @@
-"""Groups of subsets, and the mean accuracy over each."""
+"""Accuracy on both labels, and its mean over groups of subsets."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from mechcore.data.examples import ALL
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.steps.config import TEST_ROLES
-from mechcore.tables import ROLE, SEED, TARGET, Column, Schema
+from mechcore.tables import PLACE, ROLE, SEED, TARGET, Column, N, Schema, estimate
 
 SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
+ACCURACY = Schema(
+    "accuracy",
+    "Accuracy of the full model and of every subnetwork, on every subset.",
+    (
+        SUBNETWORK,
+        TARGET,
+        SEED,
+        *PLACE,
+        N,
+        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
+        Column("margin", "number", "mean log-odds of the correct classes", "nats"),
+        Column(
+            "balanced_accuracy",
+            "share",
+            "accuracy with labels weighed alike; missing where there is one label or too few of it",
+            optional=True,
+        ),
+        Column(
+            "information",
+            "share",
+            "the same after one bias per label is refitted, which a moved threshold leaves alone",
+            optional=True,
+        ),
+    ),
+)
 GROUP_ACCURACY = Schema(
     "group_accuracy",
     "Means of accuracy over groups of subsets, each subset counting the same.",
@@ -26,6 +55,21 @@ GROUP_ACCURACY = Schema(
         Column("missing", "text", "those that have no example"),
     ),
 )
+
+
+def on_both_labels(
+    full: Evaluation, evaluation: Evaluation, rows: np.ndarray
+) -> tuple[float, float]:
+    """Balanced accuracy, and that after the biases are refitted; NaN where they are not known."""
+    correct = full.correct_classes.numpy()[rows]
+    if reason_against(correct):
+        return math.nan, math.nan
+    before, after = (each.logits.numpy()[rows] for each in (full, evaluation))
+    clusters = None if full.clusters is None else full.clusters[rows]
+    found = decompose(before, after[None], correct, clusters=clusters)
+    pair = (found.accuracy, found.information)
+    balanced, information = (each.full - float(each.drops[0]) for each in pair)
+    return balanced, information
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:

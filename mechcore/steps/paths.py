@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation import Ablations, sets
+from mechcore.ablation.dose import DOSE, DOSES, dose_table
+from mechcore.ablation.roles import ranked
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER, PathSet
 from mechcore.errors import InputError
@@ -106,6 +108,38 @@ class Paths(Ablating):
             rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)
             known[role] = swept.part(np.array(rows))
         work.write_tables(core_tables(sampled, means_of(work, inputs), core, self, roles, known))
+
+
+@dataclass(frozen=True)
+class Dose(Ablating):
+    """The ``most`` components whose role matters most, ablated by degrees; what is repaired."""
+
+    kind: ClassVar[str] = "dose"
+    schemas: ClassVar[tuple[Schema, ...]] = (DOSE,)
+    needs: ClassVar[tuple[str, ...]] = ("means", "roles")
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    n_resamples: int
+    max_examples: int
+    most: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        tested = sum(min(self.max_examples, size.examples.get(role, 0)) for role in TEST_ROLES)
+        return tested * self.most * (len(DOSES) + BEHIND)
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work).sampled(TEST_ROLES, self.max_examples, self.seed)
+        components = ranked(work.table("roles", "roles"))["component"].tolist()[: self.most]
+        options: dict[str, Any] = {"fill": self.fill, "class_names": inputs.config.class_names}
+        options |= {"batch_size": self.batch_size, "n_resamples": self.n_resamples}
+        options |= {"seed": self.seed}
+        model, means = inputs.model, means_of(work, inputs)
+        tables = [
+            dose_table(model, components, inputs.data[role], means, role=role, **options)
+            for role in TEST_ROLES
+        ]
+        work.write_tables({"dose": joined(tables)})
 
 
 def core_tables(

@@ -42,7 +42,7 @@ from mechcore.steps.masks import (
     Means,
     Train,
 )
-from mechcore.steps.paths import Paths
+from mechcore.steps.paths import Dose, Paths
 from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
@@ -333,6 +333,9 @@ class _Planner:
             )
             there = [each for each in ("roles", "sweep") if each in known]
             add("paths", paths, "readers of the core", more=there)
+            if "roles" in known and wanted.paths.dose:
+                sizes = (n_resamples, wanted.paths.max_examples, wanted.paths.dose)
+                add("dose", Dose(seed, config.batch_size, wanted.fill, *sizes), "doses")
         if wanted.search is not None:
             search = Search(**ablating, n_resamples=n_resamples, how=wanted.search)
             add("search", search, "search for superadditive sets", (wanted.search.role,))

@@ -16,7 +16,7 @@ from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.flips import Flips
 from mechcore.steps.halves import Halves
 from mechcore.steps.masks import Describe, Train
-from mechcore.steps.paths import Paths
+from mechcore.steps.paths import Dose, Paths
 
 _STEPS = (
     Describe,
@@ -31,6 +31,7 @@ _STEPS = (
     Flips,
     AblateCore,
     Paths,
+    Dose,
     Search,
     Sizes,
 )

@@ -23,11 +23,11 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, warn
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
-from mechcore.evaluation.intervals import share_interval
+from mechcore.evaluation.intervals import share_at_most, share_interval
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork, draws_of
 from mechcore.steps.config import TEST_ROLES
-from mechcore.steps.groups import SUBNETWORK, group_table
+from mechcore.steps.groups import ACCURACY, SUBNETWORK, group_table, on_both_labels
 from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
     HeuristicCore,
@@ -49,23 +49,9 @@ from mechcore.tables import (
     Column,
     N,
     Schema,
-    estimate,
 )
 
 _KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
-ACCURACY = Schema(
-    "accuracy",
-    "Accuracy of the full model and of every subnetwork, on every subset.",
-    (
-        SUBNETWORK,
-        TARGET,
-        SEED,
-        *PLACE,
-        N,
-        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
-        Column("margin", "number", "mean log-odds of the correct classes", "nats"),
-    ),
-)
 SUBNETWORKS = Schema(
     "subnetworks",
     "What each subnetwork keeps and how well it does.",
@@ -99,7 +85,20 @@ DATA_TABLE = Schema(
 CORE = Schema(
     "core",
     "The heads that every subnetwork keeps.",
-    (COMPONENT.called("head"), LAYER, HEAD, _KEPT_BY),
+    (
+        COMPONENT.called("head"),
+        LAYER,
+        HEAD,
+        _KEPT_BY,
+        Column(
+            "rate_low",
+            "share",
+            "of further seeds at least so many would keep it: lower bound of 95 %, one-sided, by "
+            "Clopper and Pearson; subnetworks of one seed or ranking count as one",
+            header="of further seeds, at least",
+            optional=True,
+        ),
+    ),
 )
 CORE_SUMMARY = Schema(
     "core_summary",
@@ -121,7 +120,8 @@ CORE_SUMMARY = Schema(
         Column(
             "spearman_p",
             "number",
-            "its p-value; missing where the two targets share seeds or rankings",
+            "its p-value, with frequencies permuted within layers; missing where the two targets "
+            "share seeds or rankings",
             shown="small",
         ),
         TARGET.alike("low_sparsity", "the lowest target sparsity", optional=True),
@@ -244,6 +244,8 @@ def accuracy_table(
             ]
             table["accuracy_low"] = [each.low for each in ends]
             table["accuracy_high"] = [each.high for each in ends]
+            both = [on_both_labels(full[role], evaluation, rows) for rows in members]
+            table[["balanced_accuracy", "information"]] = both
             exact = pd.array([seed] * len(table), dtype="Int64")
             parts.append(table.assign(seed=exact, data=names[role], role=role))
     return pd.concat(parts, ignore_index=True)[ACCURACY.names]
@@ -323,7 +325,8 @@ def core_tables(
     frequency = head_frequency(masks, [each.target for each in subnetworks])
     draws = draws_of(subnetworks)
     core = heuristic_core(masks, draws)
-    members = [(str(head), head.layer, head.head, core.n_subnetworks) for head in core.heads]
+    rate = 1 - share_at_most(0, len(set(draws)))
+    members = [(str(head), head.layer, head.head, core.n_subnetworks, rate) for head in core.heads]
     summary: dict[str, Any] = {
         "n_subnetworks": core.n_subnetworks,
         "n_heads": core.n_heads,
@@ -336,7 +339,7 @@ def core_tables(
     tables = {
         "head_frequency": frequency,
         "head_overlap": head_overlap(masks, names, draws),
-        "core": pd.DataFrame(members, columns=CORE.required),
+        "core": pd.DataFrame(members, columns=CORE.names),
     }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)

@@ -23,7 +23,7 @@ from scipy import stats
 
 from mechcore.components import Component, Mask, ModelShape, same_model
 from mechcore.errors import InputError
-from mechcore.evaluation.agreement import jaccard
+from mechcore.evaluation.agreement import jaccard, permuted_within
 from mechcore.showing import Shown
 from mechcore.tables import PART, PLACE, TARGET, Column, Schema
 from mechcore.wording import count
@@ -70,6 +70,10 @@ HEAD_OVERLAP = Schema(
         Column("p_uniform", "number", "of sharing so many heads by that chance", shown="small"),
     ),
 )
+BOTH_LABELS = ("balanced_accuracy", "information")
+"""Figures of both labels: what one gains by a moved threshold, the other loses."""
+
+_SPREAD = Column("spread", "share", "high less low", unit="points", shown="bare")
 ACCURACY_SPREAD = Schema(
     "accuracy_spread",
     "How far the accuracy of subnetworks of one target sparsity differs between seeds.",
@@ -83,7 +87,11 @@ ACCURACY_SPREAD = Schema(
         Column("std", "points", "its standard deviation, with n - 1", optional=True),
         Column("low", "share", "lowest seed", header="lowest"),
         Column("high", "share", "highest seed", header="highest"),
-        Column("spread", "share", "high less low", unit="points", shown="bare"),
+        _SPREAD,
+        *(
+            _SPREAD.alike(f"{name}_spread", f"the same of {name}", optional=True)
+            for name in BOTH_LABELS
+        ),
     ),
 )
 
@@ -138,11 +146,9 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
-    common: dict[int, set[Component]] = {}
-    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
-        common[draw] = common.get(draw, set(shape.heads)) & _heads(mask)
-    core = sorted(set.intersection(*common.values()))
-    by_layer = _by_layer(shape, [*common.values()])
+    common = heads_by_draw(masks, draws)
+    core = sorted(set.intersection(*common))
+    by_layer = _by_layer(shape, common)
     n_heads = len(shape.heads)
     layered = shared_by_chance([shape.n_heads] * shape.n_layers, by_layer)
     uniform = shared_by_chance([n_heads], by_layer.sum(1, keepdims=True))
@@ -218,7 +224,7 @@ class RankAgreement:
     """Spearman correlation of head frequencies at two sparsities; NaN where one is constant.
 
     The p-value is that of subnetworks found apart: of those of one seed or ranking at both
-    sparsities it says nothing.
+    sparsities it says nothing. Frequencies that are permuted within layers are its chance.
     """
 
     rho: float
@@ -240,8 +246,9 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     between = (float(table.columns[0]), float(table.columns[-1]))
     if len(set(first)) == 1 or len(set(last)) == 1:
         return RankAgreement(float("nan"), float("nan"), *between)
-    result = stats.spearmanr(first, last)
-    return RankAgreement(float(result.statistic), float(result.pvalue), *between)
+    layers = frequency.drop_duplicates("component").set_index("component")["layer"]
+    p = permuted_within(first, last, layers[table.index].to_numpy())
+    return RankAgreement(float(stats.spearmanr(first, last).statistic), p, *between)
 
 
 def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
@@ -316,6 +323,14 @@ def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
     return found
 
 
+def heads_by_draw(masks: Sequence[Mask], draws: Sequence[int] | None) -> list[set[Component]]:
+    """The heads that all masks of each draw keep."""
+    common: dict[int, set[Component]] = {}
+    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
+        common[draw] = common.get(draw, _heads(mask)) & _heads(mask)
+    return [*common.values()]
+
+
 def _heads(mask: Mask) -> set[Component]:
     return {component for component in mask.kept if component.is_head}
 
@@ -332,13 +347,13 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     Args:
         accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
             seed, data, role, subset, accuracy; and method, where subnetworks were found in several
-            ways, which are not taken together.
+            ways, which are not taken together; perhaps `BOTH_LABELS`.
 
     Returns:
         One row per target sparsity and subset, and per method, the first column then:
         target_sparsity, data, role, subset, n_seeds, full (the full model's accuracy, missing where
         there is none), mean, std (with n - 1; missing for one seed), low, high, spread = high -
-        low; shares.
+        low; shares. Then the spreads of `BOTH_LABELS`, where given.
 
     Raises:
         InputError: the table has no subnetwork.
@@ -354,6 +369,10 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(full.rename(columns={"accuracy": "full"}), on=where, how="left")
     table["spread"] = table["high"] - table["low"]
     numbers = ["n_seeds", "full", "mean", "std", "low", "high", "spread"]
+    for name in masked.columns.intersection(BOTH_LABELS):
+        found = masked.groupby(by, sort=False)[name]
+        table[f"{name}_spread"] = (found.max() - found.min()).to_numpy()
+        numbers.append(f"{name}_spread")
     return table[[*by, *numbers]]
 
 

@@ -1,4 +1,4 @@
-"""Dividends and Shapley values: by hand, by their axioms on random games, and from a model."""
+"""Dividends and Shapley values: by hand, by their axioms and on random games."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from ablation.planted import examples, game
-from helpers import Cases
+from ablation.planted import game
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -18,10 +17,8 @@ from scipy import stats
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
-    ablate,
     dividends,
     interactions,
-    sampled_shapley,
     sets,
     shapley,
 )
@@ -57,12 +54,11 @@ def test_dividends_by_hand() -> None:
 
 def test_shapley_values_by_hand() -> None:
     table = shapley(game(D), n_resamples=5)
-    assert list(table.columns) == [*COLUMNS, "shapley", "low", "high", "standard_error"]
+    assert list(table.columns) == [*COLUMNS, "shapley", "low", "high"]
     # Their own worth, and their shares of -0.5, 3 and 0.5.
     shared = {A: 1 - 0.25 + 0.5 / 3, B: 2 - 0.25 + 1.5 + 0.5 / 3, C: 4 + 1.5 + 0.5 / 3}
     assert values(table, "shapley") == pytest.approx(shared)
     assert set(table["size"]) == {1}
-    assert (table["standard_error"] == 0).all()
 
 
 def test_examples_and_subsets_by_hand() -> None:
@@ -206,7 +202,7 @@ def test_every_subset_is_needed(function: Any) -> None:
     with pytest.raises(InputError, match="0 components; expected 1 to 10"):
         function(found, [])
     many = [f"0.{i}" for i in range(11)]
-    with pytest.raises(InputError, match=r"11 components; .* sampled_shapley"):
+    with pytest.raises(InputError, match=r"11 components; expected 1 to 10: take fewer"):
         function(found, many)
 
 
@@ -216,68 +212,14 @@ def test_sets_of_dividends_are_given_once(sets: Any) -> None:
         dividends(game(D), sets=sets)
 
 
+def test_sets_in_place_of_all_subsets() -> None:
+    drops = {A: 1, B: 2, C: 4, f"{A}+{B}": 2.5, f"{B}+{C}": 9}
+    table = dividends(game(drops), sets=[[C, B], [A, B]], n_resamples=2)
+    assert values(table, "dividend") == {f"{B}+{C}": 3, f"{A}+{B}": -0.5}
+    with pytest.raises(InputError, match=r"L0\.H0\+L1\.MLP was not ablated"):
+        dividends(game(drops), sets=[[A, C]])
+
+
 def test_an_unknown_correction_of_dividends() -> None:
     with pytest.raises(InputError, match="correction is 'fdr'"):
         dividends(game(D), correction="fdr", n_resamples=1)  # type: ignore[arg-type]
-
-
-# -- a model --------------------------------------------------------------------------------------
-
-NAMES = ["L0.H1", "L0.MLP", "L1.H0", "L1.H3", "L1.MLP"]
-DATA = examples(8)
-
-
-OPTIONS: dict[str, Any] = {
-    "fill": "zero",
-    "role": "ood",
-    "class_names": ["neutral", "entailment", "contradiction"],
-}
-
-
-def exact(cases: Cases, names: list[str]) -> dict[str, float]:
-    found = ablate(cases.get("gpt2").model, sets.subsets(names), DATA, **OPTIONS)
-    return values(shapley(found, n_resamples=1), "shapley")
-
-
-def sampled(cases: Cases, n: int, seed: int = 0, names: list[str] = NAMES) -> pd.DataFrame:
-    options = {**OPTIONS, "n_permutations": n, "n_resamples": 2, "seed": seed}
-    return sampled_shapley(cases.get("gpt2").model, names, DATA, **options)
-
-
-def test_sampled_values_are_within_a_few_standard_errors(cases: Cases) -> None:
-    truth, distances = exact(cases, NAMES), []
-    for seed in range(5):
-        table = sampled(cases, 100, seed)
-        found, errors = values(table, "shapley"), values(table, "standard_error")
-        assert list(found) == NAMES
-        assert sum(found.values()) == pytest.approx(sum(truth.values()), abs=1e-5)
-        distances.append([(found[name] - truth[name]) / errors[name] for name in NAMES])
-    assert np.abs(distances).max() < 4
-    assert 0.6 < np.sqrt(np.mean(np.square(distances))) < 1.6
-
-
-def test_all_orders_of_two_are_exact(cases: Cases) -> None:
-    # Every order comes with its reverse, and two components have no others.
-    found = values(sampled(cases, 4, names=["L1.MLP", "L0.MLP"]), "shapley")
-    assert found == pytest.approx(exact(cases, ["L0.MLP", "L1.MLP"]), abs=1e-6)
-
-
-def test_the_seed_decides_the_orders(cases: Cases) -> None:
-    first = sampled(cases, 4)
-    pd.testing.assert_frame_equal(first, sampled(cases, 4))
-    assert not first.equals(sampled(cases, 4, seed=5))
-
-
-@pytest.mark.parametrize(
-    ("components", "n", "message"),
-    [
-        ([], 4, "0 components; expected at least two"),
-        (["0.1", "L0.H1"], 4, "1 component; expected at least two"),
-        (["0.1", "0.2"], 3, "n_permutations is 3; expected an even number from 4"),
-        (["0.1", "0.2"], 2, "n_permutations is 2; expected an even number from 4"),
-        (["0.1", "9.2"], 4, "component L9.H2: out of range"),
-    ],
-)
-def test_what_cannot_be_sampled(cases: Cases, components: Any, n: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        sampled(cases, n, names=components)

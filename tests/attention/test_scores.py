@@ -23,6 +23,7 @@ from attention.planted import (
 from helpers import Cases, padded, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from torch import Tensor
 
 from mechcore.attention import (
@@ -125,6 +126,28 @@ def test_intervals_are_those_of_poisson_resamples_or_of_students_t(seed: int) ->
             assert row[f"low_{name}"] == pytest.approx(low, abs=1e-12)
             assert row[f"high_{name}"] == pytest.approx(high, abs=1e-12)
             assert low < row[f"mass_{name}"] < high
+
+
+def test_intervals_of_clusters_draw_whole_clusters() -> None:
+    """Each of twelve rows twice: the mass is theirs, and so are the resamples."""
+    tokens = twelve_rows()
+    patterns = random_patterns(tokens, spread=2.0)
+    scores = HeadScores(ModelShape(2, 2), tokens.causal, 100)
+    for again in (0, 12):
+        batch = BatchPatterns(tokens, 2)
+        for layer, pattern in enumerate(patterns):
+            batch.add(layer, pattern)
+        scores.count(batch, range(again, again + 12), clusters=range(12))
+    drawn = weights(12, 100, 0)
+    for _, row in scores.table().iterrows():
+        mass, _, count = sums(patterns, tokens, row["layer"], row["head"], "self")
+        assert row["mass_self"] == pytest.approx(mass.sum() / count.sum())
+        resampled = (mass @ drawn) / (count @ drawn)
+        reach = stats.t.ppf(0.975, 11) * resampled.std() * math.sqrt(12 / 11)
+        low, high = np.quantile(resampled, [0.025, 0.975])
+        assert row["low_self"] == pytest.approx(min(low, row["mass_self"] - reach))
+        assert row["high_self"] == pytest.approx(max(high, row["mass_self"] + reach))
+        assert math.isnan(row["low_repeated"])  # 4 rows, each twice: fewer than 8 clusters
 
 
 def test_a_seed_changes_intervals_and_nothing_else() -> None:

@@ -26,7 +26,6 @@ ASKED = {
     "heads": "--model none --data none.csv",
     "ablate": "--model none --components all",
     "interactions": "--model none",
-    "dividends": "--model none",
     "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",

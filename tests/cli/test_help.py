@@ -64,7 +64,6 @@ def test_commands_stand_in_groups() -> None:
             "heads",
             "ablate",
             "interactions",
-            "dividends",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],

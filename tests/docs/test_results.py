@@ -165,11 +165,6 @@ def test_the_chance_of_every_core_is_that_of_its_subnetworks(folder: Path) -> No
             ["{expected_by_chance:.0e}", "{p_value:.0e}"],
         ),
         (
-            "results/minilm-mnli-hans.md",
-            "minilm-mnli-hans",
-            ["{expected_uniform:.0e}", "{p_uniform:.0e}"],
-        ),
-        (
             "results/minilm-qqp-paws.md",
             "minilm-qqp-paws",
             ["{expected_by_chance:.3f}", "{p_value:.0e}"],

@@ -102,6 +102,10 @@ def test_step_down_by_hand() -> None:
     n = 4000
     found = step_down_p(rows, n_resamples=n)
     np.testing.assert_allclose(found, [0.5, 0.5], atol=0.03)
+    # With two examples more, the variance has 1 / 2 + mean ** 2 / 2 more. Observed: 0.5 / 0.935 and
+    # 1 / 1; resamples of the first 0.5 / 0.791, of the second 0.
+    found = step_down_p(np.array([[1.0, 0], [1, 1]]), answers=True, n_resamples=n)
+    np.testing.assert_allclose(found, [0.5, 1 / (n + 1)], atol=0.03)
 
 
 def test_a_row_beside_its_copies_is_corrected_for_nothing() -> None:

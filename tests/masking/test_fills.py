@@ -11,6 +11,7 @@ from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate
+from mechcore.bench.alone import singles_scores
 from mechcore.components import Mask
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.evaluation.evaluate import evaluate
@@ -18,7 +19,6 @@ from mechcore.masking.fills import FILLS, Fill, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import prune
-from mechcore.pruning.alone import singles_scores
 from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.uniform_sampling import ugs_scores
 

@@ -24,7 +24,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_tokenizer
 from mechcore.models.encoded import tokenizer_of
 from mechcore.papers.cognitive.probing import activations_at
-from mechcore.pruning import PruneSettings, attribution_scores, integrated_scores, prune
+from mechcore.pruning import PruneSettings, attribution_scores, prune
 
 ROWS = [
     {"text_a": a, "text_b": b, "label": label, "subset": subset}
@@ -76,7 +76,6 @@ CALLS: dict[str, Callable[[Any, Any, MeanActivations], Any]] = {
         prune(model, data, means, sparsity=0.5, seeds=[1], preset=SETTINGS)[0].scores
     ),
     "attribution": attribution_scores,
-    "integrated": integrated_scores,
     "heads": lambda model, data, means: categorize_heads(model, data, resamples=5),
     "pictures": lambda model, data, means: [
         each.pattern for each in attention_examples(model, data, None, ["L1.H2"], row=2)

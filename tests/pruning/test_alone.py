@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 from helpers import Cases
-from pruning.oracles import PLANTED, encoded_for, full_logits, names, plain_kl
+from pruning.oracles import encoded_for, full_logits, plain_kl
 from pruning.test_attribution import adding_model, two_words
 from scipy.optimize import minimize
 
 from mechcore import evaluate
+from mechcore.bench.alone import optimal_constants, optimal_scores, singles_scores
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MismatchError
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import discretise
-from mechcore.pruning.alone import optimal_constants, optimal_scores, singles_scores
 
 N = 6
 
@@ -46,17 +45,6 @@ def test_singles_are_evaluations_of_each_component(cases: Cases, architecture: s
     for batch_size in (1, 4):
         found = singles_scores(model, data, means, batch_size=batch_size)
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
-
-
-def test_the_planted_components_come_out_on_top(
-    planted: Any, planted_means: MeanActivations, data: EncodedExamples
-) -> None:
-    few = data.part(range(12))
-    for scores in (
-        singles_scores(planted, few, planted_means),
-        optimal_scores(planted, few, planted_means, steps=8, lr=0.02, batch_size=6),
-    ):
-        assert names(discretise(scores, 0.7, ModelShape.of(planted))) == PLANTED
 
 
 # -- the best constants ---------------------------------------------------------------------------
@@ -133,16 +121,6 @@ def test_constants_stand_in_as_means_do_and_never_do_more_harm(
         again = optimal_scores(model, few, loud_means, **options)
         assert torch.equal(found, again)
     assert not loud_means.z.requires_grad
-
-
-def test_constants_may_be_those_of_every_position(cases: Cases) -> None:
-    model, data = cases.get("gpt2").model, encoded_for("gpt2", N)
-    means = MeanActivations.compute(model, data, n_samples=0, per_position=True)
-    constants, found = optimal_constants(model, data, means, steps=10, lr=0.02, batch_size=N)
-    assert constants.z.shape == means.z.shape
-    expected = losses(model, data, constants)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
-    assert float(found.sum()) < 0.9 * float(singles_scores(model, data, means).sum())
 
 
 def test_what_has_no_scores(

@@ -25,6 +25,7 @@ from pruning.oracles import (
 )
 
 from mechcore import evaluate
+from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
@@ -34,12 +35,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, weights_of
 from mechcore.pruning import attribute, discretise
-from mechcore.pruning.attribution import (
-    attribution_scores,
-    eap_ig_scores,
-    gradient_drop_scores,
-    integrated_scores,
-)
+from mechcore.pruning.attribution import attribution_scores
 
 ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
 ONES = torch.ones(2, 5, dtype=torch.float64)
@@ -321,11 +317,10 @@ def test_models_without_mlps_have_scores_of_heads() -> None:
 # -- what it finds --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["attribution", "integrated"])
 def test_the_planted_components_come_out_on_top(
-    planted: Any, planted_means: MeanActivations, data: EncodedExamples, method: Any
+    planted: Any, planted_means: MeanActivations, data: EncodedExamples
 ) -> None:
-    (found,) = attribute(planted, data, planted_means, sparsity=0.7, method=method)
+    (found,) = attribute(planted, data, planted_means, sparsity=0.7)
     assert names(found.mask) == PLANTED
     loud = found.mask.values == 1
     assert float(found.scores[loud].min()) > 1e-2
@@ -333,17 +328,16 @@ def test_the_planted_components_come_out_on_top(
     assert float(found.scores[~loud].abs().max()) < 1e-6
 
 
-@pytest.mark.parametrize("method", ["attribution", "integrated"])
 def test_what_a_ranking_makes(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples, method: Any
+    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
 ) -> None:
-    targets = [0.5, 0.0, 0.9, 0.25]
-    found = attribute(loud[0], data, loud_means, sparsity=targets, method=method, seed=3)
+    targets, method = [0.5, 0.0, 0.9, 0.25], "attribution"
+    found = attribute(loud[0], data, loud_means, sparsity=targets, seed=3)
     assert [each.target for each in found] == targets
     assert [len(each.mask.kept) for each in found] == [5, 10, 1, 8]
     for each in found:
         assert (each.seed, each.method) == (3, method)
-        assert torch.equal(each.scores, found[0].scores)
+        assert torch.equal(each.scores, attribution_scores(loud[0], data, loud_means))
         assert each.mask == discretise(each.scores, each.target, ModelShape.of(loud[0]))
         assert list(each.history.columns)
         assert len(each.history) == 0
@@ -355,27 +349,13 @@ def test_what_a_ranking_makes(
         assert names(smaller.mask) < names(larger.mask)
 
 
-def test_the_two_methods_are_the_two_scores(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    model = loud[0]
-    (default,) = attribute(model, data, loud_means, sparsity=0.5)
-    assert (default.method, default.seed) == ("integrated", 0)
-    assert torch.equal(default.scores, integrated_scores(model, data, loud_means, n_points=8))
-    (other,) = attribute(model, data, loud_means, sparsity=[0.5], method="attribution")
-    assert torch.equal(other.scores, attribution_scores(model, data, loud_means))
-    assert not torch.equal(default.scores, other.scores)
-
-
 # -- the model stays as it is ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["attribution", "integrated"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_model_stays_as_it_is(
     trainable: Any,
     data: EncodedExamples,
-    method: Any,
     fails: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -394,9 +374,9 @@ def test_the_model_stays_as_it_is(
     monkeypatch.setattr(torch.autograd, "grad", grad)
     if fails:
         with pytest.raises(KeyboardInterrupt):
-            attribute(trainable, data, means, sparsity=0.5, method=method)
+            attribute(trainable, data, means, sparsity=0.5)
     else:
-        attribute(trainable, data, means, sparsity=0.5, method=method)
+        attribute(trainable, data, means, sparsity=0.5)
     assert len(calls) == 2  # 48 examples are two batches
     assert_same(before, snapshot(trainable))
     assert torch.equal(forward(trainable, batch).detach(), logits)
@@ -432,7 +412,7 @@ def test_rankings_that_make_no_sense(
         ({"sparsity": 0.5, "seed": -1}, "seed -1: expected a whole number"),
         (
             {"sparsity": 0.5, "method": "gradient"},
-            "attribution: method is 'gradient'; expected attribution or integrated or",
+            "attribution: method is 'gradient'; expected attribution or ugs",
         ),
     ]:
         with pytest.raises(InputError, match=message):
@@ -461,15 +441,7 @@ def test_what_has_no_scores(
     )
 
 
-@pytest.mark.parametrize(
-    "scores",
-    [
-        attribution_scores,
-        pytest.param(
-            integrated_scores,
-        ),
-    ],
-)
+@pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])
 def test_no_examples_have_no_scores(
     loud: tuple[Any, Any],
     loud_means: MeanActivations,
@@ -481,15 +453,7 @@ def test_no_examples_have_no_scores(
         scores(loud[0], nothing, loud_means)
 
 
-@pytest.mark.parametrize(
-    "scores",
-    [
-        integrated_scores,
-        pytest.param(
-            attribution_scores,
-        ),
-    ],
-)
+@pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])
 def test_batches_without_examples_are_refused(
     loud: tuple[Any, Any],
     loud_means: MeanActivations,

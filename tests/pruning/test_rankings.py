@@ -10,13 +10,14 @@ import pytest
 import torch
 from pruning.oracles import QUICK, assert_same, snapshot
 
+from mechcore.bench import methods
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.evaluation.cost import counted
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, RANKINGS, Ranking, Request, discretise
-from mechcore.pruning import rankings as rankings_module
+from mechcore.pruning.methods import PruningMethod, by_ranking
 
 N = 10
 SHORT: dict[str, dict[str, Any]] = {
@@ -26,15 +27,16 @@ SHORT: dict[str, dict[str, Any]] = {
 """Options of the rankings that are trained."""
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+SHORT_RANKINGS = {
+    name: Ranking(partial(each.scores, **SHORT.get(name, {})), each.seed)
+    for name, each in {**RANKINGS, **methods.RANKINGS}.items()
+}
+
+
+def method_of(name: str) -> PruningMethod:
     """Trained rankings take two steps."""
-    few = {
-        name: Ranking(partial(each.scores, **SHORT.get(name, {})), each.seed)
-        for name, each in RANKINGS.items()
-    }
-    for module in ("rankings", "methods"):
-        monkeypatch.setattr(f"mechcore.pruning.{module}.RANKINGS", few)
+    short = SHORT_RANKINGS.get(name)
+    return METHODS[name] if short is None else by_ranking(name, short)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +47,18 @@ def request_(loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedEx
     return Request(loud[0], few, loud_means, [0.7, 0.3], [5, 6], QUICK, data_seed=3)
 
 
-@pytest.mark.parametrize("name", RANKINGS)
+@pytest.mark.parametrize("name", SHORT_RANKINGS)
 def test_every_ranking_is_a_method(request_: Request, name: str) -> None:
-    assert name in METHODS
+    assert name in methods.RANKERS
+    assert (name in METHODS) == (name in RANKINGS)
     before = snapshot(request_.model)
-    found = METHODS[name](request_)
+    found = method_of(name)(request_)
     assert_same(before, snapshot(request_.model))
     seeds = [5, 6] if name == "ugs" else [3]
     assert [(each.seed, each.target) for each in found] == [
         (seed, target) for seed in seeds for target in (0.7, 0.3)
     ]
-    shape, ranking = ModelShape.of(request_.model), rankings_module.RANKINGS[name]
+    shape, ranking = ModelShape.of(request_.model), SHORT_RANKINGS[name]
     for each in found:
         of_seed = {} if ranking.seed is None else {"seed": each.seed}
         scores = ranking.scores(request_.model, request_.data, request_.means, **of_seed)
@@ -83,9 +86,9 @@ COSTS = {
 @pytest.mark.parametrize("name", COSTS)
 def test_passes_are_counted(request_: Request, name: str) -> None:
     with counted(request_.model, N) as cost:
-        METHODS[name](request_)
+        method_of(name)(request_)
     assert (cost.forwards, cost.backwards) == pytest.approx(COSTS[name])
 
 
 def test_costs_are_known_of_every_ranking() -> None:
-    assert set(RANKINGS) <= set(COSTS)
+    assert set(SHORT_RANKINGS) <= set(COSTS)

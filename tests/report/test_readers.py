@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mechcore.report.blocks import Gallery, Paragraph, Section, Table
+from mechcore.report.dose_section import dose_section
 from mechcore.report.graph_block import Edge, Graph, Node, graph
 from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder, read_run
@@ -160,3 +161,20 @@ def test_small_edges_are_counted() -> None:
     assert found.caption.startswith("Paths. 1 of 3 paths are not drawn")
     assert graph("", nodes, [], []).lines == []
     assert graph("", nodes, [Edge("a", "b", 0.0)], []).lines == []
+
+
+def test_doses_and_what_is_repaired(rich_run: Path) -> None:
+    section = dose_section(read_run(rich_run), Gallery(rich_run, []))
+    assert section is not None
+    outside, inside, table = section.blocks
+    assert outside == Paragraph(
+        "Ablated by degrees out of domain, 1 of 2 components change the margin more with every "
+        "dose. Later components repair part of the direct effect of L2.H2 (\u22121.00 nats "
+        "directly, +1.00 through them)."
+    )
+    assert isinstance(inside, Paragraph)
+    assert isinstance(table, Table)
+    changes = [f"\u2212{value}" for value in ("0.10", "0.30", "0.60", "2.00", "1.00", "1.00")]
+    assert [cell.split(" ")[0] for cell in table.rows[0][2:8]] == changes
+    assert [row[0] for row in table.rows] == ["L1.MLP", "L2.H2"] * 2
+    assert [row[-1] for row in table.rows] == ["yes", "open"] * 2

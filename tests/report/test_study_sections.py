@@ -420,8 +420,8 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     assert other.startswith("496 pairs of components were screened by exact, and")
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     assert (
-        "2 are superadditive on the margin on the other half, with an interval below zero (2 "
-        in words
+        "2 are superadditive on the margin on the other half, with an interval below zero and an "
+        "adjusted p of at most 0.05." in words
     )
     first, second = rows(table)
     assert first[:4] == [
@@ -488,6 +488,8 @@ def test_accuracies_cut_off_are_marked(run: RunFolder) -> None:
     at_floor = (found["set"] == "L0.H3+L1.H5") & (found["metric"] == "accuracy")
     low = found["low"].where(~at_floor, -0.1)
     edited = changed(run, superadditive=found.assign(floor=at_floor, low=low))
+    unsure = changed(run, superadditive=found.assign(p_adjusted=0.06))
+    assert "0 are superadditive on accuracy" in made(search_section.search_section, unsure)[0]
     words, (table,) = made(search_section.search_section, edited)
     assert [row[-1] for row in table.rows] == ["at the floor", "no"]
     assert "1 is superadditive on accuracy" in words

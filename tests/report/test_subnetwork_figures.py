@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from mechcore.pruning import METHODS
+from mechcore.bench.methods import RANKERS
 from mechcore.report import subnetwork_figures as figures
 
 
@@ -46,7 +46,7 @@ def test_lines_of_methods_are_means_over_seeds() -> None:
 
 
 def test_every_method_has_a_line_of_its_own_look() -> None:
-    methods = [*METHODS, "late-first", "early-first"]  # two are another package's
+    methods = [*RANKERS, "late-first", "early-first"]  # two are another package's
     rows = [(method, share, i + share) for i, method in enumerate(methods) for share in (0.3, 0.7)]
     figure = figures.kl_by_sparsity(pd.DataFrame(rows, columns=["method", "target_sparsity", "kl"]))
     lines = figure.axes[0].lines

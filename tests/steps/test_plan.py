@@ -86,11 +86,11 @@ def changed(before: Plan, after: Plan) -> set[str]:
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "heads", "pictures", "ablate", "sweep", "drops", "roles"),
-    *("flips", "smallest", "paths"),
+    *("flips", "smallest", "paths", "dose"),
 }
 TRAIN = EVERYTHING - {"heads", "full id", "full ood"}
-SWEPT = {"sweep", "drops", "roles", "flips", "paths"}
-TABLES = {"accuracy", "ablate", "drops", "roles", "flips", "paths"}
+SWEPT = {"sweep", "drops", "roles", "flips", "paths", "dose"}
+TABLES = {"accuracy", "ablate", *SWEPT} - {"sweep"}
 ID = {"describe", "full id", "sub id", "heads", "pictures", "sweep", "smallest", *TABLES}
 OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "pictures", "ablate"}
@@ -219,9 +219,14 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
     "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
     "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablate", "paths"}),
-    "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles", "flips", "paths"}),
+    "roles": (
+        lambda w: w.analyses(roles=RoleSettings(alpha=0.1)),
+        {"roles", "flips", "paths", "dose"},
+    ),
     "paths": (lambda w: w.analyses(paths=PathsConfig(controls=3)), {"paths"}),
-    "fewer examples": (lambda w: w.analyses(paths=PathsConfig(max_examples=3)), {"paths"}),
+    "fewer examples": (lambda w: w.analyses(paths=PathsConfig(max_examples=3)), {"paths", "dose"}),
+    "doses": (lambda w: w.analyses(paths=PathsConfig(dose=2)), {"dose"}),
+    "no doses": (lambda w: w.analyses(paths=PathsConfig(dose=0)), set()),
     "no paths": (lambda w: w.analyses(paths=None), set()),
     "groups": (lambda w: w.data(groups={"g": ("x",)}), SWEPT - {"sweep"} | {"accuracy"}),
     "sizes without checkpoints": (
@@ -490,7 +495,7 @@ def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: Stud
 
 @pytest.mark.parametrize(
     ("method", "n_jobs", "n_masks"),
-    [("l0", 4, 4), ("ugs", 2, 4), ("integrated", 1, 2), ("random", 4, 4)],
+    [("l0", 4, 4), ("ugs", 2, 4), ("attribution", 1, 2), ("random", 4, 4)],
 )
 def test_a_ranking_is_worked_out_once(
     config: StudyConfig, method: str, n_jobs: int, n_masks: int

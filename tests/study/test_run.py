@@ -82,15 +82,16 @@ COLUMNS = {
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
     "missing",
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
-    "accuracy_high margin",
+    "accuracy_high margin balanced_accuracy information",
     "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
     "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
     "head_overlap": "first second shared either jaccard expected p_value expected_uniform "
     "p_uniform",
     "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
-    "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread",
-    "core": "component layer head n_subnetworks",
+    "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread "
+    "balanced_accuracy_spread information_spread",
+    "core": "component layer head n_subnetworks rate_low",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
     "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
@@ -359,7 +360,7 @@ def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
         assert row.interaction == pytest.approx(together - alone, abs=1e-9)
         assert row.low <= row.interaction + 1e-9
         assert row.interaction <= row.high + 1e-9
-        assert row.superadditive == (row.interaction > 0)
+        assert row.superadditive == (row.low > 0 and row.p_adjusted <= 0.05)
 
 
 def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> None:

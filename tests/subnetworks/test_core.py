@@ -26,6 +26,7 @@ from mechcore.subnetworks.core import (
     joint_frequency,
     shared_by_chance,
 )
+from mechcore.subnetworks.rarefaction import rarefied_core
 
 SHAPE = ModelShape(2, 2)
 NAMES = ["L0.H0", "L0.H1", "L0.MLP", "L1.H0", "L1.H1", "L1.MLP"]
@@ -109,9 +110,42 @@ def test_spearman_by_hand() -> None:
     # from 2.5 are -1 1 -1 1 and 0 1.5 -1.5 0: rho = 3 / sqrt(4 * 4.5) = 1 / sqrt 2.
     found = frequency_agreement(head_frequency(MASKS, TARGETS))
     assert found.rho == pytest.approx(1 / math.sqrt(2), abs=1e-12)
-    # t = rho sqrt(2 / (1 - rho^2)) = sqrt 2 with 2 degrees of freedom, whose two-sided p is
-    # 1 - t / sqrt(2 + t^2) = 1 - 1 / sqrt 2.
-    assert found.p_value == pytest.approx(1 - 1 / math.sqrt(2), abs=1e-9)
+    # Of the four permutations within the two layers of two, this one and its reverse have sums of
+    # products 3 and -3, the others 0.
+    assert found.p_value == pytest.approx(1 / 2, abs=0.02)
+
+
+def test_frequencies_that_only_layers_explain_have_no_small_p() -> None:
+    # The first of two layers of six heads is kept by all seeds, of the second each has some head.
+    shape = ModelShape(2, 6)
+    masks = [
+        Mask.full(shape).only(*(f"L0.H{i}" for i in range(6)), f"L1.H{(a * seed + b) % 6}")
+        for a, b in ((1, 0), (5, 3))
+        for seed in range(5)
+    ]
+    found = frequency_agreement(head_frequency(masks, [0.2] * 5 + [0.7] * 5))
+    assert found.rho > 0.8
+    assert found.p_value == 1 or found.p_value > 0.1
+
+
+def test_a_core_at_fewer_seeds_by_hand() -> None:
+    # Of three draws, the first of two masks, all have H0, two H1 (one mask of the first lacks it,
+    # so it is in those of the others), one H2.
+    shape = ModelShape(1, 4)
+    kept = [("L0.H0", "L0.H1"), ("L0.H0", "L0.H3"), ("L0.H0", "L0.H1"), ("L0.H0", "L0.H1", "L0.H2")]
+    masks, draws = [Mask.full(shape).only(*names) for names in kept], [5, 5, 6, 7]
+    expected = {1: (1, 2 / 3, 1 / 3, 0), 2: (1, 1 / 3, 0, 0), 3: (1, 0, 0, 0)}
+    for n, shares in expected.items():
+        assert rarefied_core(masks, n, draws).tolist() == pytest.approx(list(shares))
+        # The mean over all choices of draws.
+        cores = [
+            len(heuristic_core([m for m, d in zip(masks, draws, strict=True) if d in some]).heads)
+            for some in itertools.combinations((5, 6, 7), n)
+        ]
+        assert sum(shares) == pytest.approx(sum(cores) / len(cores))
+    for n in (0, 4):
+        with pytest.raises(InputError, match=rf"n is {n}; expected 1 to 3, the draws given"):
+            rarefied_core(masks, n, draws)
 
 
 def test_spearman_of_many_masks_is_the_correlation_of_ranks_of_heads() -> None:
@@ -130,7 +164,8 @@ def test_spearman_of_many_masks_is_the_correlation_of_ranks_of_heads() -> None:
     assert 0.1 < expected < 0.99
     assert found.rho == pytest.approx(expected, abs=1e-12)
     assert (found.low_sparsity, found.high_sparsity) == (0.2, 0.8)
-    assert 0 < found.p_value < 1
+    # Of each layer's heads, one alone is kept by seeds at both: by any other head as likely.
+    assert found.p_value == 1
 
 
 def test_spearman_is_missing_where_all_counts_are_equal() -> None:

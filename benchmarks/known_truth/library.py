@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from programs import Program, Values, Variable
 from torch import Tensor
 
-from mechcore.bench.programs import Program, Values, Variable
 from mechcore.components import Component
 
 

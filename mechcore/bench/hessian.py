@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.predicting import MaskedMargins, PairRequest, Predictions
-from mechcore.ablation.screening import resumed
 from mechcore.components import Mask
 from mechcore.evaluation.cost import Cost
 from mechcore.models.placing import sent
@@ -34,11 +33,8 @@ N_POINTS = 4
 def hessian(request: PairRequest) -> Predictions:
     """From the mixed second derivatives at the full model.
 
-    The request's store keeps derivatives batch by batch.
-
     Raises:
         InputError: labels and classes cannot be matched.
-        StateError: the derivatives so far are those of another run, or damaged.
     """
     return _along(request, torch.ones(1), torch.ones(1))
 
@@ -49,11 +45,10 @@ def integrated_hessian(request: PairRequest) -> Predictions:
     All mask values go down together. Weights are those of integrated Hessians (Janizek et al.,
     arXiv 2002.04138), -t log t where mask values are t, but add up to one, so that the prediction
     is exact where the margin is quadratic in mask values; points are the middles of `N_POINTS`
-    equal parts of the way. The request's store keeps derivatives.
+    equal parts of the way.
 
     Raises:
         InputError: labels and classes cannot be matched.
-        StateError: the derivatives so far are those of another run, or damaged.
     """
     points = (torch.arange(N_POINTS) + 0.5) / N_POINTS
     weights = -points * points.log()
@@ -65,12 +60,12 @@ def _along(
 ) -> Predictions:
     """From a weighted mean of derivatives at mask values ``points`` of all components."""
     function, n = MaskedMargins(request), len(request.components)
-    todo = [(point, rows) for point in points for rows in function.batches]
-    found = torch.zeros(len(todo), n, n)
-    with frozen(request.model), resumed(request.store, found, len(todo)) as steps:
-        for i in steps:
-            found[i] = _derivatives(function, *todo[i])
-    means = found.view(len(points), -1, n, n).sum(1) / function.n_examples
+    sums = torch.zeros(len(points), n, n)
+    with frozen(request.model):
+        for total, point in zip(sums, points, strict=True):
+            for rows in function.batches:
+                total += _derivatives(function, point, rows)
+    means = sums / function.n_examples
     cost = Cost(forwards=len(points), backwards=len(points) * (1 + 2 * n))
     return Predictions.of(request.components, -(weights[:, None, None] * means).sum(0), cost)
 

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
+from programs import LABELS, Program, Text, values_of
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -34,7 +35,6 @@ from transformers import (
 )
 
 from mechcore import progress
-from mechcore.bench.programs import LABELS, Program, Text, values_of
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.session import plain_session

@@ -1,0 +1,277 @@
+"""Trains the models of known truth that mechcore ships, see `siit`, and writes their texts.
+
+Usage: python benchmarks/known_truth/train.py NAME --out FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import siit
+import torch
+import typer
+from library import PROGRAMS
+from programs import LABELS, Program, Role, Text, subsets, values_of
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mechcore import progress
+from mechcore.bench.trained import TEXTS_FILE, TRUTH_FILE
+from mechcore.components import Component
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError, MechcoreError
+from mechcore.files import appearing, write_json
+from mechcore.worlds.tiny_world_training import one_thread
+
+MEASURED_FILE = "measured.json"
+POOLS: Mapping[Role, int] = {"train": 2048, "id": 1024, "ood": 1024}
+"""Texts that are stored by role."""
+
+LEAST_ACCURACY = 0.99
+"""Of answers, and of answers after an interchange of any one variable."""
+LARGEST_CHANGE = 0.5
+"""Of any margin when any component that is aligned with no variable is intervened on, in nats."""
+LARGEST_DROP_ERROR = 0.1
+"""Of mean drops in margin by ablating variables, see `measure`, in nats."""
+
+_MEASURED_TEXTS = 1000
+_MEASURED_SEED = 1_000_003
+"""No case that is loaded with a usual seed has these texts."""
+
+
+def texts_of(program: Program) -> pd.DataFrame:
+    """Texts of every role in turn, each with one of the same length that answers otherwise."""
+    parts = []
+    for role in program.roles:
+        texts = program.texts(role, POOLS[role], 0)
+        columns = _columns(program, texts, "")
+        columns |= _columns(program, program.pairs(texts, role, 0), "pair_")
+        parts.append(pd.DataFrame({"role": role, **columns}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _columns(program: Program, texts: Sequence[Text], prefix: str) -> dict[str, list[str]]:
+    values = program.run(values_of(texts))
+    subset = [ALL] * len(texts)
+    if program.typical is not None:
+        typical = values[program.typical].tolist()
+        subset = ["typical" if value > 0 else "untypical" for value in typical]
+    return {
+        f"{prefix}text": [" ".join(text.words) for text in texts],
+        f"{prefix}label": [LABELS[value] for value in values[program.answer].tolist()],
+        f"{prefix}subset": subset,
+    }
+
+
+def truth_of(program: Program) -> dict[str, Any]:
+    """What is true of a model that follows a program, as it is stored."""
+    truth = program.truth(siit.MARGIN)
+    return {
+        "components": _names(truth.components),
+        "interactions": {str(pair): size for pair, size in truth.interactions.items()},
+        "core": _names(truth.core),
+        "generalising": _names(truth.generalising),
+    }
+
+
+def _names(components: Iterable[Component] | None) -> list[str] | None:
+    return None if components is None else [str(component) for component in sorted(components)]
+
+
+# -- how well a model implements its program -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """A model on base texts, and what it takes to intervene on it."""
+
+    model: PreTrainedModel
+    program: Program
+    base: Sequence[Text]
+    source: Sequence[Text]
+    batch: siit.Batch
+    outputs: siit.Outputs
+    means: siit.Outputs
+
+    def __call__(self, which: Tensor, code: int) -> tuple[Tensor, Tensor]:
+        """Log-odds of yes, and the program's answers, where these components are replaced."""
+        plan = (code * which).expand(len(self.base), *which.shape)
+        margin = siit.patched(self.model, self.batch, plan, self.outputs, self.means)
+        slots, other = values_of(self.base), values_of(self.source)
+        return margin, siit.targets(self.program, plan, slots, other)
+
+    def figures(self) -> dict[str, Any]:
+        """The figures of one role, see `measure`."""
+        program, others = self.program, ~siit.aligned(self.program)
+        names = [variable.name for variable in program.variables]
+        full, right = self(torch.zeros_like(others), siit.KEEP)
+        interchange = {}
+        for name in names:
+            margin, target = self(siit.aligned(program, [name]), siit.SOURCE)
+            interchange[name] = _share((margin / siit.MARGIN).round().clamp(-1, 1) == target)
+        change = max(
+            float((self(which, code)[0] - full).abs().max())
+            for which in (*_singles(others), others)
+            for code in (siit.SOURCE, siit.MEAN)
+        )
+        drops: dict[tuple[str, ...], list[float]] = {}
+        errors = []
+        for absent in subsets(names):
+            variables = siit.aligned(program, absent)
+            for which in (variables | others, variables):
+                margin, target = self(which, siit.MEAN)
+                measured, expected = right * (full - margin), siit.MARGIN * (1 - right * target)
+                drops[absent] = [round(float(each.mean()), 3) for each in (measured, expected)]
+                errors.append(abs(drops[absent][0] - drops[absent][1]))
+        return {
+            "accuracy": _share(full * right > 0),
+            "interchange": interchange,
+            "change": round(change, 3),
+            "drop": {name: drops[(name,)] for name in names},
+            "drop_error": round(max(errors), 3),
+        }
+
+
+@torch.no_grad()
+def measure(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    program: Program,
+    *,
+    n: int = _MEASURED_TEXTS,
+    seed: int = _MEASURED_SEED,
+) -> dict[str, dict[str, Any]]:
+    """How well a plain model implements a program.
+
+    Sources of interchanges are texts of the same lengths that answer otherwise; means are over
+    ``n`` texts of training data. Margins are in nats.
+
+    Args:
+        model: a plain classifier.
+        tokenizer: of the program's words.
+        program: what the model should compute.
+        n: texts of every role.
+        seed: of the texts.
+
+    Returns:
+        By role, the ``accuracy``; ``interchange``, for each variable the share of answers that are
+        the program's, undecided ones (margins nearest to 0) among them; ``change``, the largest
+        change of any margin by intervening on one or all of the components that are aligned with
+        no variable; ``drop``, the mean drop in margin by ablating each variable to its mean,
+        measured and the program's; and ``drop_error``, the largest difference between these two
+        for any set of variables, ablated alone or together with all components of no variable.
+    """
+    model.eval()
+    trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 1))
+    means = siit.means_of(siit.recorded(model, trained_on)[1], trained_on)
+    found: dict[str, dict[str, Any]] = {}
+    for role in program.roles:
+        base = program.texts(role, n, seed)
+        source = program.pairs(base, role, seed)
+        batch, others = (siit.batch_of(tokenizer, texts) for texts in (base, source))
+        outputs = siit.recorded(model, others)[1]
+        runs = _Runs(model, program, base, source, batch, outputs, means)
+        found[role] = runs.figures()
+    return found
+
+
+def failures(measured: dict[str, Any]) -> list[str]:
+    """What of a model's measured figures a case may not have."""
+    found = []
+    for role, figures in measured.items():
+        shares = {"answers": figures["accuracy"], **figures["interchange"]}
+        found += [
+            f"{role}: accuracy of {what} is {share}; expected at least {LEAST_ACCURACY}"
+            for what, share in shares.items()
+            if share < LEAST_ACCURACY
+        ]
+        for name, limit in (("change", LARGEST_CHANGE), ("drop_error", LARGEST_DROP_ERROR)):
+            if figures[name] > limit:
+                found.append(f"{role}: {name} is {figures[name]} nats; expected at most {limit}")
+    return found
+
+
+def make(
+    name: str,
+    out: Path,
+    *,
+    steps: int = siit.STEPS,
+    learning_rate: float = siit.LEARNING_RATE,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Train the model of a case and save it in half precision, if it is good enough.
+
+    Args:
+        name: one of `library.PROGRAMS`.
+        out: folder to create.
+        steps: of the optimiser.
+        learning_rate: its largest.
+        seed: of weights, texts and interventions.
+
+    Returns:
+        What ``measured.json`` says.
+
+    Raises:
+        InputError: there is no such program, or the folder exists.
+        MechcoreError: the model does not implement its program well enough.
+    """
+    if name not in PROGRAMS:
+        raise InputError(f"program {name!r}: not found; there are {', '.join(PROGRAMS)}")
+    if out.exists():
+        raise InputError(f"{out}: exists; expected a folder to create")
+    program = PROGRAMS[name]
+    tokenizer = siit.tokenizer_of(program)
+    how: dict[str, Any] = {"steps": steps, "learning_rate": learning_rate, "seed": seed}
+    with one_thread():
+        model = siit.untrained(program, tokenizer, seed)
+        siit.train(model, tokenizer, program, **how)
+        model.half().float()  # as it will be read
+        measured = measure(model, tokenizer, program)
+    if wrong := failures(measured):
+        settings = ", ".join(f"{setting} {value}" for setting, value in how.items())
+        raise MechcoreError(
+            f"case {name}: {'; '.join(wrong)}; trained with {settings}: train longer, or with "
+            "another learning rate or seed"
+        )
+    content = {**how, "texts": _MEASURED_TEXTS, "measured": measured}
+    with appearing(out) as folder:
+        model.half().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        write_json(folder / MEASURED_FILE, content)
+        write_json(folder / TRUTH_FILE, truth_of(program))
+        texts_of(program).to_parquet(folder / TEXTS_FILE, compression="zstd", index=False)
+    return content
+
+
+def _share(right: Tensor) -> float:
+    return round(float(right.double().mean()), 4)
+
+
+def _singles(which: Tensor) -> list[Tensor]:
+    """One mask for every component of a mask."""
+    each = torch.eye(which.numel(), dtype=torch.bool)[which.flatten()]
+    return list(each.unflatten(1, which.shape))
+
+
+def _main(
+    name: Annotated[str, typer.Argument(help="The program.")],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    steps: Annotated[int, typer.Option(help="Steps of the optimiser.")] = siit.STEPS,
+    learning_rate: Annotated[float, typer.Option(help="Largest.")] = siit.LEARNING_RATE,
+    seed: Annotated[int, typer.Option(help="Of weights, texts and interventions.")] = 0,
+) -> None:
+    """Train the model of a case of known truth."""
+    try:
+        with progress.shown():
+            typer.echo(make(name, out, steps=steps, learning_rate=learning_rate, seed=seed))
+    except MechcoreError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    typer.run(_main)
