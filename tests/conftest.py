@@ -53,12 +53,13 @@ ASKS_TRANSFORMER_LENS = (
     *("attention/test_inputs.py", "attention/test_patterns.py", "evaluation/test_readout.py"),
     *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
-    *("probing/test_activations.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
+    "papers/cognitive/probing/test_activations.py",
+    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
 )
 """Folders and files of tests of what mechcore asks of TransformerLens."""
 ASKS_FILES = (
-    *("models/test_checkpoint_files.py", "models/test_export.py", "models/test_linear_maps.py"),
-    "models/test_supported.py",
+    *("models/test_checkpoint_files.py", "models/test_export.py", "models/test_supported.py"),
+    "papers/extractive/test_linear_maps.py",
 )
 """Files among them of what it asks of checkpoints' files."""
 _LISTED = (*ASKS_TRANSFORMER_LENS, *ASKS_FILES)

@@ -164,6 +164,6 @@ def test_no_public_result_prints_its_tensors() -> None:
         "papers.extractive.passes.Question",
         "papers.extractive.passes.Trace",
         "papers.extractive.recall.Recall",
-        "probing.linear.Loss",
+        "papers.cognitive.probing.linear.Loss",
         "study.engine.Results",
     }

@@ -82,7 +82,7 @@ class Fitting:
         objective.targets(examples)
         return cls(built, objective, examples, evaluations, settings, device)
 
-    def run(self, out: str | Path, *, progress: bool = True) -> pd.DataFrame:
+    def run(self, out: str | Path) -> pd.DataFrame:
         """Train, or go on with it; the history, see `mechcore.training.train`."""
         return train(
             self.model,
@@ -91,8 +91,7 @@ class Fitting:
             self.evaluations,
             out,
             self.settings,
-            progress,
-            self.device,
+            device=self.device,
         )
 
 

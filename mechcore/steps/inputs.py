@@ -56,13 +56,6 @@ class Inputs:
     data: dict[str, EncodedExamples]
     available: dict[str, int]
 
-    @classmethod
-    def merged(cls, parts: Sequence[Inputs]) -> Inputs:
-        """One model with the data of all parts."""
-        data = {role: encoded for part in parts for role, encoded in part.data.items()}
-        available = {role: n for part in parts for role, n in part.available.items()}
-        return replace(parts[0], data=data, available=available)
-
     def add(self, role: str, examples: Examples, available: int, *, words: bool = False) -> None:
         """Take in the examples of a role, drawn from so many, and check their labels."""
         self.compare(role, examples)

@@ -133,6 +133,20 @@ class Loop(Trainer):
         folder = cast(str, output_dir or self.args.output_dir)
         model.save_pretrained(folder, save_original_format=False)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse a state that the Trainer would take with a warning.
+
+        Raises:
+            MechcoreError: weights are missing from it, or are none of the model's.
+        """
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        wrong = [*(set(load_result.missing_keys) - set(tied)), *load_result.unexpected_keys]
+        if wrong:
+            raise MechcoreError(
+                f"{self.args.output_dir}: does not fit this model ({wrong[0]}); remove the folder "
+                "to begin anew"
+            )
+
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: the Trainer would walk through all modules at every step for it."""
         del inputs

@@ -55,6 +55,7 @@ def arguments_for(
         fp16=settings.precision == "float16",
         use_cpu=device.type == "cpu",
         save_strategy="no",
+        save_total_limit=1,
         logging_strategy="no",
         logging_nan_inf_filter=False,
         report_to="none",

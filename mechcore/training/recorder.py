@@ -23,13 +23,9 @@ from mechcore.training.loop import Loop
 from mechcore.training.objectives import accuracies
 from mechcore.training.run_folder import (
     FINAL,
-    STATE_FOLDER,
     best_path,
     checkpoint_path,
-    complete_state,
     publish,
-    state_weights,
-    weights_digest,
 )
 
 
@@ -54,19 +50,6 @@ class Recorder(TrainerCallback):
         self.saved_best = self._best()
         self.started = time.monotonic() - (self.records[-1]["seconds"] if self.records else 0)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Make sure that the Trainer has restored all weights; it only warns where it has not.
-
-        Raises:
-            MechcoreError: it has not.
-        """
-        model = cast(PreTrainedModel, self.loop.model)
-        if self.resumed and weights_digest(model) != state_weights(self.out, self.resumed):
-            raise MechcoreError(
-                f"{self.out / STATE_FOLDER}: the state of step {self.resumed} does not fit this "
-                "model; remove the folder to begin anew"
-            )
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate, and ask for a state or for the end, when it is time."""
         settings, step, last = self.loop.settings, state.global_step, self.loop.total
@@ -79,10 +62,10 @@ class Recorder(TrainerCallback):
         self.advance()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Mark a state as complete."""
-        self.saved_best = self._best()
-        model = cast(nn.Module, self.loop.model)
-        complete_state(self.out, state.global_step, model, self.saved_best)
+        """Remove the best weights of the state before."""
+        before, self.saved_best = self.saved_best, self._best()
+        if before not in (None, self.saved_best):
+            shutil.rmtree(best_path(self.out, before))
 
     def _best(self) -> int | None:
         now = standing(self.records, self.loop.settings)

@@ -56,8 +56,8 @@ def train(
     """Train ``model`` in place with `transformers.Trainer`, and write the run's folder ``out``.
 
     Called again with the same arguments, and with the model as it was before, an interrupted run
-    goes on after its last checkpoint and ends with the same history and weights, to the last bit
-    on the same machine; a finished run is not repeated, and ``model`` gets its weights.
+    goes on after its last checkpoint, as the Trainer does; a finished run is not repeated, and
+    ``model`` gets its weights.
 
     With ``settings.patience`` training ends early, and ``model`` and ``final`` get the weights of
     the best evaluation, see `best_step`; checkpoints of later steps stay.

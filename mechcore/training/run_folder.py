@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 from collections.abc import Mapping
@@ -16,12 +15,12 @@ import torch
 import transformers
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, shown
 from mechcore.files import alone, appearing, check_can_write, tensors_digest, write_json
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.progress import say
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 
@@ -29,8 +28,6 @@ SETTINGS_FILE = "training.json"
 STATE_FOLDER = "state"
 FINAL = "final"
 _LOCK = ".training.lock"
-_COMPLETE = "complete.json"
-"""Written last into a state, with the sizes of its files."""
 
 
 def checkpoint_path(out: Path, step: int) -> Path:
@@ -129,9 +126,6 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
             f"{out}: holds another training run; different are {'; '.join(different)}. Go on with "
             "the same, choose another folder, or remove this one"
         )
-    made_with = before.get("made_with", {})
-    if changed := _differences(made_with, {"versions": versions(), "device": device.type}):
-        say(f"{out}: goes on with {'; '.join(changed)}: last bits may differ")
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
@@ -165,10 +159,11 @@ def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Pa
 
 
 def remove_after(out: Path, step: int) -> None:
-    """Remove the weights of steps after one, which are made again, and half-written ones."""
-    for path in (out / STATE_FOLDER).glob("best-*"):
-        if int(path.name.removeprefix("best-")) > step:
-            shutil.rmtree(path)
+    """Remove the states and weights of steps after one, which are made again, and halves."""
+    for kind in ("checkpoint", "best"):
+        for path in (out / STATE_FOLDER).glob(f"{kind}-*"):
+            if int(path.name.rpartition("-")[2]) > step:
+                shutil.rmtree(path)
     for path in out.iterdir():
         number = path.name.removeprefix("step-")
         later = number != path.name and number.isdigit() and int(number) > step
@@ -196,43 +191,8 @@ def finish_with(out: Path, best: int) -> None:
         shutil.copytree(best_path(out, best), folder, dirs_exist_ok=True)
 
 
-def complete_state(out: Path, step: int, model: nn.Module, best: int | None = None) -> None:
-    """Mark the state of a step as complete, and remove the others.
-
-    The weights of the ``best`` step so far, where there is one, are part of the state.
-    """
-    path = state_path(out, step)
-    kept = [path] if best is None else [path, best_path(out, best)]
-    files = {}
-    for file in [file for folder in kept for file in sorted(folder.iterdir())]:
-        with file.open("r+b") as handle:
-            os.fsync(handle.fileno())
-        files[Path(os.path.relpath(file, path)).as_posix()] = file.stat().st_size
-    write_json(path / _COMPLETE, {"files": files, "weights": weights_digest(model)})
-    for other in path.parent.iterdir():
-        if other not in kept:
-            shutil.rmtree(other)
-
-
 def newest_state(out: Path) -> int:
-    """The step of the newest complete state; 0 if there is none."""
-    folders = (out / STATE_FOLDER).glob("checkpoint-*")
-    for step in sorted((int(path.name.rpartition("-")[2]) for path in folders), reverse=True):
-        if _is_complete(state_path(out, step)):
-            return step
-        say(f"{state_path(out, step)}: is incomplete and passed over")
-    return 0
-
-
-def state_weights(out: Path, step: int) -> str:
-    """Digest of the weights of a complete state."""
-    content = json.loads((state_path(out, step) / _COMPLETE).read_text(encoding="utf-8"))
-    return str(content["weights"])
-
-
-def _is_complete(path: Path) -> bool:
-    try:
-        files = json.loads((path / _COMPLETE).read_text(encoding="utf-8"))["files"]
-        return all((path / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    """The step of the newest state; 0 if there is none. The Trainer writes its own file last."""
+    last = (out / STATE_FOLDER).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")
+    states = [file.parent.name for file in last if file.stat().st_size]
+    return max((int(name.rpartition("-")[2]) for name in states), default=0)

@@ -23,7 +23,7 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_tokenizer
 from mechcore.models.encoded import tokenizer_of
-from mechcore.probing import activations_at
+from mechcore.papers.cognitive.probing import activations_at
 from mechcore.pruning import PruneSettings, attribution_scores, prune
 
 ROWS = [

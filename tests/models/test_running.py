@@ -25,8 +25,8 @@ from mechcore.models.running import (
     n_parameters,
     named_weights,
 )
+from mechcore.papers.cognitive.probing.activations import activations_at
 from mechcore.papers.extractive.deltas import restored
-from mechcore.probing.activations import activations_at
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2-lm"])

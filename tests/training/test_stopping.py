@@ -32,11 +32,11 @@ from mechcore.training import (
     classification,
     read_history,
     recorder,
-    run_folder,
     train_classifier,
 )
 from mechcore.training import run as running
 from mechcore.training.history import Standing, has_ended, standing
+from mechcore.training.loop import Loop
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import newest_state
 from mechcore.worlds import tiny_world
@@ -283,8 +283,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
 
     watch(recorder, "publish", lambda _, __, path: f"store {path.name}")
     watch(recorder, "write_records", lambda _, records, __: f"history {records[-1]['step']}")
-    watch(recorder, "complete_state", lambda _, step, *__: f"complete {step}")
-    watch(run_folder, "write_json", lambda path, _: f"mark {path.parent.name} {path.name}")
+    watch(Loop, "_save_rng_state", lambda _, folder: f"save {Path(folder).name}")
+    watch(Recorder, "on_save", lambda _, __, state, *___: f"saved {state.global_step}")
     watch(shutil, "rmtree", lambda path, *_: f"remove {Path(path).name}")
     watch(running, "finish_with", lambda *_: "finish")
     watch(running, "_take_weights", lambda *_: "take")
@@ -297,8 +297,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
 
 
 STAGES = (
-    *("history 4", "complete 6", "store best-10", "history 10", "remove best-8"),
-    *("complete 12", "mark checkpoint-12 complete.json", "remove checkpoint-6"),
+    *("history 4", "save checkpoint-6", "saved 6", "store best-10", "history 10", "remove best-8"),
+    *("save checkpoint-12", "remove checkpoint-6", "saved 12", "remove best-4"),
     *("history 14", "finish", "take", "remove state"),
 )
 
@@ -330,7 +330,7 @@ def test_the_best_of_a_state_outlives_a_better_one_after_it(
 ) -> None:
     # As when it goes on with another version, whose last bits differ.
     out = tmp_path / "run"
-    kill(["complete 12"])
+    kill(["save checkpoint-12"])
     with pytest.raises(Stop):
         run(out)
     assert best_step(out) == 10
@@ -338,19 +338,6 @@ def test_the_best_of_a_state_outlives_a_better_one_after_it(
     assert run(out)["step"].max() == 8
     assert best_step(out) == 4
     assert weights(out) == weights(every_step, "step-0004")
-
-
-def test_the_best_weights_count_as_part_of_a_state(
-    tmp_path: Path, script: Script, kill: Kill
-) -> None:
-    out = tmp_path / "run"
-    kill(["history 8"])
-    with pytest.raises(Stop):
-        run(out)
-    assert newest_state(out) == 6
-    file = out / "state" / "best-4" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    assert newest_state(out) == 0
 
 
 def test_a_finished_run_is_not_repeated_and_another_is_refused(tmp_path: Path, whole: Path) -> None:

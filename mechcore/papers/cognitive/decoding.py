@@ -14,7 +14,7 @@ classifier that has seen a pair knows the side of its like, even in a model that
 So trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
 held out together.
 
-Models are to run in float32: see `mechcore.probing.activations_at`.
+Models are to run in float32: see `mechcore.papers.cognitive.probing.activations_at`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, warn
 from mechcore.evaluation.p_values import attained_level, p_among
 from mechcore.models.running import longest_input
-from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.svm import DECODED, FOLDS, SEED, SVM, svm_table
-from mechcore.papers.cognitive.text import MODALITIES
-from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
-from mechcore.probing import (
+from mechcore.papers.cognitive.probing import (
     Decoding,
     activations_at,
     balanced,
@@ -45,6 +41,10 @@ from mechcore.probing import (
     decode_table,
     hook_resid_post,
 )
+from mechcore.papers.cognitive.steps import Analysis
+from mechcore.papers.cognitive.svm import DECODED, FOLDS, SEED, SVM, svm_table
+from mechcore.papers.cognitive.text import MODALITIES
+from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
 from mechcore.tables import LAYER, SUBSET, Column, Schema
 
 DECODING = Schema(

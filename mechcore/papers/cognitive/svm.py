@@ -15,8 +15,8 @@ from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.models.running import hook_z, longest_input
+from mechcore.papers.cognitive.probing import activations_at, balanced, decode_table
 from mechcore.papers.cognitive.trials import CHOICES, CONDITIONS, Trials, encode_trials
-from mechcore.probing import activations_at, balanced, decode_table
 from mechcore.tables import PART, Column, Schema, estimate
 
 FOLDS = 5

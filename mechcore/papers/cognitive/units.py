@@ -27,13 +27,13 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import ModelShape
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.decoding import VARIABLES
+from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouettes
+from mechcore.papers.cognitive.probing.projection import standardised
+from mechcore.papers.cognitive.probing.selectivity import selectivity
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.svm import answers_of
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import Trials, encode_trials
-from mechcore.probing import activations_at, hook_resid_post, project, silhouettes
-from mechcore.probing.projection import standardised
-from mechcore.probing.selectivity import selectivity
 from mechcore.tables import Column, Schema
 
 SELECTIVITY = Schema(
@@ -175,14 +175,14 @@ def selectivity_tables(
     """For how many of context, motion, color and choice single units are selective.
 
     The choice is the right answer, not the model's. Of permutations see
-    `mechcore.probing.selectivity.selectivity`; alpha, the level of a single test, is not corrected
-    for the number of units.
+    `mechcore.papers.cognitive.probing.selectivity.selectivity`; alpha, the level of a single test,
+    is not corrected for the number of units.
 
     Returns:
         The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
 
     Raises:
-        InputError: see `mechcore.probing.selectivity.selectivity`.
+        InputError: see `mechcore.papers.cognitive.probing.selectivity.selectivity`.
 
     Warns:
         MechcoreWarning: terms are nearly collinear.
@@ -236,7 +236,7 @@ def projection_tables(
     """States in two dimensions, and how far apart contexts and the model's answers are.
 
     Of more than `MOST_POINTS` trials both tables have the first that many, which `generate` keeps
-    balanced. Of method and seed see `mechcore.probing.project`.
+    balanced. Of method and seed see `mechcore.papers.cognitive.probing.project`.
 
     Returns:
         The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from mechcore.errors import InputError, MismatchError
-from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import frozen, named_weights
+from mechcore.papers.extractive.linear_maps import linear_maps
 
 
 class WeightDelta(Mapping[str, Tensor]):

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.models.linear_maps import LinearMap
 from mechcore.models.running import hook_resid_mid, hook_resid_pre, hook_z
 from mechcore.papers.extractive.deltas import WeightDelta
+from mechcore.papers.extractive.linear_maps import LinearMap
 from mechcore.papers.extractive.passes import Sites, Trace
 from mechcore.showing import Shown
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.models.finite import check_finite
-from mechcore.models.linear_maps import LinearMap, linear_maps
 from mechcore.models.measuring import hooked
 from mechcore.models.running import (
     Batch,
@@ -25,6 +24,7 @@ from mechcore.models.running import (
     hook_z,
     named_weights,
 )
+from mechcore.papers.extractive.linear_maps import LinearMap, linear_maps
 from mechcore.papers.extractive.ranks import option_logits, reward
 
 

@@ -21,8 +21,14 @@ from mechcore.evaluation.intervals import Interval
 from mechcore.models import load_model
 from mechcore.papers.cognitive import decoding
 from mechcore.papers.cognitive.decoding import check_trials, decoding_tables, share_read
+from mechcore.papers.cognitive.probing import (
+    Activations,
+    Decoding,
+    correlation_floor,
+    decode,
+    hook_resid_post,
+)
 from mechcore.papers.cognitive.trials import LANDMARKS, WORDS, Trials, generate, tiny_tokenizer
-from mechcore.probing import Activations, Decoding, correlation_floor, decode, hook_resid_post
 from mechcore.worlds.words import word_tokenizer
 
 TWO_SIDED = LANDMARKS["two_sided"]

@@ -14,9 +14,9 @@ import torch
 from mechcore.models import load_model
 from mechcore.models.running import hook_z
 from mechcore.papers.cognitive import svm
+from mechcore.papers.cognitive.probing import Activations
 from mechcore.papers.cognitive.svm import answers_of, svm_table
 from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
-from mechcore.probing import Activations
 
 HEADS = ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
 TARGETS = ["choice", "correct", "congruent", "condition"]

@@ -14,6 +14,12 @@ import torch
 from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.papers.cognitive import units
+from mechcore.papers.cognitive.probing import (
+    Activations,
+    Projection,
+    activations_at,
+    hook_resid_post,
+)
 from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
 from mechcore.papers.cognitive.units import (
     MOST_POINTS,
@@ -22,7 +28,6 @@ from mechcore.papers.cognitive.units import (
     selectivity_tables,
     unit_tables,
 )
-from mechcore.probing import Activations, Projection, activations_at, hook_resid_post
 
 TERMS = [
     *("context", "motion", "color", "choice"),

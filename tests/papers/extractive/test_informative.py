@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from papers.extractive.tiny import Decoder
 
-from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive.deltas import WeightDelta
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
+from mechcore.papers.extractive.linear_maps import linear_maps
 from mechcore.papers.extractive.passes import Question, Sites, look_back
 from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.scores import weight_effects

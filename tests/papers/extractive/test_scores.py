@@ -24,11 +24,11 @@ from papers.extractive.tiny import (
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError, MismatchError, NotFiniteError
-from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive import informative
 from mechcore.papers.extractive.deltas import WeightDelta, applied, trainable_names
 from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.linear_maps import linear_maps
 from mechcore.papers.extractive.ranks import rewards
 from mechcore.papers.extractive.results import KINDS, ExtractiveScores
 from mechcore.papers.extractive.scores import extractive_scores, weight_effects

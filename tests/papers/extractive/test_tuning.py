@@ -10,7 +10,6 @@ from papers.extractive.tiny import Decoder, facts
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive.deltas import (
     applied,
@@ -20,6 +19,7 @@ from mechcore.papers.extractive.deltas import (
     trainable_names,
 )
 from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.linear_maps import linear_maps
 from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
 
 RATE = 1e-3

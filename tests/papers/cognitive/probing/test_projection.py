@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import silhouette_score
 
 from mechcore.errors import InputError
-from mechcore.probing import projection as module
-from mechcore.probing.projection import project, silhouettes, standardised
+from mechcore.papers.cognitive.probing import projection as module
+from mechcore.papers.cognitive.probing.projection import project, silhouettes, standardised
 
 
 def noise(n: int, units: int, seed: int = 0) -> np.ndarray:

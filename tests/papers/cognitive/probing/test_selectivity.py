@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.probing.selectivity import Selectivity, selectivity
+from mechcore.papers.cognitive.probing.selectivity import Selectivity, selectivity
 
 # Two variables of correlation 1/2, and a residual w that is orthogonal to them and to 1.
 X1 = np.array([-1, -1, -1, -1, 1, 1, 1, 1])
@@ -159,7 +159,7 @@ def test_permutations_that_tie_count() -> None:
 def test_blocks_of_permutations_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     variables, states = cognitive(30), noise(30, 4)
     whole = selectivity(states, variables, permutations=49, alpha=0.05)
-    module = importlib.import_module("mechcore.probing.selectivity")
+    module = importlib.import_module("mechcore.papers.cognitive.probing.selectivity")
     monkeypatch.setattr(module, "_BLOCK", 30 * 4 * 8)  # 8 permutations
     pd.testing.assert_frame_equal(
         selectivity(states, variables, permutations=49, alpha=0.05).table, whole.table

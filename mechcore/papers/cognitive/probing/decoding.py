@@ -4,7 +4,7 @@ Linear probes after arXiv 1610.01644. An accuracy means little without what it w
 the most frequent class (*chance*), the same fit to shuffled labels, and what a variable that goes
 along with the labels gives away (`correlation_floor`, `balanced`).
 
-All shuffles of a fold are fitted together (`mechcore.probing.linear`).
+All shuffles of a fold are fitted together (`mechcore.papers.cognitive.probing.linear`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.intervals import Interval, share_interval
-from mechcore.probing.controls import correlation_floor
-from mechcore.probing.inputs import coded, matrix_of
-from mechcore.probing.linear import Classifier, Fold, Loss
+from mechcore.papers.cognitive.probing.controls import correlation_floor
+from mechcore.papers.cognitive.probing.inputs import coded, matrix_of
+from mechcore.papers.cognitive.probing.linear import Classifier, Fold, Loss
 from mechcore.showing import Shown
 
 States: TypeAlias = Float[Tensor, "example unit"] | Float[np.ndarray, "example unit"]

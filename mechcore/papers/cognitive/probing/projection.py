@@ -19,7 +19,7 @@ from sklearn.metrics import pairwise_distances_chunked
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.probing.inputs import matrix_of
+from mechcore.papers.cognitive.probing.inputs import matrix_of
 from mechcore.showing import Shown
 
 Method: TypeAlias = Literal["umap", "pca"]

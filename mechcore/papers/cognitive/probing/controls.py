@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from mechcore.errors import InputError, shown
-from mechcore.probing.inputs import label_values
+from mechcore.papers.cognitive.probing.inputs import label_values
 
 
 def correlation_floor(labels: Sequence[Hashable], given: Sequence[Hashable]) -> float:

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.probing import (
+from mechcore.papers.cognitive.probing import (
     activations_at,
     balanced,
     correlation_floor,

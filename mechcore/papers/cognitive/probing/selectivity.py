@@ -31,7 +31,7 @@ from torch import Tensor
 
 from mechcore.errors import InputError, warn
 from mechcore.evaluation.p_values import attained_level
-from mechcore.probing.projection import standardised
+from mechcore.papers.cognitive.probing.projection import standardised
 from mechcore.showing import Shown
 
 VIF_LIMIT = 10

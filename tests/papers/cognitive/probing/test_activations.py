@@ -14,7 +14,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.running import hook_mlp_out, hook_z
-from mechcore.probing import Activations, activations_at, hook_resid_post
+from mechcore.papers.cognitive.probing import Activations, activations_at, hook_resid_post
 
 D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
 HOOKS = [hook_resid_post(0), hook_z(1), hook_mlp_out(0), hook_z(0)]
@@ -180,7 +180,7 @@ def test_positions_outside_of_a_row_are_refused(
 def test_a_short_row_of_encoded_examples_is_found_before_any_forward(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mechcore.probing.activations.forward", None)
+    monkeypatch.setattr("mechcore.papers.cognitive.probing.activations.forward", None)
     with pytest.raises(InputError, match="row 3: position 2 was asked for"):
         activations_at(
             cases.get("gpt2").model, encoded(texts()), HOOKS, torch.full((5, 1), 2), batch_size=1

@@ -12,8 +12,8 @@ from papers.extractive.tiny import llama_language_model, loaded, saved
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.models.linear_maps import ATTENTION, LinearMap, linear_maps
 from mechcore.models.running import named_weights
+from mechcore.papers.extractive.linear_maps import ATTENTION, LinearMap, linear_maps
 
 IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])
 
