@@ -24,7 +24,7 @@ of these are derivatives by mask values; the fill is the mean but for ``eap-ig``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ from mechcore import progress
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.counterfactual import Counterfactual, paired
 from mechcore.masking.fills import FillMaker
@@ -105,6 +106,44 @@ def gradient_drop_scores(
 
 
 @plain_session()
+def margin_slopes(
+    model: Any,
+    data: EncodedExamples,
+    means: MeanActivations,
+    *,
+    class_names: Sequence[str] | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> Float[Tensor, "example layer component"]:
+    """Derivative of every example's margin by each mask value at the full model, nats.
+
+    With other means the derivative is another, by the first-order effect on the margin of the
+    difference of the means: ``margin_slopes(b) - margin_slopes(a)`` is that of adding a - b to the
+    component's output.
+
+    Args:
+        model: any TransformerLens model; it stays as it is.
+        data: labelled examples.
+        means: the model's mean activations.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per forward.
+
+    Raises:
+        MismatchError: the means are another model's.
+        InputError: labels and classes cannot be matched.
+    """
+    shape, readout = ModelShape.of(model), Readout.of(model, data, class_names)
+    correct = readout.correct_classes(data)
+    slopes = torch.zeros(len(data), shape.n_layers, shape.columns)
+
+    def margin(logits: Tensor, rows: Tensor) -> Tensor:
+        return margins(logits, correct[rows].to(logits.device))
+
+    for rows, slope in _slopes(model, data, means, batch_size, "slopes", readout, margin):
+        slopes[rows] = slope
+    return slopes
+
+
+@plain_session()
 def _mean_slopes(
     model: Any,
     data: Any,
@@ -120,8 +159,26 @@ def _mean_slopes(
     data = as_encoded(model, data, role="train", labelled=False)
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
-    layers: Sequence[int | None] = dropped or [None]
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
+    quantity = _chosen_log_odds
+    for _, slope in _slopes(model, data, means, batch_size, name, readout, quantity, dropped):
+        total += slope.abs().double().sum(0)
+    return (total / len(data)).float()
+
+
+def _slopes(
+    model: Any,
+    data: EncodedExamples,
+    means: MeanActivations,
+    batch_size: int,
+    name: str,
+    readout: Readout,
+    quantity: Callable[[Tensor, Tensor], Tensor],
+    dropped: Sequence[int] = (),
+) -> Iterator[tuple[Tensor, Float[Tensor, "row layer component"]]]:
+    """Rows of each batch, and the derivatives by mask values of a quantity of their logits."""
+    shape = ModelShape.of(model)
+    layers: Sequence[int | None] = dropped or [None]
     with frozen(model), progress.bar(name, data.n_batches(batch_size)) as advance:
         for batch in map(readout.asked, data.batches(batch_size)):
             inputs = model_inputs(model, batch)
@@ -134,13 +191,12 @@ def _mean_slopes(
             with masked(model, Mask(rows, has_mlps=shape.has_mlps), means) as run:
                 with gate.at(model, shape) if dropped else nullcontext():
                     answers = run.rows(batch)
-                logits = readout.read(answers, inputs, batch["index"]).float()
-            log_odds = _chosen_log_odds(logits).sum()
+                logits = readout.read(answers, inputs, batch["index"])
+            total = quantity(logits, batch["index"]).sum()
             for gate.layer in layers:
-                (gradient,) = torch.autograd.grad(log_odds, leaf, retain_graph=bool(dropped))
-                total += gradient.abs().double().sum(0)
+                (gradient,) = torch.autograd.grad(total, leaf, retain_graph=bool(dropped))
+                yield batch["index"], gradient
             advance()
-    return (total / len(data)).float()
 
 
 class _Gate:
@@ -237,8 +293,10 @@ def eap_ig_scores(
     return integrated_scores(model, data, means, fill=fill, **options)
 
 
-def _chosen_log_odds(logits: Float[Tensor, "row cls"]) -> Float[Tensor, " row"]:
+def _chosen_log_odds(logits: Float[Tensor, "row cls"], rows: Tensor) -> Float[Tensor, " row"]:
     """Log-odds of the class with the largest logit against all others, nats."""
+    del rows
+    logits = logits.float()
     chosen = logits.argmax(1, keepdim=True)
     others = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
     return logits.gather(1, chosen).squeeze(1) - others
