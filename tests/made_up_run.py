@@ -17,7 +17,7 @@ from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.dose import COLUMNS, DOSE
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
+from mechcore.ablation.roles import component_roles
 from mechcore.ablation.stability import STABILITY
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
@@ -293,7 +293,7 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
     save("information", rows, INFORMATION.names)
     table = pd.DataFrame(rows, columns=INFORMATION.names)
     roles = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
-    save("roles", roles.to_dict("records"), COMPONENT_ROLES.names)
+    save("roles", roles.to_dict("records"), list(roles))
 
 
 def _write_flips(path: Path, save: Callable, world: World, rng: np.random.Generator) -> None:

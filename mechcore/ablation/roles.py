@@ -9,6 +9,12 @@ model is worse without the component. A drop in information is, in each of the t
   in the other of the two (an equivalence test), and neither lost nor gained,
 - *open* otherwise.
 
+Out of domain the mean over training data is not what a component says whatever the text: as the
+fill it also injects the difference of the two domains' means into every text. So drops there can
+come with either mean, and are then lost, gained or absent only if they are so with both (an
+intersection-union test): their p is the larger one of the two, and 1 where they have opposite
+signs. A role that would be another with one of the means alone is not sure.
+
 The first rule that fits gives the role (`ROLES`):
 
 1. lost in both: needed in both.
@@ -37,12 +43,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from mechcore.ablation.drop_states import FIGURES, INJECTED, OOD_MEAN, drop_states, side_by_side
 from mechcore.ablation.information import REASON
 from mechcore.ablation.settings import RoleSettings
-from mechcore.errors import InputError
-from mechcore.evaluation.p_values import ROUNDING, adjusted_p, selective_p
+from mechcore.evaluation.p_values import selective_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded
 
@@ -58,11 +63,8 @@ NONE = "no detectable effect"
 UNDECIDED = "undecided"
 ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, NONE, UNDECIDED)
 
-_FIGURES = ("information", "threshold", "shift")
 _NAMED = 3
 """Components of a group that a verdict names."""
-_ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
-_CLUSTERS = ("n_clusters", "df", "population")
 
 
 def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
@@ -74,7 +76,8 @@ def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
             f"{figure}_p_adjusted_{place}",
             "number",
             "its p, corrected within the component's six drops and over components; under alpha "
-            "for no drop of a component that is not selected (Benjamini and Bogomolov)",
+            "for no drop of a component that is not selected (Benjamini and Bogomolov)"
+            + ("; of two means the larger p" if place == "ood" else ""),
             shown="small",
         ),
     )
@@ -92,9 +95,19 @@ COMPONENT_ROLES = Schema(
         *(
             column
             for place in PLACES
-            for figure in _FIGURES
+            for figure in FIGURES
             for column in _drop_columns(figure, place)
         ),
+        *estimate(
+            "information_drop_ood_mean",
+            "points",
+            "information_drop_ood with the out-of-domain mean in place of that of training",
+            low="information_drop_low_ood_mean",
+            high="information_drop_high_ood_mean",
+            optional=True,
+            optional_ends=True,
+        ),
+        INJECTED.called("", optional=True),
         *(
             REASON.alike(f"reason_{place}", f"{REASON.meaning}, {PLACES[place]}")
             for place in PLACES
@@ -108,6 +121,8 @@ def component_roles(
     in_domain: pd.DataFrame,
     out_of_domain: pd.DataFrame,
     settings: RoleSettings | None = None,
+    *,
+    ood_mean: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """The role of each component, by the rules of this module.
 
@@ -116,6 +131,8 @@ def component_roles(
             examples) of in-domain data.
         out_of_domain: those of the same components out of domain.
         settings: how to judge.
+        ood_mean: as ``out_of_domain``, with the mean of the out-of-domain texts as the fill; with
+            ``injected_margin``, if that is known.
 
     Returns:
         The columns of `COMPONENT_ROLES`, one row per component in the order of ``in_domain``.
@@ -125,36 +142,39 @@ def component_roles(
         InputError: a component comes twice, or the tables have different ones.
     """
     settings = settings or RoleSettings()
-    tables = {"id": _by_component(in_domain), "ood": _by_component(out_of_domain)}
-    names = tables["id"].index
-    if set(names) != set(tables["ood"].index):
-        differing = sorted(set(names) ^ set(tables["ood"].index))
-        raise InputError(
-            f"roles: {differing[0]} is in one of the tables only; expected the same components in "
-            "domain and out of domain"
-        )
-    wide = pd.concat([t.loc[names].add_suffix(f"_{p}") for p, t in tables.items()], axis=1)
-    keys = [f"{figure}_p_{place}" for place in PLACES for figure in _FIGURES]
+    wide = side_by_side(in_domain, out_of_domain, ood_mean)
+    keys = [f"{figure}_p_{place}" for place in PLACES for figure in FIGURES]
     adjusted = selective_p(wide[keys].to_numpy(float))
     for i, key in enumerate(keys):
         wide[key.replace("_p_", "_p_adjusted_")] = adjusted[:, i]
     states = {
-        f"{figure}_{place}": _states(wide, figure, place, settings)
+        f"{figure}_{place}": drop_states(wide, figure, place, settings)
         for place in PLACES
-        for figure in _FIGURES
+        for figure in FIGURES
     }
     judged = [
         _judge(dict(zip(states, each, strict=True))) for each in zip(*states.values(), strict=True)
     ]
-    wide["component"] = names
+    wide["component"] = wide.index
     wide["role"] = [role for role, _ in judged]
-    wide["sure"] = [not still_open for _, still_open in judged]
-    wide["open"] = [
-        "; ".join(_open(row, *part.split("_")) for part in still_open)
+    doubts = [
+        [_open(row, *part.split("_")) for part in still_open]
         for (_, still_open), (_, row) in zip(judged, wide.iterrows(), strict=True)
     ]
+    if ood_mean is not None:
+        alone = [
+            component_roles(in_domain, each, settings)["role"] for each in (out_of_domain, ood_mean)
+        ]
+        for doubt, training, own in zip(doubts, *alone, strict=True):
+            if training != own:
+                doubt.append(
+                    f"the mean decides: {training} with the training mean alone, {own} with the "
+                    "out-of-domain mean alone"
+                )
+    wide["sure"] = [not doubt for doubt in doubts]
+    wide["open"] = ["; ".join(doubt) for doubt in doubts]
     wide["explanation"] = [explain_role(row) for _, row in wide.iterrows()]
-    return wide[COMPONENT_ROLES.names].reset_index(drop=True)
+    return wide[[n for n in COMPONENT_ROLES.names if n in wide]].reset_index(drop=True)
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
@@ -167,9 +187,12 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     inside, outside = (_change(row, "information", place) for place in PLACES)
     moved = (_change(row, "threshold", place) for place in PLACES)
     shifts = (_shift(row, place) for place in PLACES)
+    own = ""
+    if not np.isnan(row.get(f"information_drop_{OOD_MEAN}", np.nan)):
+        own = f", and with the out-of-domain mean {_change(row, 'information', OOD_MEAN)}"
     parts = [
         f"without it the model {inside.replace('points', 'points of information')} in domain and "
-        f"{outside} out of domain",
+        f"{outside} out of domain{own}",
         "by a moved threshold it {} in domain and {} out of domain".format(*moved),
         "on balance {} of the answers in domain and {} out of domain change sides".format(*shifts),
     ]
@@ -182,7 +205,7 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
 def _stands_out(row: Any) -> bool:
     """Whether an interval excludes 0, taken by itself."""
     ends = (
-        [row[f"{f}_drop_{end}_{p}"] for end in ("low", "high")] for f in _FIGURES for p in PLACES
+        [row[f"{f}_drop_{end}_{p}"] for end in ("low", "high")] for f in FIGURES for p in PLACES
     )
     return any(low > 0 or high < 0 for low, high in ends)
 
@@ -289,38 +312,6 @@ def information_change(row: Any, place: str) -> str:
 # -- judging --------------------------------------------------------------------------------------
 
 
-def _by_component(table: pd.DataFrame) -> pd.DataFrame:
-    twice = table["set"][table["set"].duplicated()]
-    if len(twice):
-        raise InputError(
-            f"roles: {twice.iloc[0]} comes twice in a table; expected the rows of one subset"
-        )
-    columns = [figure + end for figure in _FIGURES for end in _ENDS]
-    return table.set_index("set")[[*columns, "reason", *(c for c in _CLUSTERS if c in table)]]
-
-
-def _states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings) -> list[str]:
-    """What is known of each component's drop: lost, gained, absent, open or missing."""
-    drop, error, p = (
-        wide[f"{figure}_{end}_{place}"].to_numpy(float) for end in ("drop", "drop_se", "p_adjusted")
-    )
-    bound, bound_error = np.full(len(wide), settings.least), np.zeros(len(wide))
-    if figure == "information":
-        other = "ood" if place == "id" else "id"
-        share = settings.minor * wide[f"{figure}_drop_{other}"].to_numpy(float)
-        relative = share > bound
-        bound = np.where(relative, share, bound)
-        other_error = settings.minor * wide[f"{figure}_drop_se_{other}"].to_numpy(float)
-        bound_error = np.where(relative, other_error, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = (np.abs(drop) - bound) / np.hypot(error, bound_error)
-    df = wide.get(f"df_{place}", pd.Series(np.nan, wide.index)).fillna(np.inf)
-    absent = adjusted_p(stats.t.cdf(z, df), "benjamini-hochberg") < settings.alpha
-    large = (p < settings.alpha) & (np.abs(drop) >= settings.least - ROUNDING)
-    conditions = [np.isnan(drop), large & (drop > 0), large & (drop < 0), absent]
-    return np.select(conditions, ["missing", "lost", "gained", "absent"], "open").tolist()
-
-
 def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
     """The role, and which parts of it are open."""
     inside, outside = state["information_id"], state["information_ood"]
@@ -387,4 +378,11 @@ def _open(row: Any, figure: str, place: str) -> str:
     apart = row[f"{figure}_drop_low_{place}"] > 0 or row[f"{figure}_drop_high_{place}"] < 0
     p = f"; p = {row[f'{figure}_p_adjusted_{place}']:.2g} among all components" if apart else ""
     figures = f"{drop:.1f} points ({low:.1f} to {high:.1f}{p})"
-    return f"{figure} {PLACES[place]}: a drop of {figures} is neither shown nor ruled out"
+    if place == "id" or f"{figure}_drop_{OOD_MEAN}" not in row:
+        return f"{figure} {PLACES[place]}: a drop of {figures} is neither shown nor ruled out"
+    drop, low, high = _drop(row, figure, OOD_MEAN)
+    own = f"{drop:.1f} points ({low:.1f} to {high:.1f})"
+    return (
+        f"{figure} {PLACES[place]}: a drop of {figures}, with the out-of-domain mean of {own}, is "
+        "neither shown nor ruled out with both means"
+    )

@@ -44,6 +44,7 @@ from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
+from mechcore.steps.ablation import INFORMATION_OOD_MEAN
 from mechcore.steps.analyses_config import PathsConfig
 from mechcore.steps.base import HEADS_FILE, subnetworks_in
 from mechcore.steps.config import StudyConfig
@@ -93,7 +94,11 @@ class Lab(Opened):
             raise InputError(f"blame: no subset {subset!r}; the data has {', '.join(known)}")
         inside = table[(table["role"] == "id") & (table["subset"] == ALL)]
         outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
-        roles = component_roles(inside, outside, settings or self.config.analyses.roles)
+        own = None
+        if self.config.analyses.both_means:
+            own = self._swept("drops", INFORMATION_OOD_MEAN).query("subset == @subset")
+        settings = settings or self.config.analyses.roles
+        roles = component_roles(inside, outside, settings, ood_mean=own)
         return roles.sort_values("information_drop_ood", ascending=False, ignore_index=True)
 
     def flips(self, component: ComponentLike) -> pd.DataFrame:

@@ -9,7 +9,7 @@ of zero). KL itself cannot be used: at the full model its gradient vanishes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -54,6 +56,44 @@ def attribution_scores(
 
 
 @plain_session()
+def margin_slopes(
+    model: Any,
+    data: EncodedExamples,
+    means: MeanActivations,
+    *,
+    class_names: Sequence[str] | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> Float[Tensor, "example layer component"]:
+    """Derivative of every example's margin by each mask value at the full model, nats.
+
+    With other means the derivative is another, by the first-order effect on the margin of the
+    difference of the means: ``margin_slopes(b) - margin_slopes(a)`` is that of adding a - b to the
+    component's output.
+
+    Args:
+        model: any TransformerLens model; it stays as it is.
+        data: labelled examples.
+        means: the model's mean activations.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per forward.
+
+    Raises:
+        MismatchError: the means are another model's.
+        InputError: labels and classes cannot be matched.
+    """
+    shape, readout = ModelShape.of(model), Readout.of(model, data, class_names)
+    correct = readout.correct_classes(data)
+    slopes = torch.zeros(len(data), shape.n_layers, shape.columns)
+
+    def margin(logits: Tensor, rows: Tensor) -> Tensor:
+        return margins(logits, correct[rows].to(logits.device))
+
+    for rows, slope in _slopes(model, data, means, batch_size, "slopes", readout, margin):
+        slopes[rows] = slope
+    return slopes
+
+
+@plain_session()
 def mean_slopes(
     model: Any,
     data: Any,
@@ -80,6 +120,24 @@ def mean_slopes(
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
+    quantity = _chosen_log_odds
+    for _, slope in _slopes(model, data, means, batch_size, name, readout, quantity, watched):
+        total += slope.abs().double().sum(0)
+    return (total / len(data)).float()
+
+
+def _slopes(
+    model: Any,
+    data: EncodedExamples,
+    means: MeanActivations,
+    batch_size: int,
+    name: str,
+    readout: Readout,
+    quantity: Callable[[Tensor, Tensor], Tensor],
+    watched: Callable[[Any], AbstractContextManager[Iterable[object]]] | None = None,
+) -> Iterator[tuple[Tensor, Float[Tensor, "row layer component"]]]:
+    """Rows of each batch, and the derivatives by mask values of a quantity of their logits."""
+    shape = ModelShape.of(model)
     with frozen(model), progress.bar(name, data.n_batches(batch_size)) as advance:
         for batch in map(readout.asked, data.batches(batch_size)):
             inputs = model_inputs(model, batch)
@@ -91,17 +149,18 @@ def mean_slopes(
             with masked(model, Mask(rows, has_mlps=shape.has_mlps), means) as run:
                 with watched(model) if watched else nullcontext([None]) as backwards:
                     answers = run.rows(batch)
-                logits = readout.read(answers, inputs, batch["index"]).float()
-            log_odds = _chosen_log_odds(logits).sum()
+                logits = readout.read(answers, inputs, batch["index"])
+            total = quantity(logits, batch["index"]).sum()
             for _ in backwards:
-                (gradient,) = torch.autograd.grad(log_odds, leaf, retain_graph=bool(watched))
-                total += gradient.abs().double().sum(0)
+                (gradient,) = torch.autograd.grad(total, leaf, retain_graph=bool(watched))
+                yield batch["index"], gradient
             advance()
-    return (total / len(data)).float()
 
 
-def _chosen_log_odds(logits: Float[Tensor, "row cls"]) -> Float[Tensor, " row"]:
+def _chosen_log_odds(logits: Float[Tensor, "row cls"], rows: Tensor) -> Float[Tensor, " row"]:
     """Log-odds of the class with the largest logit against all others, nats."""
+    del rows
+    logits = logits.float()
     chosen = logits.argmax(1, keepdim=True)
     others = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
     return logits.gather(1, chosen).squeeze(1) - others

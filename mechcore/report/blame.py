@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.roles import (
     BOTH,
     COMPONENT_ROLES,
@@ -189,6 +190,11 @@ def _list(run: RunFolder, roles: pd.DataFrame, measures: Mapping[str, _Measure])
         f"Components {order}: {_CHANGE}, in points, with 95 % intervals; below zero the model is "
         "worse"
     )
+    if f"information_drop_{OOD_MEAN}" in roles:
+        caption += (
+            ". What replaces an output is its mean over training data, in the column that says so "
+            "over the out-of-domain texts; a role takes both"
+        )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         shown: list[Shown] = ["component", "role", "sure"]
         for place in OUT_FIRST:
@@ -215,3 +221,6 @@ def _columns(measure: _Measure, place: str, components: Sequence[str]) -> Iterat
     for figure in ("information", "threshold"):
         column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
         yield column.called(f"{figure} {PLACES[place]}", negated=True)
+        if (figure, place) == ("information", "ood"):
+            own = COMPONENT_ROLES[f"{figure}_drop_{OOD_MEAN}"]
+            yield own.called("the same with the out-of-domain mean", negated=True)

@@ -24,6 +24,7 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
+from mechcore.ablation.drop_states import INJECTED, OOD_MEAN
 from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
@@ -44,8 +45,9 @@ from mechcore.masking.fills import FILLS
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.paths import Readers
+from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
 from mechcore.steps.answers import load_answers, save_answers
-from mechcore.steps.base import SHARED, MainStep, Size, inputs_of, means_of
+from mechcore.steps.base import SHARED, WITH_GRADIENT, MainStep, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.tables import FULL
@@ -53,6 +55,15 @@ from mechcore.study.step import Job, Work
 from mechcore.tables import Schema
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
+SWEEP_OOD_MEAN = SWEEP.named(
+    f"sweep_{OOD_MEAN}",
+    "As ``sweep``, out of domain, with the mean of the texts there as the fill.",
+)
+INFORMATION_OOD_MEAN = INFORMATION.named(
+    f"information_{OOD_MEAN}",
+    "As ``information``, out of domain, with the mean of the texts there as the fill.",
+    INJECTED,
+)
 
 SWEEP_TABLES = (ABLATION, INTERACTIONS, INTERACTION_STABILITY, INFORMATION, DIVIDENDS, SHAPLEY)
 """What `sweep_tables` returns."""
@@ -88,14 +99,15 @@ class Sweep(Ablating):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return SHARED * size.components(self.components) * size.tested
+        n_examples = sum(size.examples.get(role, 0) for role in self.roles)
+        return SHARED * size.components(self.components) * n_examples
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         inputs = inputs_of(work)
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
         alone = [ComponentSet((each,)) for each in shape.kind(self.components)]
-        for role in TEST_ROLES:
+        for role in self.roles:
             options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
             options["state"] = work.partial / SWEPT[role]
             found = ablate_on(inputs, means, alone, role, self.fill, **options)
@@ -103,11 +115,52 @@ class Sweep(Ablating):
 
 
 @dataclass(frozen=True)
+class SweepOodMean(Sweep):
+    """The sweep out of domain again, with the mean of the texts there in place of training's.
+
+    It also leaves what the training mean injects there, in nats of every example's margin.
+    """
+
+    kind: ClassVar[str] = OOD_MEAN
+    needs: ClassVar[tuple[str, ...]] = ("means", "train means")
+    roles: ClassVar[tuple[str, ...]] = ("ood",)
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return super().passes(job, size) + 2 * WITH_GRADIENT * size.examples["ood"]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        super().run(work)
+        inputs = inputs_of(work)
+        training, own = (
+            margin_slopes(
+                inputs.model,
+                inputs.data["ood"],
+                means_of(work, inputs, needed),
+                class_names=inputs.config.class_names,
+                batch_size=min(self.batch_size, BATCH_SIZE),
+            )
+            for needed in ("train means", "means")
+        )
+        shape = ModelShape.of(inputs.model)
+        injected = own - training
+        columns = {str(c): injected[(..., *shape.index(c))].numpy() for c in shape.components}
+        pd.DataFrame(columns).to_parquet(work.folder / INJECTED_FILE)
+
+
+@dataclass(frozen=True)
 class Drops(MainStep):
-    """Tables of what every single component costs, from the answers of a sweep."""
+    """Tables of what every single component costs, from the answers of a sweep or two."""
 
     kind: ClassVar[str] = "drops"
-    schemas: ClassVar[tuple[Schema, ...]] = (SWEEP, INFORMATION, STABILITY)
+    schemas: ClassVar[tuple[Schema, ...]] = (
+        SWEEP,
+        INFORMATION,
+        STABILITY,
+        SWEEP_OOD_MEAN,
+        INFORMATION_OOD_MEAN,
+    )
     needs: ClassVar[tuple[str, ...]] = ("sweep",)
     names: Mapping[str, str]
     groups: Mapping[str, tuple[str, ...]]
@@ -116,13 +169,31 @@ class Drops(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        found = list(ablations_in(work, self.names).values())
+        found = ablations_in(work, self.names)
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
-        swept = [ablation_table(each, **options) for each in found]
+        stable = [drop_stability(each, **options) for each in found.values()]
+        tables = self._tables(found, options) | {"stability": joined(stable)}
+        if OOD_MEAN in work.job.needs:
+            again = ablations_in(work, self.names, OOD_MEAN)
+            own = self._tables(again, options)
+            injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
+            means = {
+                subset: injected[members].mean()
+                for subset, members in again["ood"].groups(known_groups(again["ood"], self.groups))
+            }
+            places = zip(own["information"]["set"], own["information"]["subset"], strict=True)
+            own["information"][INJECTED.name] = [means[subset][name] for name, subset in places]
+            tables |= {f"{name}_{OOD_MEAN}": table for name, table in own.items()}
+        work.write_tables(tables)
+
+    def _tables(
+        self, swept: Mapping[str, Ablations], options: Mapping[str, Any]
+    ) -> dict[str, pd.DataFrame]:
+        """The tables ``sweep`` and ``information``."""
+        found = swept.values()
+        costs = [ablation_table(each, **options) for each in found]
         told = [information_table(e, known_groups(e, self.groups), **options) for e in found]
-        stable = [drop_stability(each, **options) for each in found]
-        tables = {"sweep": swept, "information": told, "stability": stable}
-        work.write_tables({name: joined(each) for name, each in tables.items()})
+        return {"sweep": joined(costs), "information": joined(told)}
 
 
 @dataclass(frozen=True)
@@ -138,7 +209,10 @@ class Roles(MainStep):
         """See `Step.run`."""
         table = work.table("drops", "information").query("subset == @ALL")
         inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
-        work.write_tables({"roles": component_roles(inside, outside, self.judged)})
+        own = None
+        if OOD_MEAN in work.job.needs["drops"].needs:
+            own = work.table("drops", INFORMATION_OOD_MEAN.name).query("subset == @ALL")
+        work.write_tables({"roles": component_roles(inside, outside, self.judged, ood_mean=own)})
 
 
 def known_groups(
@@ -155,6 +229,7 @@ def known_groups(
 
 SWEPT = {role: f"sweep-{role}.safetensors" for role in TEST_ROLES}
 """Files of a sweep's answers."""
+INJECTED_FILE = "injected.parquet"
 
 
 def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
@@ -166,16 +241,19 @@ def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
     return named
 
 
-def ablations_in(work: Work, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of the sweep that the job needs, by role.
+def ablations_in(
+    work: Work, names: Mapping[str, str], sweep: str = "sweep"
+) -> dict[str, Ablations]:
+    """The answers of a sweep that the job needs, by role.
 
     Args:
         work: of the job.
         names: of the test data, by role.
+        sweep: what it is to the job.
     """
     found = {}
-    for role, file in SWEPT.items():
-        named = load_answers(work.needed("sweep") / file)
+    for role in work.job.needs[sweep].step.roles:  # type: ignore[attr-defined]
+        named = load_answers(work.needed(sweep) / SWEPT[role])
         full = named.pop(FULL)
         without = {ComponentSet.of([name]): answers for name, answers in named.items()}
         found[role] = Ablations.of(full, without, names[role], role)

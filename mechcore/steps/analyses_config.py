@@ -201,6 +201,12 @@ class Analyses:
         "Ablate components one by one for their roles.",
         "--no-sweep",
     )
+    ood_mean: bool = setting(
+        True,
+        "Out of domain, ablate also with the mean of the texts there, and take for lost or gained "
+        "what is so with both means; without effect with another fill than the mean.",
+        "--ood-mean",
+    )
     roles: RoleSettings = setting(RoleSettings(), "How roles are judged.")
     paths: PathsConfig | None = setting(
         PathsConfig(), "Ask who reads the core, and who writes the answer.", "--no-paths"
@@ -238,3 +244,8 @@ class Analyses:
 
     def __post_init__(self) -> None:
         check(self, "analyses")
+
+    @property
+    def both_means(self) -> bool:
+        """Whether roles are judged with the out-of-domain mean, too."""
+        return self.ood_mean and self.fill == "mean"

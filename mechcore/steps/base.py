@@ -90,9 +90,9 @@ def inputs_of(work: Work) -> Inputs:
     return bench_of(work.store, work.device).inputs(work.job)
 
 
-def means_of(work: Work, inputs: Inputs) -> MeanActivations:
+def means_of(work: Work, inputs: Inputs, needed: str = "means") -> MeanActivations:
     """The means that the job needs."""
-    return MeanActivations.load(work.needed("means") / MEANS_FILE, inputs.model)
+    return MeanActivations.load(work.needed(needed) / MEANS_FILE, inputs.model)
 
 
 def core_of(work: Work) -> list[Component]:

@@ -34,7 +34,7 @@ from mechcore.steps.base import (
     means_of,
     subnetworks_in,
 )
-from mechcore.steps.bench import CHECKPOINTS
+from mechcore.steps.bench import CHECKPOINTS, data_inputs
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.groups import SUBNETWORK
@@ -144,18 +144,20 @@ class Describe(MainStep):
 
 @dataclass(frozen=True)
 class Means(MainStep):
-    """Mean activations on the training data."""
+    """Mean activations on the data of one role."""
 
     kind: ClassVar[str] = "means"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return float(size.examples["train"])
+        (role,) = data_inputs(job)
+        return float(size.examples[role])
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         inputs = inputs_of(work)
-        means = MeanActivations.compute(inputs.model, inputs.data["train"])
+        (data,) = inputs.data.values()
+        means = MeanActivations.compute(inputs.model, data)
         means.save(work.folder / MEANS_FILE)
 
 

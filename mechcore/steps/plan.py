@@ -16,7 +16,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.registry import Registry
-from mechcore.steps.ablation import Drops, Roles, Sweep
+from mechcore.steps.ablation import Drops, Roles, Sweep, SweepOodMean
 from mechcore.steps.analyses import (
     Accuracy,
     Answers,
@@ -311,8 +311,15 @@ class _Planner:
         if wanted.sweep is not None:
             name = f"ablation of {wanted.sweep} one by one"
             add("sweep", Sweep(components=wanted.sweep, **ablating), name)
+            swept = {"sweep": known["sweep"]}
+            if wanted.both_means:
+                own = self._job(Means(), "means of out-of-domain texts", ("ood",))
+                again = SweepOodMean(components=wanted.sweep, **ablating)
+                means = {"means": own, "train means": known["means"]}
+                name += ", out-of-domain mean"
+                swept[again.kind] = self._job(again, name, again.roles, means)
             drops = Drops(names, self._groups, n_resamples, seed)
-            add_tables("drops", drops, "drops, one by one")
+            known["drops"] = self._pure(drops, "drops, one by one", swept)
             add_tables("roles", Roles(wanted.roles), "roles of components")
             add("flips", Flips(names), "answers that flip")
         if wanted.ablation is not None:

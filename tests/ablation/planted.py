@@ -18,6 +18,9 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers as hf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from mechcore.ablation import Ablations, Answers, ComponentSet
 from mechcore.data.encoding import EncodedExamples, encode
@@ -51,30 +54,12 @@ _EPSILON = 1e8
 
 def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
     """The model, saved to ``folder`` and loaded by the package; its MLP has this activation."""
-    width, heads, classes = 8, 4, ("non-entailment", "entailment")
-    config = hf.GPT2Config(
-        vocab_size=helpers.VOCABULARY,
-        n_positions=48,
-        n_embd=width,
-        n_layer=2,
-        n_head=heads,
-        n_inner=4,
-        activation_function=activation,
-        layer_norm_epsilon=_EPSILON,
-        pad_token_id=helpers.PAD,
-        bos_token_id=None,
-        eos_token_id=None,
-        id2label=dict(enumerate(classes)),
-        label2id={name: i for i, name in enumerate(classes)},
-    )
-    model = hf.GPT2ForSequenceClassification(config)
+    width, heads = 8, 4
+    model = _idle(n_layer=2, activation_function=activation)
     writers = dict.fromkeys(TRIPLE if rule == "or of three" else PAIR, (_SUM, 1.0))
     writers[DIRECT] = (_LOGIT, DIRECT_SIZE / SIZE)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_norm = ".ln_" in name and name.endswith("weight")
-            parameter.fill_(_EPSILON**0.5 if is_norm else 0.0)
         base = model.transformer
         for embedding in (base.wte.weight, base.wpe.weight):
             values = torch.randn(len(embedding), generator=generator)
@@ -92,6 +77,90 @@ def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
         model.score.weight[1, _LOGIT] = SIZE
     model.save_pretrained(folder)
     return load_model(folder)
+
+
+def _idle(n_layer: int, activation_function: str = "relu") -> Any:
+    """A GPT-2 that writes nothing, and whose normalisations do nothing."""
+    classes = ("non-entailment", "entailment")
+    config = hf.GPT2Config(
+        vocab_size=helpers.VOCABULARY,
+        n_positions=48,
+        n_embd=8,
+        n_layer=n_layer,
+        n_head=4,
+        n_inner=4,
+        activation_function=activation_function,
+        layer_norm_epsilon=_EPSILON,
+        pad_token_id=helpers.PAD,
+        bos_token_id=None,
+        eos_token_id=None,
+        id2label=dict(enumerate(classes)),
+        label2id={name: i for i, name in enumerate(classes)},
+    )
+    model = hf.GPT2ForSequenceClassification(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = ".ln_" in name and name.endswith("weight")
+            parameter.fill_(_EPSILON**0.5 if is_norm else 0.0)
+    return model
+
+
+CARRIES, HEURISTIC, IDLE = "L0.H0", "L0.H1", "L0.H2"
+"""Heads of `two_domains`."""
+IDLE_SIZE = 2.0
+"""What the idle head says for entailment in every out-of-domain text, in nats."""
+_MEANINGS = {-2.0: "the", -1.0: "cat", 1.0: "dog", 2.0: "saw"}
+_CLUES = {-1.0: "a", 1.0: "bird"}
+_TWINS = {"the": "ran", "cat": "and", "dog": "who", "saw": "yes", "a": "no", "bird": "if"}
+"""Out-of-domain words."""
+
+
+def two_domains(folder: Path, n: int = 400) -> dict[str, pd.DataFrame]:
+    """A classifier in ``folder`` with an idle head whose mean differs between the domains.
+
+    Texts are a word with the meaning and a clue. One head says what the meaning is, one what the
+    clue is, which is right in domain and mostly wrong out of domain, and one which domain it is:
+    0 in every in-domain token, `IDLE_SIZE` in every other.
+
+    Returns:
+        The data by role.
+    """
+    model, tokenizer = _idle(n_layer=1), Tokenizer(WordLevel(_vocabulary(), unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    vocabulary = tokenizer.get_vocab()
+    with torch.no_grad():
+        base = model.transformer
+        for place, values in enumerate((_MEANINGS, _CLUES, {1.0: None})):
+            for value, word in values.items():
+                for each in (word, _TWINS[word]) if word else _TWINS.values():
+                    base.wte.weight[vocabulary[each], 2 * place : 2 * place + 2] = torch.tensor(
+                        [value, -value]
+                    )
+            attention, z = base.h[0].attn, 2 * place
+            attention.c_attn.weight[z, 16 + z] = 1  # the value of a token; all attend evenly
+            size = (2.0, 3.0, IDLE_SIZE)[place]
+            attention.c_proj.weight[z, 6:8] = torch.tensor([size, -size])
+        model.score.weight[1, 6] = 1
+    model.save_pretrained(folder)
+    helpers.bert_like(tokenizer, segments=False).save_pretrained(folder)
+    return {role: _texts(role, n, seed) for seed, role in enumerate(("train", "id", "ood"))}
+
+
+def _vocabulary() -> dict[str, int]:
+    special = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    return {word: i for i, word in enumerate([*special, *helpers.WORDS])}
+
+
+def _texts(role: str, n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    sign = np.resize([-1, 1], n)
+    meaning = sign * rng.choice([1, 2, -1], n, p=[0.45, 0.45, 0.1])
+    clue = sign * rng.choice([1, -1], n, p=[0.95, 0.05] if role != "ood" else [0.3, 0.7])
+    words = [[_MEANINGS[m], _CLUES[c]] for m, c in zip(meaning, clue, strict=True)]
+    if role == "ood":
+        words = [[_TWINS[word] for word in each] for each in words]
+    label = np.where(sign > 0, "entailment", "non-entailment")
+    return pd.DataFrame({"text": [" ".join(each) for each in words], "label": label})
 
 
 def examples(n: int = 12) -> EncodedExamples:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from ablation.planted import CARRIES, HEURISTIC, IDLE, IDLE_SIZE, two_domains
 from scipy import stats
 
-from mechcore.ablation import RoleSettings, component_roles, explain_role, verdict
+from mechcore import MeanActivations, as_encoded, load_model
+from mechcore.ablation import (
+    RoleSettings,
+    ablate,
+    component_roles,
+    explain_role,
+    information_table,
+    sets,
+    verdict,
+)
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import (
     BOTH,
@@ -27,8 +38,10 @@ from mechcore.ablation.roles import (
     information_change,
     ranked,
 )
+from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.p_values import selective_p
+from mechcore.pruning.attribution import margin_slopes
 from mechcore.wording import number
 
 SMALL, LARGE = 0.002, 0.02
@@ -204,6 +217,132 @@ def test_missing_figures_are_no_role() -> None:
     assert not found["sure"].any()
     assert found.loc["L0.H0", "open"] == "information out of domain: one label only"
     assert "changes by an unknown amount out of domain" in explain_role(found.reset_index().iloc[1])
+
+
+# -- the mean of the out-of-domain texts beside that of training ----------------------------------
+
+TWO_MEANS = {
+    # name: in domain, out of domain with the training mean and with the other, role, sure
+    "L0.H0": ((0.0, SMALL), (0.05, SMALL), (0.04, SMALL), OUT_ONLY, True),
+    "L0.H1": ((0.05, SMALL), (-0.05, SMALL), (-0.04, SMALL), HARMFUL_OUT, True),
+    "L0.H2": ((0.05, SMALL), (0.0, SMALL), (0.001, SMALL), IN_ONLY, True),
+    # Lost or gained with one of the means alone, whichever it is.
+    "L0.H3": ((0.0, SMALL), (0.05, SMALL), (0.0, SMALL), NONE, False),
+    "L0.H4": ((0.0, SMALL), (0.0, SMALL), (0.05, SMALL), NONE, False),
+    "L0.H5": ((0.0, SMALL), (0.05, SMALL), (0.03, LARGE), NONE, False),
+    "L0.H6": ((0.05, SMALL), (-0.05, SMALL), (0.0, SMALL), IN, False),
+    "L0.H7": ((0.05, SMALL), (0.05, SMALL), (-0.05, SMALL), IN, False),
+    "L1.H0": ((-0.03, SMALL), (0.05, SMALL), (0.0, SMALL), HARMFUL_IN, False),
+    "L1.H1": ((0.0, SMALL), (0.0, SMALL), (0.0, LARGE), NONE, False),
+    # A minor share of what is lost in domain, but lost with one of the means.
+    "L1.H2": ((0.2, SMALL), (0.02, SMALL), (0.0, SMALL), IN_ONLY, False),
+    # In domain a minor share of what is lost out of domain with one of the means.
+    "L1.H3": ((0.02, 0.01), (0.2, SMALL), (0.2, SMALL), OUT_ONLY, True),
+    "L1.H4": ((0.02, 0.01), (0.2, SMALL), (0.04, SMALL), OUT, False),
+    "L1.H5": ((0.0, SMALL), (0.0, SMALL), (0.0, SMALL), NONE, True),
+}
+
+
+def with_two_means() -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    """The roles of `TWO_MEANS`, L2.H0 and L2.H1 moving the threshold with both means and one."""
+    parts = [{name: case[i] for name, case in TWO_MEANS.items()} for i in range(3)]
+    moved = {"L2.H0": 0.05, "L2.H1": 0.05}
+    tables = [
+        table(drops | dict.fromkeys(moved, (0.0, SMALL)), threshold)
+        for drops, threshold in zip(parts, ({}, moved, {"L2.H0": 0.05}), strict=True)
+    ]
+    tables[2]["injected_margin"] = np.arange(len(tables[2]), dtype=float)
+    return component_roles(*tables[:2], ood_mean=tables[2]), tables
+
+
+def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
+    found, tables = with_two_means()
+    COMPONENT_ROLES.check(found)
+    got = {row.component: (row.role, row.sure) for row in found.itertuples()}
+    expected = {name: case[3:] for name, case in TWO_MEANS.items()}
+    assert got == expected | {"L2.H0": (THRESHOLD, True), "L2.H1": (NONE, False)}
+    assert (found["sure"] == (found["open"] == "")).all()
+    assert found["injected_margin"].tolist() == list(range(len(found)))
+    other = tables[2].set_index("set").loc[found["component"]]
+    for end in ("", "_low", "_high"):
+        drops = found[f"information_drop{end}_ood_mean"].tolist()
+        assert drops == other[f"information_drop{end}"].tolist()
+    rows = found.set_index("component", drop=False)
+    assert rows.loc["L0.H3", "open"] == (
+        "information out of domain: a drop of 5.0 points (4.6 to 5.4; p = 1 among all components), "
+        "with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is neither shown nor ruled out "
+        "with both means; the mean decides: needed out of domain only with the training mean "
+        "alone, no detectable effect with the out-of-domain mean alone"
+    )
+    assert explain_role(rows.loc["L0.H0"]).startswith(
+        "L0.H0 is needed out of domain only: without it the model loses 0.0 points of information "
+        "(-0.4 to 0.4) in domain and loses 5.0 points (4.6 to 5.4) out of domain, and with the "
+        "out-of-domain mean loses 4.0 points (3.6 to 4.4); by a moved "
+    )
+
+
+def test_of_two_means_the_larger_p_counts_and_1_for_opposite_signs() -> None:
+    found, tables = with_two_means()
+    inside, outside, other = (
+        each[[f"{figure}_p" for figure in ("information", "threshold", "shift")]].to_numpy()
+        for each in tables
+    )
+    opposite = [name == "L0.H7" for name in tables[0]["set"]]
+    both = np.maximum(outside, other)
+    both[opposite, 0] = 1.0
+    p = selective_p(np.hstack([inside, both]))
+    np.testing.assert_allclose(found["information_p_adjusted_ood"], p[:, 3])
+
+
+def test_a_second_mean_that_is_the_same_changes_no_role() -> None:
+    found, tables = with_two_means()
+    plain = component_roles(*tables[:2])
+    same = component_roles(*tables[:2], ood_mean=tables[1])
+    assert {*found} - {*plain} == {
+        *("information_drop_ood_mean", "information_drop_low_ood_mean"),
+        *("information_drop_high_ood_mean", "injected_margin"),
+    }
+    figures = [name for name in plain if name not in ("open", "explanation")]
+    pd.testing.assert_frame_equal(same[figures], plain[figures])
+    with pytest.raises(InputError, match=r"L0\.H0 is in one of the tables only"):
+        component_roles(*tables[:2], ood_mean=tables[2][1:])
+
+
+def test_an_idle_head_has_no_role_by_the_constant_that_the_training_mean_injects(
+    tmp_path: Path,
+) -> None:
+    frames = two_domains(tmp_path)
+    model = load_model(tmp_path)
+    data = {r: as_encoded(model, frame, role=r) for r, frame in frames.items()}  # type: ignore[arg-type]
+    means = {r: MeanActivations.compute(model, data[r], n_samples=0) for r in ("train", "ood")}
+
+    def drops(role: str, mean: str) -> pd.DataFrame:
+        swept = ablate(model, sets.singles(model), data[role], means[mean], role=role)  # type: ignore[arg-type]
+        return information_table(swept, n_resamples=20).query("subset == 'all'")
+
+    tables = drops("id", "train"), drops("ood", "train")
+    trained, both = (
+        component_roles(*tables, ood_mean=own).set_index("component")
+        for own in (None, drops("ood", "ood"))
+    )
+    heads = [CARRIES, HEURISTIC, IDLE]
+    assert trained.loc[heads, "role"].tolist() == [BOTH, HARMFUL_OUT, THRESHOLD]
+    assert trained["sure"].all()
+    assert both.loc[heads, "role"].tolist() == [BOTH, HARMFUL_OUT, NONE]
+    assert both["sure"].to_dict() == {name: name != IDLE for name in both.index}
+    assert both.loc[IDLE, "open"].endswith(
+        "the mean decides: moves the threshold with the training mean alone, no detectable effect "
+        "with the out-of-domain mean alone"
+    )
+    # It says entailment in every text out of domain, and nothing in domain.
+    injected = [margin_slopes(model, data["ood"], means[r]) for r in ("ood", "train")]
+    layer, column = ModelShape.of(model).index(Component.parse(IDLE))
+    entailed = (frames["ood"]["label"] == "entailment").to_numpy()
+    np.testing.assert_allclose(
+        (injected[0] - injected[1])[:, layer, column],
+        np.where(entailed, -IDLE_SIZE, IDLE_SIZE),
+        atol=1e-5,
+    )
 
 
 def test_sentences() -> None:

@@ -71,14 +71,16 @@ def means(model: Any) -> MeanActivations:
 
 def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
     ranked = lab.blame()
-    tables = {}
-    for role in ("id", "ood"):
-        found = ablate(model, sets.singles(model), FRAMES[role], means, role=role)  # type: ignore[arg-type]
+    own, tables = MeanActivations.compute(model, FRAMES["ood"]), []
+    for role, mean in (("id", means), ("ood", means), ("ood", own)):
+        found = ablate(model, sets.singles(model), FRAMES[role], mean, role=role)  # type: ignore[arg-type]
         table = information_table(found, n_resamples=20)
-        tables[role] = table[table["subset"] == "all"]
-    expected = component_roles(tables["id"], tables["ood"]).set_index("component")
+        tables.append(table[table["subset"] == "all"])
+    inside, outside, other = tables
+    expected = component_roles(inside, outside, ood_mean=other).set_index("component")
     assert ranked["information_drop_ood"].is_monotonic_decreasing
     found = ranked.set_index("component").loc[expected.index]
+    assert found.pop("injected_margin").notna().all()
     pd.testing.assert_frame_equal(found, expected)
 
 

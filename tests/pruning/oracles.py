@@ -123,7 +123,7 @@ def plain_logits(
                 lambda layer, x: found.__setitem__(("mlp", layer), x),
             ),
         ):
-            model(**_inputs(pairs, row))
+            model(**inputs_of_row(pairs, row))
 
     def masked(name: str, layer: int, x: Tensor, m: Tensor) -> Tensor:
         kind = getattr(means, name)
@@ -142,13 +142,13 @@ def plain_logits(
         return masked("mlp", layer, x, z[layer, -1])
 
     with helpers.torch_hooks(model, on_z, on_mlp):
-        logits = model(**_inputs(data, row)).logits[0]
+        logits = model(**inputs_of_row(data, row)).logits[0]
     if data.answers is None:
         return logits
     return logits[-1, [token for (token,) in data.answers.values()]]
 
 
-def _inputs(data: EncodedExamples, row: int) -> dict[str, Tensor]:
+def inputs_of_row(data: EncodedExamples, row: int) -> dict[str, Tensor]:
     inputs = {"input_ids": torch.tensor([data.input_ids[row]])}
     if data.token_type_ids is not None:
         inputs["token_type_ids"] = torch.tensor([data.token_type_ids[row]])

@@ -17,6 +17,7 @@ from pruning.oracles import (
     assert_same,
     encoded_for,
     full_logits,
+    inputs_of_row,
     names,
     plain_kl,
     plain_logits,
@@ -35,7 +36,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, weights_of
 from mechcore.pruning import attribute, discretise
-from mechcore.pruning.attribution import attribution_scores
+from mechcore.pruning.attribution import attribution_scores, margin_slopes
 
 ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
 ONES = torch.ones(2, 5, dtype=torch.float64)
@@ -103,6 +104,30 @@ def test_batches_and_padding_change_nothing(
     alone = scores(case.model, data, means, batch_size=1)
     for batch_size in (3, 32):
         close(scores(case.model, data, means, batch_size=batch_size), alone)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
+def test_slopes_with_other_means_differ_by_the_effect_of_the_difference(
+    cases: Cases, architecture: str
+) -> None:
+    """By the gradient of a share of it, added to the outputs of a Hugging Face model."""
+    case, data, means = prepared(cases, architecture)
+    z, mlp = (torch.randn(each.shape, dtype=torch.float64) for each in (means.z, means.mlp))
+    other = replace(means, z=means.z - z, mlp=means.mlp - mlp)
+    assert set(data.examples.frame["label"]) == {"entailment"}
+    share = torch.zeros(2, 5, dtype=torch.float64, requires_grad=True)
+    expected = torch.zeros(N, 2, 5)
+    with helpers.torch_hooks(
+        case.reference,
+        lambda layer, x: x + share[layer, :4, None] * z[layer],
+        lambda layer, x: x + share[layer, 4] * mlp[layer],
+    ):
+        for row in range(N):
+            logits = case.reference(**inputs_of_row(data, row)).logits[0]
+            margin = logits[1] - logits[[0, 2]].logsumexp(0)
+            (expected[row],) = torch.autograd.grad(margin, share)
+    found = [margin_slopes(case.model, data, each, batch_size=4) for each in (other, means)]
+    close(found[0] - found[1], expected)
 
 
 # -- the path from everything at its mean to the full model ---------------------------------------

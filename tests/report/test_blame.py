@@ -82,6 +82,24 @@ def test_the_list_has_every_component_once_and_opens_the_first(section: Section)
     assert first.header[3] == "information out of domain (points)"
 
 
+def test_the_change_with_the_out_of_domain_mean_stands_beside(
+    run: RunFolder, section: Section
+) -> None:
+    roles = run.tables["roles"]
+    ends = ("", "_low", "_high")
+    own = {f"information_drop{end}_ood_mean": roles[f"information_drop{end}_ood"] / 2 for end in ends}
+    both = section_of(replace(run, tables={**run.tables, "roles": roles.assign(**own)}))
+    before, after = (
+        next(block for block in each.blocks if isinstance(block, Table)) for each in (section, both)
+    )
+    header = "the same with the out-of-domain mean (points)"
+    assert after.header == [*before.header[:4], header, *before.header[4:]]
+    # Half of 19.9 points (19.2 to 20.7).
+    assert after.rows[0][4] == "\u221210.0 [\u221210.3, \u22129.6]"
+    assert "a role takes both" in after.caption
+    assert "a role takes both" not in before.caption
+
+
 def test_components_without_a_role_come_last(run: RunFolder) -> None:
     roles = run.table("roles")
     assert roles is not None

@@ -59,7 +59,8 @@ def config(tmp_path: Path) -> StudyConfig:
 def label(job: Job) -> str:
     """What a job is, in a word of the table below."""
     if not isinstance(job.step, Answers):
-        return job.step.kind
+        own_mean = job.step.kind == "means" and "ood" in job.inputs
+        return "means ood" if own_mean else job.step.kind
     return f"{'sub' if job.needs else 'full'} {job.step.role}"
 
 
@@ -86,13 +87,14 @@ def changed(before: Plan, after: Plan) -> set[str]:
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "heads", "pictures", "ablate", "sweep", "drops", "roles"),
-    *("flips", "smallest", "paths", "dose"),
+    *("flips", "smallest", "paths", "dose", "means ood", "ood_mean"),
 }
-TRAIN = EVERYTHING - {"heads", "full id", "full ood"}
-SWEPT = {"sweep", "drops", "roles", "flips", "paths", "dose"}
-TABLES = {"accuracy", "ablate", *SWEPT} - {"sweep"}
+TRAIN = EVERYTHING - {"heads", "full id", "full ood", "means ood"}
+JUDGED = {"drops", "roles", "flips", "paths", "dose"}
+SWEPT = {"sweep", "ood_mean", *JUDGED}
+TABLES = {"accuracy", "ablate", *JUDGED}
 ID = {"describe", "full id", "sub id", "heads", "pictures", "sweep", "smallest", *TABLES}
-OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", *TABLES}
+OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", "means ood", "ood_mean", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "pictures", "ablate"}
 READ |= {"paths"}
 MASKS = READ | {"prune"}
@@ -203,7 +205,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "order of seeds": (lambda w: w.set(seeds=(3, 1, 2)), set()),
     "order of sparsities": (lambda w: w.set(sparsities=(0.5, 0.3)), set()),
     # analyses
-    "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | {"sweep", "smallest"}),
+    "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | SWEPT | {"smallest"}),
     "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
     "heads.max_examples": (lambda w: w.analyses(heads=HeadsConfig(7)), {"heads", "pictures"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
@@ -217,6 +219,9 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "no ablation": (lambda w: w.analyses(ablation=None), set()),
     # The core's ablations are taken from the sweep, where there is one.
     "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
+    # Only what takes the mean's place can be that of another domain.
+    "no ood_mean": (lambda w: w.analyses(ood_mean=False), JUDGED),
+    "fill": (lambda w: w.analyses(fill="zero"), {"ablate", "sweep", *JUDGED}),
     "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
     "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablate", "paths"}),
     "roles": (
@@ -228,7 +233,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "doses": (lambda w: w.analyses(paths=PathsConfig(dose=2)), {"dose"}),
     "no doses": (lambda w: w.analyses(paths=PathsConfig(dose=0)), set()),
     "no paths": (lambda w: w.analyses(paths=None), set()),
-    "groups": (lambda w: w.data(groups={"g": ("x",)}), SWEPT - {"sweep"} | {"accuracy"}),
+    "groups": (lambda w: w.data(groups={"g": ("x",)}), JUDGED | {"accuracy"}),
     "sizes without checkpoints": (
         lambda w: w.analyses(effective_size=SizesConfig((0.1,), 0.1)),
         set(),

@@ -21,18 +21,20 @@ from safetensors import safe_open
 
 from mechcore.ablation import component_roles
 from mechcore.ablation.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects import members_of
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import STABILITY
-from mechcore.components import Component, Mask, parse_components
+from mechcore.components import Component, Mask, ModelShape, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
+from mechcore.pruning.attribution import margin_slopes
 from mechcore.steps import ablation, analyses, core_ablation, flips, masks, paths
-from mechcore.steps.ablation import SWEEP
+from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
 from mechcore.steps.analyses_config import (
     AblationConfig,
     Analyses,
@@ -65,15 +67,15 @@ CONFIG = StudyConfig(
     ),
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
-KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "flips", "ablate"]
-KINDS += ["paths"]
+KINDS += ["smallest", "core", "heads", "pictures", "sweep", "ood_mean", "drops", "roles", "flips"]
+KINDS += ["ablate", "paths"]
 STEPS = {
     step.kind: step
     for step in (
         *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
         *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
         *(ablation.Sweep, ablation.Drops, ablation.Roles, core_ablation.AblateCore, analyses.Sizes),
-        *(analyses.Pictures, flips.Flips, paths.Paths),
+        *(analyses.Pictures, flips.Flips, paths.Paths, ablation.SweepOodMean),
     )
 }
 OF_PATHS = {each.name: " ".join(each.required) for each in paths.Paths.schemas}
@@ -99,7 +101,9 @@ COLUMNS = {
     "smallest": " ".join(SMALLEST.names),
     "sweep": " ".join(SWEEP.required),
     "information": " ".join(INFORMATION.required),
-    "roles": " ".join(COMPONENT_ROLES.required),
+    "sweep_ood_mean": " ".join(SWEEP_OOD_MEAN.required),
+    "information_ood_mean": " ".join(INFORMATION_OOD_MEAN.required),
+    "roles": " ".join(COMPONENT_ROLES.names),
     "flips": " ".join(FLIPS.required),
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
@@ -366,11 +370,37 @@ def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> 
     folder = finished.out / "tables"
     table = INFORMATION.read(folder / "information.csv").query("subset == 'all'")
     assert len(table) == 2 * finished.n_components
-    expected = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
+    own = INFORMATION_OOD_MEAN.read(folder / "information_ood_mean.csv").query("subset == 'all'")
+    assert own["set"].tolist() == table.query("role == 'ood'")["set"].tolist()
+    tables = (table[table["role"] == role] for role in ("id", "ood"))
+    expected = component_roles(*tables, ood_mean=own)
     found = COMPONENT_ROLES.read(folder / "roles.csv")
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
     swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and role == 'ood'")
     assert swept["set"].tolist() == found["component"].tolist()
+
+
+def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_training(
+    finished: Finished,
+) -> None:
+    model, data = finished.inputs.model, finished.inputs.data["ood"]
+    own = MeanActivations.compute(model, data)
+    sweep = SWEEP_OOD_MEAN.read(finished.out / "tables" / "sweep_ood_mean.csv")
+    assert set(sweep["role"]) == {"ood"}
+    table = INFORMATION_OOD_MEAN.read(finished.out / "tables" / "information_ood_mean.csv")
+    slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
+    full = evaluate(model, data, in_domain=False)
+    for name in ("L1.H3", "L2.MLP"):
+        component = Component.parse(name)
+        without = Mask.full(model).without([name])
+        other = evaluate(model, data, mask=without, means=own, in_domain=False)
+        injected = (slopes[0] - slopes[1])[(..., *ModelShape.of(model).index(component))]
+        for subset, members in members_of(full):
+            here = f"set == '{name}' and subset == '{subset}'"
+            drop = (full.margin - other.margin)[members].mean()
+            assert sweep.query(here)["margin_drop"].item() == pytest.approx(drop, abs=1e-4)
+            wanted = float(injected[members].mean())
+            assert table.query(here)["injected_margin"].item() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_the_means_are_those_of_the_training_examples(finished: Finished) -> None:
@@ -395,9 +425,9 @@ TINY = replace(
 )
 BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, paths=None))
 WHOLE = Counter(
-    {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
+    {"describe": 1, "means": 2, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "flips": 1}
-    | {"ablate": 1}
+    | {"ablate": 1, "ood_mean": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -417,7 +447,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         real = step.run
 
         def run(self: Any, work: Any) -> None:
-            found[step.kind] += 1
+            found[step.kind] += type(self) is step  # and not one that does more
             if found.fail_at == step.kind:
                 raise found.error
             real(self, work)
