@@ -17,17 +17,18 @@ from mechcore.ablation import (
     ablate,
     ablation_table,
     component_roles,
+    confirm_roles,
     dividends,
     information_table,
     interactions,
     sets,
     shapley,
 )
+from mechcore.ablation.confirmed import ROLES_TABLE
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
 from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import (
     INTERACTION_STABILITY,
     STABILITY,
@@ -116,7 +117,7 @@ class Drops(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        found = list(ablations_in(work, self.names).values())
+        found = list(ablations_in(work.needed("sweep"), self.names).values())
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
         swept = [ablation_table(each, **options) for each in found]
         told = [information_table(e, known_groups(e, self.groups), **options) for e in found]
@@ -127,18 +128,23 @@ class Drops(MainStep):
 
 @dataclass(frozen=True)
 class Roles(MainStep):
-    """What every component is needed for, from the drops in information."""
+    """What every component is needed for, and which roles found on a half hold on the other."""
 
     kind: ClassVar[str] = "roles"
-    schemas: ClassVar[tuple[Schema, ...]] = (COMPONENT_ROLES,)
-    needs: ClassVar[tuple[str, ...]] = ("drops",)
+    schemas: ClassVar[tuple[Schema, ...]] = (ROLES_TABLE,)
+    needs: ClassVar[tuple[str, ...]] = ("drops", "sweep")
     judged: RoleSettings
+    names: Mapping[str, str]
+    seed: int
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         table = work.table("drops", "information").query("subset == @ALL")
         inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
-        work.write_tables({"roles": component_roles(inside, outside, self.judged)})
+        roles = component_roles(inside, outside, self.judged)
+        answers = ablations_in(work.needed("sweep"), self.names)
+        roles = confirm_roles(roles, answers, self.judged, seed=self.seed)
+        work.write_tables({"roles": roles})
 
 
 def known_groups(
@@ -166,16 +172,16 @@ def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
     return named
 
 
-def ablations_in(work: Work, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of the sweep that the job needs, by role.
+def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
+    """The answers of a sweep, by role.
 
     Args:
-        work: of the job.
+        folder: of the sweep's results.
         names: of the test data, by role.
     """
     found = {}
     for role, file in SWEPT.items():
-        named = load_answers(work.needed("sweep") / file)
+        named = load_answers(folder / file)
         full = named.pop(FULL)
         without = {ComponentSet.of([name]): answers for name, answers in named.items()}
         found[role] = Ablations.of(full, without, names[role], role)

@@ -313,7 +313,7 @@ class _Planner:
             add("sweep", Sweep(components=wanted.sweep, **ablating), name)
             drops = Drops(names, self._groups, n_resamples, seed)
             add_tables("drops", drops, "drops, one by one")
-            add_tables("roles", Roles(wanted.roles), "roles of components")
+            add_tables("roles", Roles(wanted.roles, names, seed), "roles of components")
             add("flips", Flips(names), "answers that flip")
         if wanted.ablation is not None:
             core = AblateCore(
