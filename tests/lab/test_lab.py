@@ -20,7 +20,7 @@ from transformers import AutoModelForSequenceClassification
 
 import mechcore
 from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
-from mechcore.ablation import ablate, component_roles, information_table, sets
+from mechcore.ablation import ablate, component_roles, confirm_roles, information_table, sets
 from mechcore.errors import InputError
 from mechcore.lab import Lab
 from mechcore.paths.dependence import CORE_DEPENDENCE
@@ -71,12 +71,13 @@ def means(model: Any) -> MeanActivations:
 
 def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
     ranked = lab.blame()
-    tables = {}
+    answers, tables = {}, {}
     for role in ("id", "ood"):
         found = ablate(model, sets.singles(model), FRAMES[role], means, role=role)  # type: ignore[arg-type]
         table = information_table(found, n_resamples=20)
-        tables[role] = table[table["subset"] == "all"]
-    expected = component_roles(tables["id"], tables["ood"]).set_index("component")
+        answers[role], tables[role] = found, table[table["subset"] == "all"]
+    expected = component_roles(tables["id"], tables["ood"])
+    expected = confirm_roles(expected, answers).set_index("component")
     assert ranked["information_drop_ood"].is_monotonic_decreasing
     found = ranked.set_index("component").loc[expected.index]
     pd.testing.assert_frame_equal(found, expected)

@@ -20,6 +20,7 @@ from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
 from mechcore.ablation import component_roles
+from mechcore.ablation.confirmed import ROLES_TABLE
 from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
@@ -99,7 +100,7 @@ COLUMNS = {
     "smallest": " ".join(SMALLEST.required),
     "sweep": " ".join(SWEEP.required),
     "information": " ".join(INFORMATION.required),
-    "roles": " ".join(COMPONENT_ROLES.required),
+    "roles": " ".join(ROLES_TABLE.names),
     "flips": " ".join(FLIPS.required),
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
@@ -367,8 +368,8 @@ def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> 
     table = INFORMATION.read(folder / "information.csv").query("subset == 'all'")
     assert len(table) == 2 * finished.n_components
     expected = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
-    found = COMPONENT_ROLES.read(folder / "roles.csv")
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+    found = ROLES_TABLE.read(folder / "roles.csv")
+    pd.testing.assert_frame_equal(found[COMPONENT_ROLES.names], expected, check_dtype=False)
     swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and role == 'ood'")
     assert swept["set"].tolist() == found["component"].tolist()
 
