@@ -248,9 +248,9 @@ def confirmation(roles: pd.DataFrame) -> str:
     selected, opposite = (number(size, 1) for size in sizes)
     return (
         f"Split-half check: {count(n, 'component')} {'has' if n == 1 else 'have'} an information "
-        f"role on at least one half of the examples; {m} of them {'is' if m == 1 else 'are'} confirmed on "
-        f"the other half, where effects average {opposite} points of information in place of "
-        f"{selected}{unless}."
+        f"role on at least one half of the examples; {m} of them {'is' if m == 1 else 'are'} "
+        f"confirmed on the other half, where effects average {opposite} points of information in "
+        f"place of {selected}{unless}."
     )
 
 

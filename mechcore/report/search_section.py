@@ -73,25 +73,40 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
             continue
         above = part[part["low"] > 0]
         small_p = int((above["p_adjusted"] < SIGNIFICANT).sum())
-        top = part.iloc[int(part["interaction"].argmax())]
-        size = with_interval(-top["interaction"], -top["high"], -top["low"], metric, unit=True)
+        sizes = _sizes(overall, part, metric)
+        data = part["data"].iloc[0]
+        chosen = f"Of {count(len(part), 'set')} that a search chose on one half of {data}"
         if part["low"].isna().all():
-            yield (
-                f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
-                f"no interval on {name} is known on the other half. The most superadditive "
-                f"interaction is {size} ({top['set']})."
-            )
+            yield f"{chosen}, no interval on {name} is known on the other half. {sizes}"
             continue
         text = (
-            f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
-            f"{len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} on the "
-            f"other half, with an interval below zero ({small_p} with an adjusted p below "
-            f"{SIGNIFICANT:g}). The most superadditive interaction is {size} ({top['set']})."
+            f"{chosen}, {len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} "
+            f"on the other half, with an interval below zero ({small_p} with an adjusted p below "
+            f"{SIGNIFICANT:g}). {sizes}"
         )
         floors = int(part["floor"].sum()) if metric == "accuracy" else 0
         if floors:
             text += f" Accuracy has next to nothing left to lose for {floors} of {len(part)}."
         yield text
+
+
+def _sizes(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
+    """Interactions on the half that did not choose the sets, of the first and on average."""
+    seen = overall.get("interaction_in_search", pd.Series(dtype=float)).dropna()
+    first = overall.loc[seen.idxmax(), "set"] if len(seen) else None
+    named = part[part["set"] == first]
+    row = named.iloc[0] if len(named) else part.iloc[int(part["interaction"].argmax())]
+    size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
+    if not len(named):
+        return f"The most superadditive interaction is {size} ({row['set']})."
+    text = f"The largest in the search ({first}) has an interaction of {size}."
+    both = part.dropna(subset=["interaction_in_search"])
+    if len(both) < 2:
+        return text
+    now, before = (
+        effect(-both[name].mean(), metric) for name in ("interaction", "interaction_in_search")
+    )
+    return f"{text} Interactions average {now} there, and {before} on the half that chose the sets."
 
 
 def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:

@@ -423,6 +423,9 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
         "2 are superadditive on the margin on the other half, with an interval below zero (2 "
         in words
     )
+    assert (
+        "The largest in the search (L0.H3+L1.H5) has an interaction of \u22121.50\xa0nats" in words
+    )
     first, second = rows(table)
     assert first[:4] == [
         "L0.H3+L1.H5",
@@ -432,6 +435,27 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     ]
     assert first[4:] == ["\u221215.0 [\u221222.5, \u22127.5]", "0.02", "no"]
     assert second[0] == "L1.H2+L3.MLP"
+
+
+def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
+    # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
+    found = run.tables["superadditive"].copy()
+    found["interaction_in_search"] = found["interaction_in_search"].where(
+        found["metric"] == "margin"
+    )
+    first = found["set"] == "L0.H3+L1.H5"
+    for column, value in (("interaction", 0.15), ("low", 0.05), ("high", 0.25)):
+        found[column] = found[column].mask(first, value)
+    margin, accuracy = search_section.search_sentences(changed(run, superadditive=found))
+    assert margin.endswith(
+        "The largest in the search (L0.H3+L1.H5) has an interaction of \u22120.15\xa0nats "
+        "[\u22120.25, \u22120.05]. Interactions average \u22120.70\xa0nats there, and "
+        "\u22121.38\xa0nats on the half that chose the sets."
+    )
+    assert accuracy.endswith(
+        "The largest in the search (L0.H3+L1.H5) has an interaction of \u221215.0\xa0points "
+        "[\u221225.0, \u22125.0]."
+    )
 
 
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_path: Path) -> None:
@@ -499,6 +523,8 @@ def test_a_search_of_an_older_version_and_one_that_found_nothing(run: RunFolder)
     older = found.drop(columns="interaction_in_search")
     _, (table,) = made(search_section.search_section, changed(run, superadditive=older))
     assert [row[3] for row in table.rows] == ["\u2013", "\u2013"]
+    words = " ".join(search_section.search_sentences(changed(run, superadditive=older)))
+    assert "The most superadditive interaction is" in words
     words, tables = made(search_section.search_section, changed(run, superadditive=found[:0]))
     assert (words, tables) == ("The search found no set.", [])
 
