@@ -254,17 +254,9 @@ def folds_of(
     label: Int[np.ndarray, " example"],
     seed: int,
     clusters: Int[np.ndarray, " example"] | None = None,
-    *,
     n_folds: int = FOLDS,
 ) -> Int[np.ndarray, " example"]:
-    """Fold of every example; each label's examples are dealt out at random, clusters as one.
-
-    Args:
-        label: of every example, or another stratum, numbered from 0.
-        seed: of the draw.
-        clusters: of the examples; a single one is not kept together.
-        n_folds: how many there are.
-    """
+    """Fold of every example; each label's examples are dealt out at random, clusters as one."""
     generator = np.random.default_rng(seed)
     folds = np.empty(len(label), dtype=int)
     if clusters is not None and clusters.any():

@@ -73,16 +73,15 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
             continue
         above = part[part["low"] > 0]
         small_p = int((above["p_adjusted"] < SIGNIFICANT).sum())
-        sizes = _sizes(overall, part, metric)
-        data = part["data"].iloc[0]
+        data, largest = part["data"].iloc[0], _largest(overall, part, metric)
         chosen = f"Of {count(len(part), 'set')} that a search chose on one half of {data}"
         if part["low"].isna().all():
-            yield f"{chosen}, no interval on {name} is known on the other half. {sizes}"
+            yield f"{chosen}, no interval on {name} is known on the other half. {largest}"
             continue
         text = (
             f"{chosen}, {len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} "
             f"on the other half, with an interval below zero ({small_p} with an adjusted p below "
-            f"{SIGNIFICANT:g}). {sizes}"
+            f"{SIGNIFICANT:g}). {largest}"
         )
         floors = int(part["floor"].sum()) if metric == "accuracy" else 0
         if floors:
@@ -90,23 +89,14 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         yield text
 
 
-def _sizes(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
-    """Interactions on the half that did not choose the sets, of the first and on average."""
+def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
+    """The interaction, on the other half, of the set that was the largest in the search."""
     seen = overall.get("interaction_in_search", pd.Series(dtype=float)).dropna()
-    first = overall.loc[seen.idxmax(), "set"] if len(seen) else None
-    named = part[part["set"] == first]
-    row = named.iloc[0] if len(named) else part.iloc[int(part["interaction"].argmax())]
+    first = part[part["set"] == overall.loc[seen.idxmax(), "set"]] if len(seen) else part[:0]
+    row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmax())]
     size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
-    if not len(named):
-        return f"The most superadditive interaction is {size} ({row['set']})."
-    text = f"The largest in the search ({first}) has an interaction of {size}."
-    both = part.dropna(subset=["interaction_in_search"])
-    if len(both) < 2:
-        return text
-    now, before = (
-        effect(-both[name].mean(), metric) for name in ("interaction", "interaction_in_search")
-    )
-    return f"{text} Interactions average {now} there, and {before} on the half that chose the sets."
+    which = "set that was the largest in the search" if len(first) else "most superadditive set"
+    return f"The {which}, {row['set']}, has an interaction of {size}."
 
 
 def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
