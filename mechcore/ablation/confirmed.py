@@ -101,7 +101,9 @@ def confirm_roles(
         _on_halves(answers["ood"], subset, groups, seed),
     ]
     reasons = ["".join([*filter(None, pd.concat(both)["reason"])][:1]) for both in halves]
-    judged = [component_roles(*both, settings) for both in zip(*halves, strict=True)]
+    judged = [
+        component_roles(inside, outside, settings) for inside, outside in zip(*halves, strict=True)
+    ]
     on_half = [table.set_index("component")["role"].loc[components] for table in judged]
     # All that follows is [domain, half, component].
     sign = np.array([[CLAIMS.get(role, (0, 0)) for role in half] for half in on_half])

@@ -91,8 +91,9 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
 
 def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
     """The interaction, on the other half, of the set that was the largest in the search."""
-    seen = overall.get("interaction_in_search", pd.Series(dtype=float)).dropna()
-    first = part[part["set"] == overall.loc[seen.idxmax(), "set"]] if len(seen) else part[:0]
+    column = "interaction_in_search"
+    seen = overall.dropna(subset=[column]) if column in overall else overall[:0]
+    first = part[part["set"].isin(seen["set"][seen[column] == seen[column].max()])]
     row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmax())]
     size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
     which = "set that was the largest in the search" if len(first) else "most superadditive set"
