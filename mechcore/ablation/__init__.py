@@ -6,6 +6,8 @@ from mechcore._lazy import attach
 
 if TYPE_CHECKING:
     from mechcore.ablation import sets as sets
+    from mechcore.ablation.confirmed import confirm_roles as confirm_roles
+    from mechcore.ablation.confirmed import confirmation as confirmation
     from mechcore.ablation.cooperative import dividends as dividends
     from mechcore.ablation.cooperative import shapley as shapley
     from mechcore.ablation.effects import Ablations as Ablations

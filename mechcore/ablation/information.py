@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ def information_table(
     ablations: Ablations,
     groups: Mapping[str, Sequence[str]] | None = None,
     *,
+    subsets: Collection[str] | None = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -76,6 +77,7 @@ def information_table(
         ablations: the answers, with their logits.
         groups: subsets to take together under a name, with one threshold for all; beside every
             subset and all examples.
+        subsets: subsets and groups to list; by default all.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of folds and resamples.
@@ -95,6 +97,8 @@ def information_table(
     """
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups(groups):
+        if subsets is not None and subset not in subsets:
+            continue
         correct = ablations.full.correct_classes.numpy()[members]
         samples = ablations.full.samples(members)
         clusters = next((s for s in samples.values() if s.clusters is not None), Sample())

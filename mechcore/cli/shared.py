@@ -309,15 +309,11 @@ def show_roles(out: Path) -> None:
         return
     import pandas as pd
 
-    from mechcore.ablation.roles import (
-        COMPONENT_ROLES,
-        information_change,
-        ranked,
-        verdict,
-    )
+    from mechcore.ablation.confirmed import ROLES_TABLE, confirmation
+    from mechcore.ablation.roles import information_change, ranked, verdict
     from mechcore.wording import PLACES
 
-    roles = COMPONENT_ROLES.read(path)
+    roles = ROLES_TABLE.read(path)
     found = ranked(roles)
     if len(found):
         print("Change in information without each component, in points; negative: worse without it")
@@ -330,6 +326,8 @@ def show_roles(out: Path) -> None:
     if len(found) > MOST_SHOWN:
         print(f"and {len(found) - MOST_SHOWN} more with a role: {path}")
     print(verdict(roles))
+    if checked := confirmation(roles):
+        print(checked)
 
 
 def show_missing(out: Path, name: str) -> None:

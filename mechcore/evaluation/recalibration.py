@@ -206,7 +206,7 @@ def decompose(
     sample = Sample.of(clusters, len(correct))
     if sample.clusters is not None and _clusters_of_labels(sample.clusters, label).min() < 2:
         sample = Sample(np.zeros(len(label), dtype=int))
-    folds = _folds(label, seed, sample.clusters)
+    folds = folds_of(label, seed, sample.clusters)
     models = _blocks(full, without)
     answered, refitted, placed, said = [], [], [], []
     for logits in models:
@@ -250,10 +250,11 @@ def _blocks(full: np.ndarray, without: np.ndarray) -> Iterator[np.ndarray]:
         yield without[start : start + size].astype(float)
 
 
-def _folds(
+def folds_of(
     label: Int[np.ndarray, " example"],
     seed: int,
     clusters: Int[np.ndarray, " example"] | None = None,
+    n_folds: int = FOLDS,
 ) -> Int[np.ndarray, " example"]:
     """Fold of every example; each label's examples are dealt out at random, clusters as one."""
     generator = np.random.default_rng(seed)
@@ -262,7 +263,7 @@ def _folds(
         number = np.unique(clusters, return_inverse=True)[1].reshape(-1)
         shares = np.zeros((number.max() + 1, label.max() + 1))
         np.add.at(shares, (number, label), 1 / np.bincount(label)[label])
-        held, fold_of = np.zeros((FOLDS, shares.shape[1])), np.empty(len(shares), dtype=int)
+        held, fold_of = np.zeros((n_folds, shares.shape[1])), np.empty(len(shares), dtype=int)
         for cluster in generator.permutation(len(shares)):
             # To the fold that has least of the same labels, of these to the emptiest.
             fold_of[cluster] = np.lexsort((held.sum(1), held @ shares[cluster]))[0]
@@ -270,7 +271,7 @@ def _folds(
         return fold_of[number]
     for each in np.unique(label):
         rows = np.flatnonzero(label == each)
-        folds[generator.permutation(rows)] = np.arange(len(rows)) % FOLDS
+        folds[generator.permutation(rows)] = np.arange(len(rows)) % n_folds
     return folds
 
 

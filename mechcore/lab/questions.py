@@ -24,6 +24,7 @@ from mechcore.ablation import (
     ablate,
     ablation_table,
     component_roles,
+    confirm_roles,
     information_table,
     interactions,
     sets,
@@ -36,7 +37,7 @@ from mechcore.components.paths import ReceiverLike
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
 from mechcore.errors import InputError, MechcoreError
-from mechcore.lab.opened import Opened, ReportPath
+from mechcore.lab.opened import Opened, Planned, ReportPath
 from mechcore.lab.subnetworks import Pruned, Smallest
 from mechcore.masking.fills import FILLS
 from mechcore.models.encoded import encode_for
@@ -44,7 +45,7 @@ from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN
+from mechcore.steps.ablation import INFORMATION_OOD_MEAN, Drops, answers_of, known_groups
 from mechcore.steps.analyses_config import PathsConfig
 from mechcore.steps.base import HEADS_FILE, subnetworks_in
 from mechcore.steps.config import StudyConfig
@@ -81,7 +82,8 @@ class Lab(Opened):
             settings: how roles are judged.
 
         Returns:
-            The columns of `mechcore.ablation.component_roles`.
+            The columns of `mechcore.ablation.component_roles`, and of
+            `mechcore.ablation.confirm_roles` what holds on the half that did not select it.
         """
         if not isinstance(settings, (RoleSettings, type(None))):
             raise InputError(
@@ -99,6 +101,18 @@ class Lab(Opened):
             own = self._swept("drops", INFORMATION_OOD_MEAN).query("subset == @subset")
         settings = settings or self.config.analyses.roles
         roles = component_roles(inside, outside, settings, ood_mean=own)
+        job = self._sweeping().jobs["drops"]
+        assert isinstance(job.step, Drops)
+        folders = dict(zip(job.needs, self.done(*job.needs.values()), strict=True))
+        answers = answers_of(folders, job.step.names)
+        roles = confirm_roles(
+            roles,
+            answers,
+            settings,
+            subset=subset,
+            groups=known_groups(answers["ood"], job.step.groups),
+            seed=job.step.seed,
+        )
         return roles.sort_values("information_drop_ood", ascending=False, ignore_index=True)
 
     def flips(self, component: ComponentLike) -> pd.DataFrame:
@@ -262,12 +276,15 @@ class Lab(Opened):
 
     def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
         """A table that a job makes of the ablation of every component, or of its paths."""
-        analyses = self.config.analyses
         # Not every fill can cut paths, so they are planned for the question about them alone.
-        paths = (analyses.paths or PathsConfig()) if job == "paths" else None
-        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all", paths=paths))
-        (folder,) = self.done(part.jobs[job])
+        paths = (self.config.analyses.paths or PathsConfig()) if job == "paths" else None
+        (folder,) = self.done(self._sweeping(paths).jobs[job])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
+
+    def _sweeping(self, paths: PathsConfig | None = None) -> Planned:
+        """The plan of a study that ablates every component."""
+        analyses = self.config.analyses
+        return self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all", paths=paths))
 
     def _ablated(self, chosen: Any, fill: str | None = None) -> dict[str, Ablations]:
         """Answers without each set, out of domain first."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from mechcore.ablation.confirmed import ROLES_TABLE, confirmation, held_out_change
 from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.roles import (
     BOTH,
-    COMPONENT_ROLES,
     HARMFUL_IN,
     HARMFUL_OUT,
     IN,
@@ -67,6 +67,8 @@ def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if roles is None:
         return None
     blocks: list[Block] = [Paragraph(verdict(roles), lead=True)]
+    if checked := confirmation(roles):
+        blocks.append(Paragraph(checked))
     measures = {place: _measure(run, roles, place) for place in PLACES}
     caveats = [each.caveat for each in measures.values() if each.caveat]
     blocks += [Paragraph(text, note=True) for text in caveats]
@@ -195,14 +197,21 @@ def _list(run: RunFolder, roles: pd.DataFrame, measures: Mapping[str, _Measure])
             ". What replaces an output is its mean over training data, in the column that says so "
             "over the out-of-domain texts; a role takes both"
         )
+    if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
+        rows = rows.assign(held_out=held_out)
+        caption += (
+            ". Roles and changes are of all examples; on the other half: the change in information "
+            "on the half that did not select the component"
+        )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         shown: list[Shown] = ["component", "role", "sure"]
         for place in OUT_FIRST:
             shown += _columns(measures[place], place, names[start:stop])
+        shown.append(Column("held_out", "text", header="on the other half", optional=True))
         shown.append(Column("category", "text", header="attends to", optional=True))
         if start < len(rows):
             part = rows[start:stop]
-            yield table_of(part, COMPONENT_ROLES, caption, shown, folded=start > 0)
+            yield table_of(part, ROLES_TABLE, caption, shown, folded=start > 0)
         caption = f"The other {len(rows) - OPEN_ROWS} components"
 
 
@@ -219,8 +228,8 @@ def _columns(measure: _Measure, place: str, components: Sequence[str]) -> Iterat
         yield f"accuracy {PLACES[place]} (points)", [_text(each) for each in readings]
         return
     for figure in ("information", "threshold"):
-        column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
+        column = ROLES_TABLE[f"{figure}_drop_{place}"]
         yield column.called(f"{figure} {PLACES[place]}", negated=True)
         if (figure, place) == ("information", "ood"):
-            own = COMPONENT_ROLES[f"{figure}_drop_{OOD_MEAN}"]
+            own = ROLES_TABLE[f"{figure}_drop_{OOD_MEAN}"]
             yield own.called("the same with the out-of-domain mean", negated=True)

@@ -73,25 +73,31 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         if len(part) == 0:
             continue
         above = int((directions(part, SIGNIFICANT) > 0).sum())
-        top = part.iloc[int(part["interaction"].argmax())]
-        size = with_interval(-top["interaction"], -top["high"], -top["low"], metric, unit=True)
+        data, largest = part["data"].iloc[0], _largest(overall, part, metric)
+        chosen = f"Of {count(len(part), 'set')} that a search chose on one half of {data}"
         if part["low"].isna().all():
-            yield (
-                f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
-                f"no interval on {name} is known on the other half. The most superadditive "
-                f"interaction is {size} ({top['set']})."
-            )
+            yield f"{chosen}, no interval on {name} is known on the other half. {largest}"
             continue
         text = (
-            f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
-            f"{above} {'is' if above == 1 else 'are'} superadditive on {name} on the other half, "
-            f"with an interval below zero and an adjusted p of at most {SIGNIFICANT:g}. The most "
-            f"superadditive interaction is {size} ({top['set']})."
+            f"{chosen}, {above} {'is' if above == 1 else 'are'} superadditive on {name} on the "
+            f"other half, with an interval below zero and an adjusted p of at most "
+            f"{SIGNIFICANT:g}. {largest}"
         )
         floors = int(part["floor"].sum()) if metric == "accuracy" else 0
         if floors:
             text += f" Accuracy has next to nothing left to lose for {floors} of {len(part)}."
         yield text
+
+
+def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
+    """The interaction, on the other half, of the set that was the largest in the search."""
+    column = "interaction_in_search"
+    seen = overall.dropna(subset=[column]) if column in overall else overall[:0]
+    first = part[part["set"].isin(seen["set"][seen[column] == seen[column].max()])]
+    row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmax())]
+    size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
+    which = "set that was the largest in the search" if len(first) else "most superadditive set"
+    return f"The {which}, {row['set']}, has an interaction of {size}."
 
 
 def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:

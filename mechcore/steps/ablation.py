@@ -17,18 +17,19 @@ from mechcore.ablation import (
     ablate,
     ablation_table,
     component_roles,
+    confirm_roles,
     dividends,
     information_table,
     interactions,
     sets,
     shapley,
 )
+from mechcore.ablation.confirmed import ROLES_TABLE
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
 from mechcore.ablation.drop_states import INJECTED, OOD_MEAN
 from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import (
     INTERACTION_STABILITY,
     STABILITY,
@@ -169,12 +170,12 @@ class Drops(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        found = ablations_in(work, self.names)
+        found = ablations_in(work.needed("sweep"), self.names)
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
         stable = [drop_stability(each, **options) for each in found.values()]
         tables = self._tables(found, options) | {"stability": joined(stable)}
         if OOD_MEAN in work.job.needs:
-            again = ablations_in(work, self.names, OOD_MEAN)
+            again = ablations_in(work.needed(OOD_MEAN), self.names)
             own = self._tables(again, options)
             injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
             means = {
@@ -198,21 +199,27 @@ class Drops(MainStep):
 
 @dataclass(frozen=True)
 class Roles(MainStep):
-    """What every component is needed for, from the drops in information."""
+    """What every component is needed for, and which roles found on a half hold on the other."""
 
     kind: ClassVar[str] = "roles"
-    schemas: ClassVar[tuple[Schema, ...]] = (COMPONENT_ROLES,)
-    needs: ClassVar[tuple[str, ...]] = ("drops",)
+    schemas: ClassVar[tuple[Schema, ...]] = (ROLES_TABLE,)
+    needs: ClassVar[tuple[str, ...]] = ("drops", "sweep")
     judged: RoleSettings
+    names: Mapping[str, str]
+    seed: int
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         table = work.table("drops", "information").query("subset == @ALL")
         inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
-        own = None
-        if OOD_MEAN in work.job.needs["drops"].needs:
+        own, folders = None, {"sweep": work.needed("sweep")}
+        if OOD_MEAN in work.job.needs:
             own = work.table("drops", INFORMATION_OOD_MEAN.name).query("subset == @ALL")
-        work.write_tables({"roles": component_roles(inside, outside, self.judged, ood_mean=own)})
+            folders[OOD_MEAN] = work.needed(OOD_MEAN)
+        roles = component_roles(inside, outside, self.judged, ood_mean=own)
+        answers = answers_of(folders, self.names)
+        roles = confirm_roles(roles, answers, self.judged, seed=self.seed)
+        work.write_tables({"roles": roles})
 
 
 def known_groups(
@@ -241,19 +248,31 @@ def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
     return named
 
 
-def ablations_in(
-    work: Work, names: Mapping[str, str], sweep: str = "sweep"
-) -> dict[str, Ablations]:
-    """The answers of a sweep that the job needs, by role.
+def answers_of(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict[str, Ablations]:
+    """The answers of a sweep, and of that with the mean of the out-of-domain texts, if any.
 
     Args:
-        work: of the job.
+        folders: of the results of both.
         names: of the test data, by role.
-        sweep: what it is to the job.
+    """
+    answers = ablations_in(folders["sweep"], names)
+    if OOD_MEAN in folders:
+        answers[OOD_MEAN] = ablations_in(folders[OOD_MEAN], names)["ood"]
+    return answers
+
+
+def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
+    """The answers of a sweep, by role.
+
+    Args:
+        folder: of the sweep's results.
+        names: of the test data, by role.
     """
     found = {}
-    for role in work.job.needs[sweep].step.roles:  # type: ignore[attr-defined]
-        named = load_answers(work.needed(sweep) / SWEPT[role])
+    for role, file in SWEPT.items():
+        named = load_answers(folder / file)
+        if not named:  # swept on the other role alone
+            continue
         full = named.pop(FULL)
         without = {ComponentSet.of([name]): answers for name, answers in named.items()}
         found[role] = Ablations.of(full, without, names[role], role)

@@ -62,7 +62,7 @@ class AblateCore(Ablating):
         """See `Step.run`."""
         inputs = inputs_of(work)
         means, core = means_of(work, inputs), core_of(work)
-        known = ablations_in(work, self.names) if "sweep" in work.job.needs else {}
+        known = ablations_in(work.needed("sweep"), self.names) if "sweep" in work.job.needs else {}
         work.write_tables(core_ablation_tables(inputs, means, core, self, known))
 
 

@@ -48,7 +48,7 @@ class Flips(MainStep):
         inputs = inputs_of(work)
         label_map = inputs.readout(TEST_ROLES[0]).label_map
         assert label_map is not None, "studies have data with labels"
-        found = list(ablations_in(work, self.names).values())
+        found = list(ablations_in(work.needed("sweep"), self.names).values())
         examples = {role: inputs.data[role].examples for role in TEST_ROLES}
         table = flip_table(found, examples, label_map.classes)
         work.write_tables({"flips": table})

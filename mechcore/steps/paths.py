@@ -102,7 +102,7 @@ class Paths(Ablating):
             return
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
-        known = ablations_in(work, self.names) if self._reuses(work.job) else {}
+        known = ablations_in(work.needed("sweep"), self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
         for role, swept in known.items():
             rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)

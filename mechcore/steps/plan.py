@@ -320,7 +320,10 @@ class _Planner:
                 swept[again.kind] = self._job(again, name, again.roles, means)
             drops = Drops(names, self._groups, n_resamples, seed)
             known["drops"] = self._pure(drops, "drops, one by one", swept)
-            add_tables("roles", Roles(wanted.roles), "roles of components")
+            judging = {"drops": known["drops"], **swept}
+            known["roles"] = self._pure(
+                Roles(wanted.roles, names, seed), "roles of components", judging
+            )
             add("flips", Flips(names), "answers that flip")
         if wanted.ablation is not None:
             core = AblateCore(

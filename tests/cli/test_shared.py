@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from mechcore.ablation.confirmed import confirmation
 from mechcore.ablation.roles import COMPONENT_ROLES, HARMFUL_OUT, NONE, verdict
 from mechcore.attention import LabelAgreement
 from mechcore.cli.components import agreement_sentence
@@ -122,6 +123,21 @@ def test_roles_are_listed_up_to_a_number_and_then_counted(
     more = f"and {n - listed} more with a role: {path}"
     assert (more in lines) == (n > listed)
     assert lines[-1] == verdict(table)
+
+
+def test_what_the_halves_confirm_is_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    halves = {"confirmed": True, "reason_confirmed": ""}
+    for place in ("id", "ood"):
+        halves |= {f"halves_found_{place}": 1, f"information_drop_found_{place}": -0.05}
+        halves |= {f"information_drop_confirmed_{place}": -0.04}
+        halves |= {f"information_drop_confirmed_se_{place}": 0.01}
+    table = roles(1).assign(**halves)
+    write_csv(tmp_path / "tables" / "roles.csv", table)
+    show_roles(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [verdict(table), confirmation(table)]
 
 
 def test_a_run_without_a_sweep_has_no_roles_to_show(

@@ -17,7 +17,7 @@ from mechcore.evaluation.intervals import (
     share_interval,
 )
 from mechcore.evaluation.p_values import corrected, paired_p
-from mechcore.evaluation.recalibration import FOLDS, _folds, decompose
+from mechcore.evaluation.recalibration import FOLDS, decompose, folds_of
 
 RNG = np.random.default_rng(0)
 SKEWED = RNG.exponential(size=(3, 24)) - 0.4
@@ -201,12 +201,12 @@ def test_the_population_decides_what_an_interval_is_for() -> None:
 def test_a_cluster_is_in_one_fold_and_labels_are_in_all() -> None:
     label = np.repeat([0, 1], [300, 120])
     for clusters in (np.arange(420) // 12, np.arange(420) % 30):
-        folds = _folds(label, 3, clusters)
+        folds = folds_of(label, 3, clusters)
         assert all(len(np.unique(folds[clusters == each])) == 1 for each in np.unique(clusters))
         counts = np.histogram2d(label, folds, (2, FOLDS))[0]
         assert (counts.max(1) - counts.min(1) <= [36, 36]).all()
         assert (counts > 0).all()
-        assert not np.array_equal(folds, _folds(label, 4, clusters))
+        assert not np.array_equal(folds, folds_of(label, 4, clusters))
 
 
 def test_information_of_copies_is_as_uncertain_as_that_of_the_examples() -> None:

@@ -20,7 +20,7 @@ from transformers import AutoModelForSequenceClassification
 
 import mechcore
 from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
-from mechcore.ablation import ablate, component_roles, information_table, sets
+from mechcore.ablation import ablate, component_roles, confirm_roles, information_table, sets
 from mechcore.errors import InputError
 from mechcore.lab import Lab
 from mechcore.paths.dependence import CORE_DEPENDENCE
@@ -71,13 +71,16 @@ def means(model: Any) -> MeanActivations:
 
 def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
     ranked = lab.blame()
-    own, tables = MeanActivations.compute(model, FRAMES["ood"]), []
-    for role, mean in (("id", means), ("ood", means), ("ood", own)):
+    own = MeanActivations.compute(model, FRAMES["ood"])
+    answers, tables = {}, []
+    for part, role, mean in (("id", "id", means), ("ood", "ood", means), ("ood_mean", "ood", own)):
         found = ablate(model, sets.singles(model), FRAMES[role], mean, role=role)  # type: ignore[arg-type]
         table = information_table(found, n_resamples=20)
+        answers[part] = found
         tables.append(table[table["subset"] == "all"])
     inside, outside, other = tables
-    expected = component_roles(inside, outside, ood_mean=other).set_index("component")
+    expected = component_roles(inside, outside, ood_mean=other)
+    expected = confirm_roles(expected, answers).set_index("component")
     assert ranked["information_drop_ood"].is_monotonic_decreasing
     found = ranked.set_index("component").loc[expected.index]
     assert found.pop("injected_margin").notna().all()

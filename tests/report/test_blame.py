@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mechcore.ablation.confirmed import confirmation
 from mechcore.ablation.roles import verdict
 from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.about import components_of, facts
@@ -87,7 +88,7 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
 ) -> None:
     roles = run.tables["roles"]
     ends = ("", "_low", "_high")
-    own = {f"information_drop{end}_ood_mean": roles[f"information_drop{end}_ood"] / 2 for end in ends}
+    own = {f"information_drop{e}_ood_mean": roles[f"information_drop{e}_ood"] / 2 for e in ends}
     both = section_of(replace(run, tables={**run.tables, "roles": roles.assign(**own)}))
     before, after = (
         next(block for block in each.blocks if isinstance(block, Table)) for each in (section, both)
@@ -98,6 +99,33 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
     assert after.rows[0][4] == "\u221210.0 [\u221210.3, \u22129.6]"
     assert "a role takes both" in after.caption
     assert "a role takes both" not in before.caption
+
+
+def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None:
+    roles = run.tables["roles"]
+    halves = {"confirmed": roles["component"] == "L0.H3", "reason_confirmed": ""}
+    for place, drop in (("id", 0.02), ("ood", 0.15)):
+        halves |= {
+            f"halves_found_{place}": 1.0 * halves["confirmed"],
+            f"information_drop_found_{place}": 0.2,
+            f"information_drop_confirmed_{place}": drop,
+            f"information_drop_confirmed_se_{place}": 0.01,
+        }
+    both = (
+        section_of(replace(run, tables={**run.tables, "roles": roles.assign(**halves)})),
+        section_of(run),
+    )
+    texts = [[each.text for each in s.blocks if isinstance(each, Paragraph)] for s in both]
+    assert texts[0][0] == texts[1][0]
+    assert texts[0][1] == confirmation(roles.assign(**halves))
+    assert texts[0][2:] == texts[1][1:]
+    header = "on the other half"
+    first, rest, _ = (block for block in both[0].blocks if isinstance(block, Table))
+    column = first.header.index(header)
+    assert first.rows[0][column] == "\u221215.0 out of domain, \u22122.0 in domain, confirmed"
+    assert {row[column] for row in (*first.rows[1:], *rest.rows)} == {""}
+    assert header in first.caption
+    assert not any(header in b.header for b in both[1].blocks if isinstance(b, Table))
 
 
 def test_components_without_a_role_come_last(run: RunFolder) -> None:

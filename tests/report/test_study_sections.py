@@ -434,6 +434,21 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     assert second[0] == "L1.H2+L3.MLP"
 
 
+def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
+    # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
+    found = run.tables["superadditive"].copy()
+    found["interaction_in_search"] = found["interaction_in_search"].where(
+        found["metric"] == "margin"
+    )
+    first = found["set"] == "L0.H3+L1.H5"
+    for column, value in (("interaction", 0.15), ("low", 0.05), ("high", 0.25)):
+        found[column] = found[column].mask(first, value)
+    margin, accuracy = search_section.search_sentences(changed(run, superadditive=found))
+    name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
+    assert f"{name} \u22120.15\xa0nats [\u22120.25, \u22120.05]." in margin
+    assert f"{name} \u221215.0\xa0points [\u221225.0, \u22125.0]." in accuracy
+
+
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_path: Path) -> None:
     decided = (("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300))
     rows = [f"L0.H{i}+L1.MLP,2,hans,ood,{each},0.01,-0.1,0.1,{n},False\n"
@@ -501,6 +516,8 @@ def test_a_search_of_an_older_version_and_one_that_found_nothing(run: RunFolder)
     older = found.drop(columns="interaction_in_search")
     _, (table,) = made(search_section.search_section, changed(run, superadditive=older))
     assert [row[3] for row in table.rows] == ["\u2013", "\u2013"]
+    words = " ".join(search_section.search_sentences(changed(run, superadditive=older)))
+    assert "The most superadditive set, L0.H3+L1.H5, has an interaction of" in words
     words, tables = made(search_section.search_section, changed(run, superadditive=found[:0]))
     assert (words, tables) == ("The search found no set.", [])
 

@@ -20,6 +20,7 @@ from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
 from mechcore.ablation import component_roles
+from mechcore.ablation.confirmed import ROLES_TABLE
 from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects import members_of
 from mechcore.ablation.flips import FLIPS
@@ -103,7 +104,7 @@ COLUMNS = {
     "information": " ".join(INFORMATION.required),
     "sweep_ood_mean": " ".join(SWEEP_OOD_MEAN.required),
     "information_ood_mean": " ".join(INFORMATION_OOD_MEAN.required),
-    "roles": " ".join(COMPONENT_ROLES.names),
+    "roles": " ".join(ROLES_TABLE.names),
     "flips": " ".join(FLIPS.required),
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
@@ -374,8 +375,8 @@ def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> 
     assert own["set"].tolist() == table.query("role == 'ood'")["set"].tolist()
     tables = (table[table["role"] == role] for role in ("id", "ood"))
     expected = component_roles(*tables, ood_mean=own)
-    found = COMPONENT_ROLES.read(folder / "roles.csv")
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+    found = ROLES_TABLE.read(folder / "roles.csv")
+    pd.testing.assert_frame_equal(found[COMPONENT_ROLES.names], expected, check_dtype=False)
     swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and role == 'ood'")
     assert swept["set"].tolist() == found["component"].tolist()
 
