@@ -285,11 +285,7 @@ class _Planner:
         _check_fill(wanted)
         known = dict(found)
         seed, names, n_resamples = config.data.seed, self._test_names, config.n_resamples
-        ablating: dict[str, Any] = {
-            "seed": seed,
-            "batch_size": config.batch_size,
-            "fill": wanted.fill,
-        }
+        ablating: Any = {"seed": seed, "fill": wanted.fill, "batch_size": config.batch_size}
 
         def add(
             what: str,
@@ -300,9 +296,6 @@ class _Planner:
         ) -> None:
             needs = {need: self._known(known, need, name) for need in (*step.needs, *more)}
             known[what] = self._job(step, name, step.roles if roles is None else roles, needs)
-
-        def add_tables(what: str, step: MainStep, name: str) -> None:
-            known[what] = self._pure(step, name, {need: known[need] for need in step.needs})
 
         if wanted.heads is not None:
             sample = {"max_examples": wanted.heads.max_examples, "seed": config.data.seed}
@@ -320,10 +313,8 @@ class _Planner:
                 swept[again.kind] = self._job(again, name, again.roles, means)
             drops = Drops(names, self._groups, n_resamples, seed)
             known["drops"] = self._pure(drops, "drops, one by one", swept)
-            judging = {"drops": known["drops"], **swept}
-            known["roles"] = self._pure(
-                Roles(wanted.roles, names, seed), "roles of components", judging
-            )
+            roles, judging = Roles(wanted.roles, names, seed), {**swept, "drops": known["drops"]}
+            known["roles"] = self._pure(roles, "roles of components", judging)
             add("flips", Flips(names), "answers that flip")
         if wanted.ablation is not None:
             core = AblateCore(
@@ -341,8 +332,12 @@ class _Planner:
                 max_examples=wanted.paths.max_examples,
                 least=wanted.roles.least,
             )
-            there = [each for each in ("roles", "sweep") if each in known]
-            add("paths", paths, "readers of the core", more=there)
+            add(
+                "paths",
+                paths,
+                "readers of the core",
+                more=sorted(known.keys() & {"roles", "sweep"}),
+            )
             if "roles" in known and wanted.paths.dose:
                 sizes = (n_resamples, wanted.paths.max_examples, wanted.paths.dose)
                 add("dose", Dose(seed, config.batch_size, wanted.fill, *sizes), "doses")
@@ -379,11 +374,11 @@ class _Planner:
         return self._pure(step, "effective size", accuracies)
 
     def _checkpoints(self) -> Mapping[Any, _Model]:
-        config = self.config
-        if config.checkpoints == (TRAINED,):
+        given = self.config.checkpoints
+        if given == (TRAINED,):
             return self._series
-        paths = () if config.checkpoints == (EMBEDDED,) else config.checkpoints
-        series: dict[Any, ModelConfig] = checkpoint_series(paths, config.model)
+        paths = () if given == (EMBEDDED,) else given
+        series: dict[Any, ModelConfig] = checkpoint_series(paths, self.config.model)
         return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
 
 
