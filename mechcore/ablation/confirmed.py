@@ -186,16 +186,17 @@ def confirmation(roles: pd.DataFrame) -> str:
     if np.isnan(n).all():
         return f"{check} not possible ({reason})." if reason else ""
     claimed = n > 0
-    text = (
-        f"{check} {count(int(claimed.any(1).sum()), 'component')} with an information role on at "
-        f"least one half of the examples, {int(roles['confirmed'].sum())} confirmed on the other"
-    )
+    text = f"{check} no component has an information role on either half of the examples"
     if claimed.any():
         selected, opposite = (
             number(100 * np.average((np.sign(drop) * each)[claimed], weights=n[claimed]), 1)
             for each in (drop, held_out)
         )
-        text += f", where effects average {opposite} points of information in place of {selected}"
+        text = (
+            f"{check} {count(int(claimed.any(1).sum()), 'component')} with an information role on "
+            f"at least one half of the examples, {int(roles['confirmed'].sum())} confirmed on the "
+            f"other, where effects average {opposite} points of information in place of {selected}"
+        )
     return text + (f" (not possible {reason})." if reason else ".")
 
 
