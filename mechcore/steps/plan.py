@@ -332,12 +332,8 @@ class _Planner:
                 max_examples=wanted.paths.max_examples,
                 least=wanted.roles.least,
             )
-            add(
-                "paths",
-                paths,
-                "readers of the core",
-                more=sorted(known.keys() & {"roles", "sweep"}),
-            )
+            there = sorted(known.keys() & {"roles", "sweep"})
+            add("paths", paths, "readers of the core", more=there)
             if "roles" in known and wanted.paths.dose:
                 sizes = (n_resamples, wanted.paths.max_examples, wanted.paths.dose)
                 add("dose", Dose(seed, config.batch_size, wanted.fill, *sizes), "doses")
