@@ -12,6 +12,7 @@ from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, no
 from mechcore.report.data_section import most_frequent
 from mechcore.report.groups import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
+from mechcore.subnetworks.core import BOTH_LABELS
 from mechcore.wording import (
     ALL,
     DASH,
@@ -97,12 +98,9 @@ def _apart(found: pd.DataFrame) -> str:
     """How far subnetworks are apart, in what a moved threshold changes and in what it does not."""
     if len(found) < 2:
         return ""
-    spread = found.max(numeric_only=True) - found.min(numeric_only=True)
-    text, *both = (
-        f"{number(100 * spread[name], 1)}{SPACE}points"
-        for name in ("accuracy", "balanced_accuracy", "information")
-        if name in found
-    )
+    names = [name for name in ("accuracy", *BOTH_LABELS) if name in found]
+    spread = found[names].max() - found[names].min()
+    text, *both = (f"{number(100 * points, 1)}{SPACE}points" for points in spread)
     if both and found["information"].isna().any():
         return f"{text} apart, perhaps by a moved threshold alone: too few examples of some label"
     also = f", {both[0]} with labels weighed alike, {both[1]} in information" if both else ""

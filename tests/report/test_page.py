@@ -113,7 +113,8 @@ def test_how_far_subnetworks_are_apart_is_said_of_both_labels(copy_of_rich: Path
         seed = table["seed"].fillna(0)
         one_label = table["role"] == "id"
         balanced = (0.5 + seed / 1000).mask(one_label)
-        return table.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
+        tables = {"balanced_accuracy": balanced, "information": balanced - seed / 2000}
+        return table.assign(**tables, seed=table["seed"].astype("Int64"))
 
     edit(copy_of_rich, "accuracy", both)
     text = page_of(copy_of_rich).text
