@@ -342,10 +342,8 @@ class _Planner:
             add("search", search, "search for superadditive sets", (wanted.search.role,))
         for name, settings in wanted.more.items():
             add(name, _added(name, settings), name)
-        kept = {what: job for what, job in known.items() if what not in found}
-        for what in ("heads", "sweep"):  # others have their tables
-            kept.pop(what, None)
-        return kept
+        without = {*found, "heads", "sweep"}  # others have the tables of the last two
+        return {what: job for what, job in known.items() if what not in without}
 
     def _known(self, known: Mapping[str, Job], need: str, name: str) -> Job:
         if need not in known:
