@@ -99,9 +99,9 @@ def _apart(found: pd.DataFrame) -> str:
     if len(found) < 2:
         return ""
     names = [name for name in ("accuracy", *BOTH_LABELS) if name in found]
-    spread = found[names].max() - found[names].min()
-    text, *both = (f"{number(100 * points, 1)}{SPACE}points" for points in spread)
-    if both and found["information"].isna().any():
+    known = found[names].dropna(axis="columns")
+    text, *both = (f"{number(100 * p, 1)}{SPACE}points" for p in known.max() - known.min())
+    if len(known.columns) < len(names):
         return f"{text} apart, perhaps by a moved threshold alone: too few examples of some label"
     also = f", {both[0]} with labels weighed alike, {both[1]} in information" if both else ""
     return f"{text} apart{also}"
