@@ -126,7 +126,7 @@ def test_options_of_a_run_fit_two_screens_in_panels() -> None:
             "--prune-method --prune-preset --prune-settings --prune-steps --prune-precision "
             "--seeds --sparsities",
         ),
-        ("Analyses", "--fill --tolerance --resamples --no-sweep"),
+        ("Analyses", "--fill --tolerance --resamples --no-sweep --ood-mean"),
         ("Compute", "--cpus --device --executor --batch-size"),
         ("Output", "--out --dry-run"),
     ],
