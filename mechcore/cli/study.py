@@ -36,6 +36,7 @@ _FURTHER = (
         "analyses.roles",
         "analyses.loss",
     ),
+    "analyses.ood_mean",
     "analyses.halves",
 )
 

@@ -114,7 +114,7 @@ def test_ways_to_ask_for_help(
             "--prune-method --prune-preset --prune-settings --prune-steps --prune-precision "
             "--seeds --sparsities",
         ),
-        ("Analyses", "--fill --tolerance --resamples --no-sweep"),
+        ("Analyses", "--fill --tolerance --resamples --no-sweep --ood-mean"),
         ("Compute", "--cpus --device --executor --batch-size"),
         ("Output", "--out --dry-run"),
     ],
