@@ -91,8 +91,8 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
 
 def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
     """The interaction, on the other half, of the set that was the largest in the search."""
-    column = "interaction_in_search"
-    seen = overall.dropna(subset=[column]) if column in overall else overall[:0]
+    column = "interaction_in_search"  # which tables of older versions lack
+    seen = overall.reindex(columns=["set", column]).dropna()
     first = part[part["set"].isin(seen["set"][seen[column] == seen[column].max()])]
     row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmax())]
     size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
