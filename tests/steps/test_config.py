@@ -274,6 +274,7 @@ configs = st.builds(
         paths=maybe(st.builds(PathsConfig, st.integers(0, 99), counts)),
         loss=shares,
         halves=st.booleans(),
+        ood_mean=st.booleans(),
         search=maybe(st.builds(SearchConfig, subset=words, max_size=st.integers(2, 9))),
         effective_size=st.builds(
             SizesConfig, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
@@ -336,7 +337,8 @@ def test_every_setting_is_drawn_above() -> None:
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "
         "ood_subsets max_train max_id max_ood seed",
-        Analyses: "heads ablation sweep roles paths loss halves search effective_size fill more",
+        Analyses: "heads ablation sweep ood_mean roles paths loss halves search effective_size "
+        "fill more",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():
