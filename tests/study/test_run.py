@@ -79,7 +79,7 @@ STEPS = {
         *(analyses.Pictures, flips.Flips, paths.Paths, ablation.SweepOodMean),
     )
 }
-OF_PATHS = {each.name: " ".join(each.required) for each in paths.Paths.schemas}
+OF_PATHS = {s.name: " ".join(s.required) for s in (*paths.Paths.schemas, *paths.Dose.schemas)}
 COLUMNS = {
     "data": "data role subset label n share",
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
