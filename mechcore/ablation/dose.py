@@ -3,8 +3,8 @@
 The dose is the share 1 - m of an output that its fill replaces: at 0 the model is whole, at 1 the
 component is ablated. The *direct* effect is what is lost where the answer alone does not see the
 component, while everything else does (`mechcore.masking.blinding`). The rest of the effect at dose
-1 is *indirect*: it goes through later components, which may also act against the direct effect
-("self-repair", arXiv 2307.15771).
+1 is *indirect*: it goes through later components. Where that has the opposite sign and is smaller,
+they undo part of the direct effect ("self-repair", arXiv 2307.15771).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
 COLUMNS = {
     **{f"drop_{dose:.0%}"[:-1]: f"drop in margin at a dose of {dose:g}" for dose in DOSES},
     "direct": "drop in margin where the answer alone does not see the component",
-    "indirect": "drop at dose 1 less the direct one; where the two have opposite signs, later "
-    "components repair the direct one",
+    "indirect": "drop at dose 1 less the direct one; where it has the opposite sign and is smaller, "
+    "later components repair the direct one",
 }
 """Drops in `DOSE`, and what they mean."""
 
@@ -65,10 +65,12 @@ DOSE = Schema(
 
 
 def repairs(row: pd.Series) -> bool:
-    """Whether later components are shown to act against the direct effect, in a row of `DOSE`."""
-    direct, indirect = ([row[f"{name}_{end}"] for end in ("low", "high")]
-                        for name in ("direct", "indirect"))  # fmt: skip
-    return bool((min(direct) > 0 and max(indirect) < 0) or (max(direct) < 0 and min(indirect) > 0))
+    """Whether later components are shown to undo part of the direct effect, in a row of `DOSE`."""
+    direct, indirect = (
+        np.sign([row[f"{name}_{end}"] for end in ("low", "high")]).sum() / 2
+        for name in ("direct", "indirect")
+    )
+    return bool(direct * indirect == -1 and direct * row["drop_100"] >= 0)
 
 
 @plain_session()

@@ -194,14 +194,14 @@ def _list(run: RunFolder, roles: pd.DataFrame, measures: Mapping[str, _Measure])
     )
     if f"information_drop_{OOD_MEAN}" in roles:
         caption += (
-            ". What replaces an output is its mean over training data, in the column that says so "
-            "over the out-of-domain texts; a role takes both"
+            ". Outputs are replaced by their mean over training data; one column takes the mean "
+            "over the out-of-domain texts instead, and a role must hold with both"
         )
     if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
         rows = rows.assign(held_out=held_out)
         caption += (
-            ". Roles and changes are of all examples; on the other half: the change in information "
-            "on the half that did not select the component"
+            ". On the other half: the change in information on the half of the examples that did "
+            "not select the component"
         )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         shown: list[Shown] = ["component", "role", "sure"]

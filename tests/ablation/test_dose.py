@@ -64,14 +64,15 @@ def test_a_response_is_monotone_open_or_shown_not_to_be() -> None:
     assert _monotone(falls, Sample()) == "open"
 
 
-def test_repair_takes_effects_of_opposite_signs() -> None:
-    ends = ("direct_low", "direct_high", "indirect_low", "indirect_high")
+def test_repair_undoes_part_of_the_direct_effect() -> None:
+    ends = ("direct_low", "direct_high", "indirect_low", "indirect_high", "drop_100")
     for values, expected in {
-        (1, 2, -2, -1): True,
-        (-2, -1, 1, 2): True,
-        (1, 2, 1, 2): False,
-        (1, 2, -1, 1): False,
-        (-1, 1, -2, -1): False,
-        (float("nan"), float("nan"), -2, -1): False,
+        (2, 3, -2, -1, 1): True,
+        (-3, -2, 1, 2, -1): True,
+        (1, 2, 1, 2, 3): False,
+        (2, 3, -1, 1, 2.5): False,
+        (-1, 1, -2, -1, -1.5): False,
+        (0.1, 0.2, -4, -3, -3.4): False,  # far more than the direct effect: mediated, not repaired
+        (float("nan"), float("nan"), -2, -1, 1): False,
     }.items():
         assert repairs(pd.Series(dict(zip(ends, values, strict=True)))) == expected

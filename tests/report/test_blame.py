@@ -97,8 +97,8 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
     assert after.header == [*before.header[:4], header, *before.header[4:]]
     # Half of 19.9 points (19.2 to 20.7), before these are rounded.
     assert after.rows[0][4] == "\u221210.0 [\u221210.4, \u22129.6]"
-    assert "a role takes both" in after.caption
-    assert "a role takes both" not in before.caption
+    assert "a role must hold with both" in after.caption
+    assert "a role must hold with both" not in before.caption
 
 
 def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None:
