@@ -34,8 +34,8 @@ MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
 COLUMNS = {
     **{f"drop_{dose:.0%}"[:-1]: f"drop in margin at a dose of {dose:g}" for dose in DOSES},
     "direct": "drop in margin where the answer alone does not see the component",
-    "indirect": "drop at dose 1 less the direct one; where it has the opposite sign and is smaller, "
-    "later components repair the direct one",
+    "indirect": "drop at dose 1 less the direct one; of the opposite sign and smaller, it is what "
+    "later components repair",
 }
 """Drops in `DOSE`, and what they mean."""
 

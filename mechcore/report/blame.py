@@ -200,8 +200,8 @@ def _list(run: RunFolder, roles: pd.DataFrame, measures: Mapping[str, _Measure])
     if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
         rows = rows.assign(held_out=held_out)
         caption += (
-            ". On the other half: the change in information on the half of the examples that did "
-            "not select the component"
+            ". The column on the other half has the change in information on the half of the "
+            "examples that did not select the component"
         )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         shown: list[Shown] = ["component", "role", "sure"]
