@@ -321,7 +321,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "23 of 23 jobs known by now are to do" in told
+    assert "26 of 26 jobs known by now are to do" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -329,11 +329,11 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
     assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == ("all 23 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 26 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "23 of 23 jobs are done" in told
-    assert "23 results are what was written" in told
+    assert "26 of 26 jobs are done" in told
+    assert "26 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("study clean mine --dry-run") == 0
@@ -345,7 +345,7 @@ def test_a_study_from_init_to_clean(
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 14
     capsys.readouterr()
     assert call("study status mine") == 0
-    assert "23 of 23 jobs are done" in capsys.readouterr().out
+    assert "26 of 26 jobs are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(
