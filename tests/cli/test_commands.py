@@ -544,7 +544,7 @@ def test_effective_size_of_checkpoints(
     assert call(f"{command} --out out") == 0
     shown = capsys.readouterr().out
     table = shown.removeprefix("report: out/report.html\n").partition("tables and figures: out")[0]
-    assert table.count("\n") == 2 + len(means)
+    assert table.count("\n") == 3 + len(means)  # the header has two lines
     assert call("run sizes.yaml --out study --store out/store") == 0
     assert capsys.readouterr().out == f"{table}report: study/report.html\n"
 
