@@ -45,7 +45,7 @@ from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN, Drops, answers_of, known_groups
+from mechcore.steps.ablation import INFORMATION_OOD_MEAN, Drops, known_groups, swept_answers
 from mechcore.steps.analyses_config import PathsConfig
 from mechcore.steps.base import HEADS_FILE, subnetworks_in
 from mechcore.steps.config import StudyConfig
@@ -104,7 +104,7 @@ class Lab(Opened):
         job = self._sweeping().jobs["drops"]
         assert isinstance(job.step, Drops)
         folders = dict(zip(job.needs, self.done(*job.needs.values()), strict=True))
-        answers = answers_of(folders, job.step.names)
+        answers = swept_answers(folders, job.step.names)
         roles = confirm_roles(
             roles,
             answers,

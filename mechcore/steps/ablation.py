@@ -217,7 +217,7 @@ class Roles(MainStep):
             own = work.table("drops", INFORMATION_OOD_MEAN.name).query("subset == @ALL")
             folders[OOD_MEAN] = work.needed(OOD_MEAN)
         roles = component_roles(inside, outside, self.judged, ood_mean=own)
-        answers = answers_of(folders, self.names)
+        answers = swept_answers(folders, self.names)
         roles = confirm_roles(roles, answers, self.judged, seed=self.seed)
         work.write_tables({"roles": roles})
 
@@ -248,7 +248,7 @@ def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
     return named
 
 
-def answers_of(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict[str, Ablations]:
+def swept_answers(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict[str, Ablations]:
     """The answers of a sweep, and of that with the mean of the out-of-domain texts, if any.
 
     Args:

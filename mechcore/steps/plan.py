@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -150,6 +151,12 @@ class _Planner:
             found["sizes"] = self._sizes(sizes)
         return Part(self.name, config, found, masks)
 
+    def _about(self, **changed: Any) -> _Planner:
+        """Makes the jobs of the same study on another model, or other data."""
+        other = copy(self)
+        vars(other).update(changed)
+        return other
+
     def _job(
         self,
         step: MainStep,
@@ -186,9 +193,7 @@ class _Planner:
         steps[settings.total_steps(n)] = FINAL
         classes = () if base.class_names is not None else classes_of(base, data)
         step = Train(settings, max(steps), self._names, tuple(classes))
-        self._data, own = data, self._data
-        job = self._job(step, "training", ROLES)
-        self._data = own
+        job = self._about(_data=data)._job(step, "training", ROLES)
         # Its classes have names of their own from now on.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
         self._series = {
@@ -241,10 +246,10 @@ class _Planner:
         """Subnetworks of each half of the training data, beside those of all of it."""
         config = self.config
         needs = {f"{WHOLE}: {job.name}": job for job in masks}
-        for self._half, data in enumerate(HALVES, start=1):
-            _, found = self._pruned(config.sparsities, config.seeds, config.prune, f", {data}")
+        for half, data in enumerate(HALVES, start=1):
+            own, of = self._about(_half=half), f", {data}"
+            _, found = own._pruned(config.sparsities, config.seeds, config.prune, of)
             needs |= {f"{data}: {name}": job for name, job in found.items()}
-        self._half = None
         return self._pure(Halves(), "cores of halves of the training data", needs)
 
     def _trained(
@@ -270,10 +275,8 @@ class _Planner:
         trained: Job,
         of: str,
     ) -> Job:
-        method = self.config.method
-        names = (*READING, "steps", "lr_lambda")
-        reading = {each: getattr(schedule, each) for each in names}
-        step = AcceptMasks(method, target, tuple(seeds), **reading)
+        reading = {each: getattr(schedule, each) for each in (*READING, "steps", "lr_lambda")}
+        step = AcceptMasks(self.config.method, target, tuple(seeds), **reading)
         return self._pure(step, f"masks {name}{of}", {"trained": trained})
 
     def _answers(self, name: str, role: str, of: str, needs: Mapping[str, Job]) -> Job:
@@ -347,23 +350,21 @@ class _Planner:
 
     def _known(self, known: Mapping[str, Job], need: str, name: str) -> Job:
         if need not in known:
+            made = ", ".join(known)
             raise InputError(
-                f"{name}: needs {need!r}, which this study does not make; it makes "
-                f"{', '.join(known)}"
+                f"{name}: needs {need!r}, which is not among this study's jobs: {made}"
             )
         return known[need]
 
     def _sizes(self, sizes: SizesConfig) -> Job:
-        """Effective sizes, from all checkpoints; jobs that the model itself has occur again."""
-        config, own = self.config, self._model
+        """Effective sizes, from all checkpoints; jobs on the model itself occur again."""
         accuracies, series = {}, self._checkpoints()
-        seeds = config.seeds if sizes.seeds is None else sizes.seeds
-        schedule = config.prune if sizes.prune is None else sizes.prune
-        for step, self._model in series.items():
-            of = f", checkpoint {step}"
-            found, _ = self._subnetworks(sizes.sparsities, seeds, schedule, of)
+        seeds = self.config.seeds if sizes.seeds is None else sizes.seeds
+        schedule = self.config.prune if sizes.prune is None else sizes.prune
+        for step, model in series.items():
+            own, of = self._about(_model=model), f", checkpoint {step}"
+            found, _ = own._subnetworks(sizes.sparsities, seeds, schedule, of)
             accuracies[str(step)] = found["accuracy"]
-        self._model = own
         step = Sizes(sizes.tolerance, self._groups, tuple(series))
         return self._pure(step, "effective size", accuracies)
 
