@@ -178,7 +178,7 @@ def confirmation(roles: pd.DataFrame) -> str:
     """
     if "confirmed" not in roles or roles.empty:
         return ""
-    reason, check = roles["reason_confirmed"].iloc[0], "Split-half check:"
+    reason, check = roles["reason_confirmed"].fillna("").iloc[0], "Split-half check:"
     n, drop, held_out = (
         roles[[f"{name}_{place}" for place in PLACES]].to_numpy(float)
         for name in ("halves_found", "information_drop_found", "information_drop_confirmed")
