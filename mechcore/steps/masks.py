@@ -39,7 +39,7 @@ from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.groups import SUBNETWORK
 from mechcore.steps.tables import DATA_TABLE, data_table
-from mechcore.study.step import Job, Work, plain
+from mechcore.study.step import Job, Work
 from mechcore.tables import CHECKPOINT, PLACE, SEED, TARGET, Column, Schema
 from mechcore.training import TrainSettings
 from mechcore.wording import PLACES
@@ -75,10 +75,6 @@ class Train(MainStep):
     steps: int
     names: Mapping[str, str]
     classes: tuple[str, ...] = ()
-
-    def settings(self) -> dict[str, Any]:
-        """See `Step.settings`."""
-        return {**super().settings(), "training": plain(self.training.facts())}
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def facts_of(
 ) -> dict[str, Any]:
     """Everything that decides the result of a run, as JSON values."""
     facts = {
-        "settings": settings.facts(),
+        "settings": asdict(settings),
         "objective": {
             "classes": objective.classes,
             "prompt": objective.prompt,

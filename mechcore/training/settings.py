@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
@@ -191,21 +191,6 @@ class TrainSettings:
         end = self.total_steps(n_examples) + (self.patience is not None)
         return list(range(self.checkpoint_every, end, self.checkpoint_every))
 
-    def facts(self) -> dict[str, Any]:
-        """All settings by name, as they decide the result of a run or of a job of a study.
-
-        Settings that were added later are left out while they have their default, so that runs
-        and jobs from before are still known by the same facts.
-        """
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in _ADDED or value != getattr(TrainSettings, name)
-        }
-
-
-_ADDED = ("patience", "min_delta", "watch")
-"""Settings that came after the first runs were stored; their defaults do what was done before."""
 
 _PAPER: dict[str, Any] = {
     "learning_rate": 2e-5,
