@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_integer_dtype
+from scipy import stats
 
 from mechcore.data.formats import read_table
 from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, shown, warn
-from mechcore.evaluation.intervals import mean_interval
 from mechcore.files import unguarded
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
@@ -158,12 +158,11 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
         One row per group and checkpoint: group, checkpoint, effective_size (mean share of
         components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
         (seeds with a faithful subnetwork; each of the others counts as 1), mean_low and mean_high
-        (95 % interval of the mean over seeds, with the texts and the grid as they are; missing for
+        (95 % interval of the mean over seeds by Student's t, texts and grid as they are; missing for
         one seed, and where all have one size).
     """
     _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
     by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)
-    ends = [mean_interval(each.to_numpy(float)) for _, each in by_checkpoint["effective_size"]]
     table = by_checkpoint.agg(
         effective_size=("effective_size", "mean"),
         low=("effective_size", "min"),
@@ -171,10 +170,14 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
         n_seeds=("effective_size", "size"),
         n_faithful=("faithful", "sum"),
     ).reset_index()
-    low, high = np.clip([(each.low, each.high) for each in ends], 0, 1).T
-    alike = low == high  # which only says that the grid is coarse
-    low[alike] = high[alike] = np.nan
-    return table.assign(mean_low=low, mean_high=high)
+    # Seeds that all have one size only say that the grid is coarse.
+    error = by_checkpoint["effective_size"].sem().replace(0, np.nan).to_numpy()
+    reach = stats.t.ppf(0.975, np.maximum(table["n_seeds"] - 1, 1)) * error
+    ends = {
+        "mean_low": table["effective_size"] - reach,
+        "mean_high": table["effective_size"] + reach,
+    }
+    return table.assign(**{name: end.clip(0, 1) for name, end in ends.items()})
 
 
 def read_full(path: str | Path) -> pd.DataFrame:

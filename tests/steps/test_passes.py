@@ -59,7 +59,7 @@ def counted(config: StudyConfig, size: Size | None) -> dict[str, list[float]]:
 def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
     assert counted(config, SIZE) == {
         "describe": [20],
-        "means": [100],
+        "means": [100, 50],  # of training and of out-of-domain texts
         # Forward and back is 3 passes; 10 + 2 * 50 steps of 4 examples, for 2 masks and for 1.
         "prune": [3 * 110 * 4 * 2, 3 * 110 * 4],
         "masks": [20, 20],
@@ -73,6 +73,7 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "heads": [20],  # of 30 in the data
         "pictures": [20],
         "sweep": [0.5 * 45 * 80],
+        "ood_mean": [0.5 * 45 * 50 + 2 * 3 * 50],  # and slopes with either mean
         "drops": [20],
         "roles": [20],
         "flips": [3 * 40],  # at most 3 texts for each head
@@ -82,6 +83,8 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         # blind to the core, and 10 readers by 8 heads, at three tenths of a pass each. Out of
         # domain 20 controls beside the 10 readers.
         "paths": [80 * (4 + 0.3 * (45 + 80)) + 50 * 0.3 * (20 * 10)],
+        # 6 components at 4 doses, and the answer that does not see them.
+        "dose": [80 * 6 * (4 + 0.3)],
     }
 
 
@@ -130,7 +133,7 @@ def test_a_search_costs_what_its_screening_does(
 def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
     config = replace(config, data=replace(config.data, max_train=70, max_id=9, max_ood=None))
     found = counted(config, None)
-    assert found["means"] == [70]
+    assert found["means"] == [70, 2000]
     assert found["full id"] == [9]
     assert found["full ood"] == [2000]
     assert found["masks id"] == [18, 9]

@@ -153,14 +153,14 @@ def test_means_by_hand() -> None:
 
 def test_the_interval_of_a_mean_size_is_over_seeds() -> None:
     # Sizes 0.4, 0.5 and 0.6 have a standard error of 0.1 / sqrt(3); Student's t with two degrees
-    # of freedom is 4.303, and an end is three times as far at most. Two seeds say next to nothing.
+    # of freedom is 4.303. Two seeds say next to nothing.
     seeds = {"a": [0.4, 0.5, 0.6], "b": [0.75, 1.0], "c": [0.5], "d": [0.5] * 3}
     rows = [("x", at, i, size, True) for at, each in seeds.items() for i, size in enumerate(each)]
     columns = ["group", "checkpoint", "seed", "effective_size", "faithful"]
     found = mean_effective_size(pd.DataFrame(rows, columns=columns)).set_index("checkpoint")
     away = 4.3027 * 0.1 / math.sqrt(3)
     for end, sign in (("mean_low", -1), ("mean_high", 1)):
-        assert away <= sign * (found.loc["a", end] - 0.5) + 1e-4 <= min(3 * away, 0.5) + 2e-4
+        assert found.loc["a", end] == pytest.approx(0.5 + sign * away, abs=1e-5)
     assert found.loc["b", ["mean_low", "mean_high"]].tolist() == [0, 1]
     assert found.loc[["c", "d"], ["mean_low", "mean_high"]].isna().all(axis=None)
 
