@@ -158,8 +158,8 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
         One row per group and checkpoint: group, checkpoint, effective_size (mean share of
         components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
         (seeds with a faithful subnetwork; each of the others counts as 1), mean_low and mean_high
-        (95 % interval of the mean over seeds by Student's t, texts and grid as they are; missing for
-        one seed, and where all have one size).
+        (95 % interval of the mean over seeds by Student's t, texts and grid as they are; missing
+        for one seed, and where all have one size).
     """
     _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
     by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)
@@ -170,14 +170,11 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
         n_seeds=("effective_size", "size"),
         n_faithful=("faithful", "sum"),
     ).reset_index()
-    # Seeds that all have one size only say that the grid is coarse.
-    error = by_checkpoint["effective_size"].sem().replace(0, np.nan).to_numpy()
-    reach = stats.t.ppf(0.975, np.maximum(table["n_seeds"] - 1, 1)) * error
-    ends = {
-        "mean_low": table["effective_size"] - reach,
-        "mean_high": table["effective_size"] + reach,
-    }
-    return table.assign(**{name: end.clip(0, 1) for name, end in ends.items()})
+    mean, error = table["effective_size"], by_checkpoint["effective_size"].sem().to_numpy()
+    reach = pd.Series(error * stats.t.ppf(0.975, np.maximum(table["n_seeds"] - 1, 1)))
+    reach = reach.where(table["low"] < table["high"])  # one size only says that the grid is coarse
+    low, high = ((mean + sign * reach).clip(0, 1) for sign in (-1, 1))
+    return table.assign(mean_low=low, mean_high=high)
 
 
 def read_full(path: str | Path) -> pd.DataFrame:
