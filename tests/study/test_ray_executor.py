@@ -122,7 +122,7 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
     done = {each["kind"] for each in manifests(tmp_path / "out")}
     assert done == {
         *("describe", "means", "prune", "masks", "answers", "accuracy"),
-        *("smallest", "core", "sweep", "drops", "roles", "flips"),
+        *("smallest", "core", "sweep", "ood_mean", "drops", "roles", "flips"),
     }
 
 

@@ -69,7 +69,7 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
 KINDS += ["smallest", "core", "heads", "pictures", "sweep", "ood_mean", "drops", "roles", "flips"]
-KINDS += ["ablate", "paths"]
+KINDS += ["ablate", "paths", "dose"]
 STEPS = {
     step.kind: step
     for step in (
