@@ -10,7 +10,7 @@ they undo part of the direct effect ("self-repair", arXiv 2307.15771).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -81,7 +81,7 @@ def dose_table(
     means: MeanActivations | None = None,
     *,
     fill: FillMaker = "mean",
-    role: str = "id",
+    role: Literal["id", "ood"] = "id",
     class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     n_resamples: int = 1000,
@@ -114,7 +114,7 @@ def dose_table(
     options: dict[str, Any] = {"fill": fill, "class_names": class_names, "seed": seed}
     options["batch_size"] = batch_size
     cuts = paths(chosen, ANSWER, model, together=False)
-    direct = ablate(model, cuts, data, means, role=role, **options)  # type: ignore[arg-type]
+    direct = ablate(model, cuts, data, means, role=role, **options)
     without = [Mask.full(ModelShape.of(model)).without(each).values for each in chosen]
     masks = Mask.stack([Mask(1 - dose * (1 - v)) for v in without for dose in DOSES])
     answers = evaluate(model, data, mask=masks, means=means, in_domain=role == "id", **options)

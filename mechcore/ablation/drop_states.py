@@ -17,7 +17,7 @@ from mechcore.tables import Column
 
 FIGURES = ("information", "threshold", "shift")
 OOD_MEAN = "ood_mean"
-"""What columns out of domain end with where the fill is the mean of the texts there."""
+"""Suffix of out-of-domain columns whose fill is the mean of the out-of-domain texts."""
 _ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
 _CLUSTERS = ("n_clusters", "df", "population")
 

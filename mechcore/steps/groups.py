@@ -66,9 +66,9 @@ def on_both_labels(
         return math.nan, math.nan
     before, after = (each.logits.numpy()[rows] for each in (full, evaluation))
     clusters = None if full.clusters is None else full.clusters[rows]
-    found = decompose(before, after[None], correct, clusters=clusters)
-    pair = (found.accuracy, found.information)
-    balanced, information = (each.full - float(each.drops[0]) for each in pair)
+    parts = decompose(before, after[None], correct, clusters=clusters)
+    effects = (parts.accuracy, parts.information)
+    balanced, information = (effect.full - float(effect.drops[0]) for effect in effects)
     return balanced, information
 
 

@@ -135,10 +135,10 @@ class Dose(Ablating):
         options |= {"batch_size": self.batch_size, "n_resamples": self.n_resamples}
         options |= {"seed": self.seed}
         model, means = inputs.model, means_of(work, inputs)
-        tables = [
-            dose_table(model, components, inputs.data[role], means, role=role, **options)
-            for role in TEST_ROLES
-        ]
+        tables = []
+        for role in TEST_ROLES:
+            options["role"] = role
+            tables.append(dose_table(model, components, inputs.data[role], means, **options))
         work.write_tables({"dose": joined(tables)})
 
 

@@ -330,9 +330,9 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(full.rename(columns={"accuracy": "full"}), on=where, how="left")
     table["spread"] = table["high"] - table["low"]
     numbers = ["n_seeds", "full", "mean", "std", "low", "high", "spread"]
-    for name in (each for each in BOTH_LABELS if each in masked):
-        found = masked.groupby(by, sort=False)[name]
-        table[f"{name}_spread"] = (found.max() - found.min()).to_numpy()
+    for name in (figure for figure in BOTH_LABELS if figure in masked):
+        figures = masked.groupby(by, sort=False)[name]
+        table[f"{name}_spread"] = (figures.max() - figures.min()).to_numpy()
         numbers.append(f"{name}_spread")
     return table[[*by, *numbers]]
 
