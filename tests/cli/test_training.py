@@ -115,6 +115,7 @@ def test_settings_reach_the_run(files: Path, tmp_path: Path) -> None:
         "epsilon": 1e-8, "max_grad_norm": 1.0, "evaluate_every": 500, "checkpoint_every": 500,
         "checkpoint_dtype": "float16", "max_length": 40, "by_length": True,
         "precision": "bfloat16", "from_scratch": True, "seed": 5,
+        "patience": None, "min_delta": 0.0, "watch": None,
     }  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def test_it_ends_without_improvement(
     files_of = ["--setting", "watch=ood,min_delta=0.5"]
     assert call(*own(files), *SHORT, *slow, *files_of, "--out", out) == 2
     error = capsys.readouterr().err
-    assert "settings.min_delta (None -> 0.5); settings.watch (id -> ood)" in error
+    assert "settings.min_delta (0.0 -> 0.5); settings.watch (id -> ood)" in error
 
 
 def test_a_language_model_is_trained_to_answer(files: Path, tmp_path: Path) -> None:
