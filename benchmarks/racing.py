@@ -33,8 +33,8 @@ from mechcore.ablation.racing import RARE, looks, span_of
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import KINDS, ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.config import StudyConfig
 from mechcore.steps.inputs import load_inputs
 
 ERROR = 0.05

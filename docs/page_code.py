@@ -22,7 +22,7 @@ from typing import Any
 
 from mechcore.cli import main
 from mechcore.files import write_text
-from mechcore.steps.config_file import read_config
+from mechcore.main_study.config_file import read_config
 
 DOCS = Path(__file__).resolve().parent
 FILES = DOCS / "how-to" / "index.md"

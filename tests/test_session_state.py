@@ -40,6 +40,7 @@ from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
 from mechcore.bench import methods as bench
 from mechcore.components import ModelShape
+from mechcore.main_study.config import StudyConfig
 from mechcore.models.export import export_checkpoint
 from mechcore.models.running import forward
 from mechcore.papers.cognitive.probing import activations_at, decode
@@ -53,7 +54,6 @@ from mechcore.pruning import (
     random_subnetworks,
 )
 from mechcore.session import plain_session
-from mechcore.steps.config import StudyConfig
 from mechcore.subnetworks.core import heuristic_core
 from mechcore.training import TrainSettings, new_model, train_classifier
 from mechcore.worlds import tiny_world

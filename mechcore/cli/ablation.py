@@ -26,8 +26,8 @@ from mechcore.cli.shared import (
     show,
 )
 from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
 from mechcore.steps.analyses_config import SearchConfig
-from mechcore.steps.config import StudyConfig
 
 COMMON = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, "analyses.fill")
 """Settings that the commands here have options for."""

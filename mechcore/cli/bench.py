@@ -11,7 +11,7 @@ from mechcore import progress
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import show
 from mechcore.errors import InputError
-from mechcore.steps.config import Resources
+from mechcore.main_study.config import Resources
 
 
 @grouped

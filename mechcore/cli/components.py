@@ -13,7 +13,7 @@ from mechcore import progress
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import DEVICE, FILES, MODEL, load, must_not_exist
 from mechcore.errors import InputError
-from mechcore.steps.config import StudyConfig
+from mechcore.main_study.config import StudyConfig
 
 if TYPE_CHECKING:
     from mechcore.attention import LabelAgreement

@@ -12,7 +12,7 @@ import typer
 from mechcore import progress
 from mechcore.cli.options import From, Given
 from mechcore.errors import InputError, MechcoreError
-from mechcore.steps.config import Resources
+from mechcore.main_study.config import Resources
 
 if TYPE_CHECKING:
     from mechcore.study.executors import Executor

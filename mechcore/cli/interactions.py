@@ -17,8 +17,8 @@ from mechcore.cli.ablation import (
 )
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
+from mechcore.main_study.config import StudyConfig
 from mechcore.steps.analyses_config import SearchConfig
-from mechcore.steps.config import StudyConfig
 
 
 @grouped

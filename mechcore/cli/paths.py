@@ -19,7 +19,7 @@ from mechcore.cli.ablation import (
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
 from mechcore.errors import InputError
-from mechcore.steps.config import StudyConfig
+from mechcore.main_study.config import StudyConfig
 from mechcore.wording import OUT_FIRST
 
 MOST_SHOWN = 15

@@ -14,7 +14,8 @@ from mechcore.cli.options import Given
 from mechcore.errors import InputError
 
 if TYPE_CHECKING:
-    from mechcore.steps.config import ModelConfig, StudyConfig
+    from mechcore.main_study.config import StudyConfig
+    from mechcore.steps.config import ModelConfig
 
 MODEL = ("model",)
 DEVICE = ("resources.device",)

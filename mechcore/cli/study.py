@@ -24,8 +24,9 @@ from mechcore.cli.shared import (
     show_run,
 )
 from mechcore.errors import InputError
+from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import origins
-from mechcore.steps.config import Embedded, Resources, StudyConfig
+from mechcore.steps.config import Embedded
 
 _FURTHER = (
     *("method", "n_resamples", "analyses.fill", "analyses.ablation.max_non_core"),

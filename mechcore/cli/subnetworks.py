@@ -31,8 +31,8 @@ from mechcore.cli.shared import (
     show_subnetworks,
 )
 from mechcore.errors import InputError, warn
+from mechcore.main_study.config import EMBEDDED, StudyConfig
 from mechcore.steps.analyses_config import Analyses, SizesConfig
-from mechcore.steps.config import EMBEDDED, StudyConfig
 
 _SERIES = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, *PRUNING)
 
@@ -74,8 +74,8 @@ def prune(
     ),
 ) -> None:
     """Subnetworks for every seed and sparsity, with their accuracies."""
+    from mechcore.main_study.comparison import check_methods, check_sparsities, find_subnetworks
     from mechcore.steps import tables as study_steps
-    from mechcore.steps.comparison import check_methods, check_sparsities, find_subnetworks
     from mechcore.tables import write_tables
 
     config = given.settings
@@ -122,15 +122,15 @@ def compare(
     ),
 ) -> None:
     """Trained masks beside attribution rankings and random controls: KL against sparsity."""
-    from mechcore.report.blocks import Gallery
-    from mechcore.report.subnetwork_figures import kl_by_sparsity
-    from mechcore.steps import tables as study_steps
-    from mechcore.steps.comparison import (
+    from mechcore.main_study.comparison import (
         check_methods,
         check_sparsities,
         find_subnetworks,
         method_table,
     )
+    from mechcore.report.blocks import Gallery
+    from mechcore.report.subnetwork_figures import kl_by_sparsity
+    from mechcore.steps import tables as study_steps
     from mechcore.tables import write_tables
 
     chosen = check_methods(split(methods))

@@ -12,7 +12,8 @@ from mechcore import progress
 from mechcore.cli.options import From, Given, grouped
 from mechcore.cli.shared import TASK, TEST_DATA, TRAIN, show
 from mechcore.errors import InputError
-from mechcore.steps.config import ModelConfig, StudyConfig
+from mechcore.main_study.config import StudyConfig
+from mechcore.steps.config import ModelConfig
 from mechcore.training.settings import TrainSettings
 
 _BASE = tuple(

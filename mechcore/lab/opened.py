@@ -17,15 +17,15 @@ import pandas as pd
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import Part, make_plan
+from mechcore.main_study.study import STUDY
 from mechcore.masking.means import MeanActivations
 from mechcore.showing import Shown
 from mechcore.steps.base import MEANS_FILE
 from mechcore.steps.bench import bench_of
-from mechcore.steps.config import StudyConfig
 from mechcore.steps.inputs import Inputs, check_names, data_name, open_model
-from mechcore.steps.plan import Part, make_plan
 from mechcore.steps.sources import CheckpointInput, DataInput
-from mechcore.steps.study import STUDY
 from mechcore.study.engine import Results, perform
 from mechcore.study.step import Input, Job, in_order, plain
 from mechcore.study.store import Store

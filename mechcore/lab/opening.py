@@ -15,9 +15,9 @@ from mechcore.data.task import ROLES, TASKS
 from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.lab.questions import Lab
-from mechcore.steps.config import StudyConfig
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.study import STUDY
 from mechcore.steps.inputs import resolved
-from mechcore.steps.study import STUDY
 from mechcore.study.store import Store
 
 EMBEDDED: dict[str, Literal["encoder", "decoder"]] = {

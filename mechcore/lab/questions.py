@@ -39,6 +39,7 @@ from mechcore.data.given import given_examples
 from mechcore.errors import InputError, MechcoreError
 from mechcore.lab.opened import Opened, Planned, ReportPath
 from mechcore.lab.subnetworks import Pruned, Smallest
+from mechcore.main_study.config import StudyConfig
 from mechcore.masking.fills import FILLS
 from mechcore.models.encoded import encode_for
 from mechcore.paths import path_table
@@ -48,7 +49,6 @@ from mechcore.report.attention_views import AttentionView, attention_view
 from mechcore.steps.ablation import INFORMATION_OOD_MEAN, Drops, known_groups, swept_answers
 from mechcore.steps.analyses_config import PathsConfig
 from mechcore.steps.base import HEADS_FILE, subnetworks_in
-from mechcore.steps.config import StudyConfig
 from mechcore.steps.masks import missing_in, no_mask
 from mechcore.steps.tables import accuracy_table, evaluate_full
 from mechcore.study.folder import TABLES_FOLDER

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from mechcore.errors import InputError
+from mechcore.main_study.plan import Part
 from mechcore.models.export import export_checkpoint
 from mechcore.pruning import Subnetwork, draws_of
 from mechcore.showing import Shown
 from mechcore.steps.inputs import resolved
-from mechcore.steps.plan import Part
 from mechcore.steps.tables import SUBNETWORKS
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.subnetworks.core import HeuristicCore, heuristic_core

@@ -10,8 +10,8 @@ import typer
 
 from mechcore.cli.execution import COMMAND_LINE, RunOptions
 from mechcore.cli.options import Given
+from mechcore.main_study.config import Resources
 from mechcore.settings import origins
-from mechcore.steps.config import Resources
 from mechcore.study.executors import n_cores
 from mechcore.wording import QUICK
 

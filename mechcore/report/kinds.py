@@ -80,7 +80,7 @@ DEFAULT = "heuristic-core"
 """The kind of a run whose ``config.json`` names none."""
 
 REPORTS: Registry[StudyReport] = Registry(
-    "kind of study", "mechcore.reports", {DEFAULT: "mechcore.steps.report:REPORT"}
+    "kind of study", "mechcore.reports", {DEFAULT: "mechcore.main_study.report:REPORT"}
 )
 """Reports by kind of study."""
 

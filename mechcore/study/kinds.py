@@ -72,6 +72,6 @@ def read_study(path: str | Path) -> tuple[str, Any]:
 
 
 STUDIES: Registry[StudyKind[Any]] = Registry(
-    "kind of study", "mechcore.studies", {DEFAULT: "mechcore.steps.study:STUDY"}
+    "kind of study", "mechcore.studies", {DEFAULT: "mechcore.main_study.study:STUDY"}
 )
 """Kinds of study by name."""

@@ -16,8 +16,8 @@ import typer
 
 import mechcore
 from mechcore.cli import app, main
+from mechcore.main_study.config import StudyConfig
 from mechcore.settings import all_entries
-from mechcore.steps.config import StudyConfig
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
 

@@ -11,9 +11,9 @@ import pytest
 
 from mechcore.cli import main
 from mechcore.errors import MechcoreError
+from mechcore.main_study.config import StudyConfig
 from mechcore.papers.cognitive import CognitiveSettings
 from mechcore.papers.extractive.settings import ExtractiveSettings
-from mechcore.steps.config import StudyConfig
 from mechcore.study.executors import Local
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.step import plain

@@ -7,8 +7,8 @@ import pytest
 from fuzz.configs import VALID, write_config
 from fuzz.harness import check_all
 
-from mechcore.steps.config_file import read_config
-from mechcore.steps.study import STUDY
+from mechcore.main_study.config_file import read_config
+from mechcore.main_study.study import STUDY
 from mechcore.study.step import plain
 
 

@@ -23,10 +23,10 @@ from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evalua
 from mechcore.ablation import ablate, component_roles, confirm_roles, information_table, sets
 from mechcore.errors import InputError
 from mechcore.lab import Lab
+from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses_config import Analyses, HeadsConfig, PathsConfig
-from mechcore.steps.config import Resources, StudyConfig
 from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
 from mechcore.study.step import in_order

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from made_up_run import TRAIN_SETTINGS, World, write_run
 
+from mechcore.main_study.config import StudyConfig
 from mechcore.report import (
     accuracy_section,
     search_section,
@@ -25,7 +26,6 @@ from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import findings, tiles
 from mechcore.steps.analyses_config import Analyses, SearchConfig
-from mechcore.steps.config import StudyConfig
 from mechcore.study.step import plain
 from mechcore.wording import SPACE
 

@@ -13,11 +13,14 @@ import pandas as pd
 import pytest
 import torch
 from helpers import CLASSES, Cases, randomise
-from steps.small_study import results
+from main_study.small_study import results
 from study.sources import data_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mechcore.errors import InputError
+from mechcore.main_study.config import RESERVED, Resources, StudyConfig
+from mechcore.main_study.config_file import read_config
+from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses_config import (
     AblationConfig,
@@ -27,9 +30,7 @@ from mechcore.steps.analyses_config import (
     SearchConfig,
     SizesConfig,
 )
-from mechcore.steps.config import RESERVED, DataConfig, ModelConfig, Resources, StudyConfig
-from mechcore.steps.config_file import read_config
-from mechcore.steps.plan import make_plan
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.run import job_table, run_study
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.main_study.config import StudyConfig
 from mechcore.steps.analyses_config import Analyses
-from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.groups import group_table
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import GRID_TABLE, accuracies_by_checkpoint, size_tables

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from steps.small_study import CONFIG
+from main_study.small_study import CONFIG
 
 from mechcore.components import Mask, ModelShape
 from mechcore.masking.means import MeanActivations

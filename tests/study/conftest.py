@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import undrawn
-from steps.small_study import CONFIG
+from main_study.small_study import CONFIG
 
 from mechcore.study.run import run_study
 

@@ -8,7 +8,7 @@ import pytest
 
 from mechcore.cli import main
 from mechcore.errors import InputError
-from mechcore.steps.config import Resources, StudyConfig
+from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.study.engine import Study
 from mechcore.study.executors import Local, n_cores
 from mechcore.study.run import run_study
@@ -25,7 +25,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Local]:
         raise InputError("enough")
 
     monkeypatch.setattr("mechcore.study.run.perform", perform)
-    monkeypatch.setattr("mechcore.steps.study.MainStudy.check", lambda *_: None)
+    monkeypatch.setattr("mechcore.main_study.study.MainStudy.check", lambda *_: None)
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import forks
 import pytest
 from helpers import undrawn
-from steps.small_study import CONFIG, files, results
+from main_study.small_study import CONFIG, files, results
 
 from mechcore.study.step import plain
 

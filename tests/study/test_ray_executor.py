@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steps.small_study import CONFIG, files, results
+from main_study.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
 from mechcore.steps.analyses_config import Analyses, SizesConfig

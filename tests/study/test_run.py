@@ -30,6 +30,7 @@ from mechcore.ablation.stability import STABILITY
 from mechcore.components import Component, Mask, ModelShape, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
+from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
@@ -43,7 +44,7 @@ from mechcore.steps.analyses_config import (
     PathsConfig,
     SizesConfig,
 )
-from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study

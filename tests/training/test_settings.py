@@ -12,8 +12,9 @@ import pytest
 from study.sources import checkpoint_like, data_config
 
 from mechcore.errors import InputError
-from mechcore.steps.config import ModelConfig, StudyConfig
-from mechcore.steps.plan import make_plan
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
+from mechcore.steps.config import ModelConfig
 from mechcore.study.step import Job
 from mechcore.training import PRESETS, TrainSettings, train_settings
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError
+from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.settings import entries
-from mechcore.steps.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.kinds import DEFAULT, read_study
 from mechcore.yaml_file import YAML, located_folder, located_path, validated
 

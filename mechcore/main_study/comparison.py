@@ -10,10 +10,10 @@ import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, Method, PruningError, Request, Subnetwork
 from mechcore.pruning.settings import check_keeps_some
-from mechcore.steps.config import StudyConfig
 from mechcore.steps.inputs import Inputs
 
 

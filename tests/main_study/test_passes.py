@@ -11,12 +11,13 @@ from helpers import CLASSES, Cases
 from study.sources import data_config
 
 from mechcore.errors import MechcoreWarning
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SearchConfig
 from mechcore.steps.base import MainStep, Size
-from mechcore.steps.config import ModelConfig, StudyConfig
-from mechcore.steps.plan import make_plan
+from mechcore.steps.config import ModelConfig
 from mechcore.study.run import prepare
 from mechcore.study.step import Job
 from mechcore.training import TrainSettings

@@ -25,10 +25,11 @@ from mechcore.cli import main
 from mechcore.cli.shared import show_run
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError, MechcoreWarning
+from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.discretise import DISCRETISATIONS
 from mechcore.steps.analyses_config import Analyses, SizesConfig
-from mechcore.steps.config import DataConfig, StudyConfig
+from mechcore.steps.config import DataConfig
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world

@@ -11,11 +11,12 @@ import pytest
 from mechcore.ablation import ComponentSet
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
+from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.ablation import sweep_tables
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
-from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mechcore.main_study.comparison import check_sparsities
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config_file import located, read_content
+from mechcore.main_study.plan import Part, Plan, make_plan
 from mechcore.settings import changed
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
-from mechcore.steps.comparison import check_sparsities
-from mechcore.steps.config import StudyConfig
-from mechcore.steps.config_file import located, read_content
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import check_names, resolved
 from mechcore.steps.masks import Train
-from mechcore.steps.plan import Part, Plan, make_plan
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind

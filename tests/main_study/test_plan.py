@@ -15,6 +15,8 @@ from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.ablation import RoleSettings
 from mechcore.errors import InputError
+from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.main_study.plan import Plan, make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers, Sizes
 from mechcore.steps.analyses_config import (
@@ -25,9 +27,8 @@ from mechcore.steps.analyses_config import (
     SearchConfig,
     SizesConfig,
 )
-from mechcore.steps.config import DataConfig, ModelConfig, Resources, StudyConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.masks import AcceptMasks, Describe
-from mechcore.steps.plan import Plan, make_plan
 from mechcore.study.step import Job
 
 

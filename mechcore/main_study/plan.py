@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.registry import Registry
@@ -31,7 +32,7 @@ from mechcore.steps.analyses import (
 from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
-from mechcore.steps.config import EMBEDDED, TEST_ROLES, TRAINED, ModelConfig, StudyConfig
+from mechcore.steps.config import TEST_ROLES, ModelConfig
 from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.flips import Flips
 from mechcore.steps.halves import Halves

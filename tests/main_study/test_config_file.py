@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config_file import located, read_config, read_content
+from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import prune_settings
 from mechcore.steps.analyses_config import AblationConfig, Analyses, SizesConfig
-from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
-from mechcore.steps.config_file import located, read_config, read_content
-from mechcore.steps.study import STUDY
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.step import plain
 from mechcore.training.settings import train_settings
 from mechcore.yaml_file import parse_yaml

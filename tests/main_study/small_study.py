@@ -7,9 +7,10 @@ from typing import Any
 
 from safetensors import safe_open
 
+from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, PathsConfig
-from mechcore.steps.config import DataConfig, Resources, StudyConfig
+from mechcore.steps.config import DataConfig
 
 CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=12, max_ood=12),

@@ -16,6 +16,8 @@ from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
+from mechcore.main_study.config import RESERVED, Resources, StudyConfig
+from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.steps.analyses_config import (
     AblationConfig,
@@ -26,15 +28,7 @@ from mechcore.steps.analyses_config import (
     SizesConfig,
 )
 from mechcore.steps.base import MASKS, MEANS_FILE
-from mechcore.steps.config import (
-    RESERVED,
-    DataConfig,
-    ModelConfig,
-    Resources,
-    StudyConfig,
-    check_name,
-)
-from mechcore.steps.study import STUDY
+from mechcore.steps.config import DataConfig, ModelConfig, check_name
 from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.results import STORE
 from mechcore.study.results import STUDY as STUDY_FILE
