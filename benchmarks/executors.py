@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import Subnetwork, prune_settings
-from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import DataConfig
 from mechcore.study.engine import perform
 from mechcore.study.executors import Executor, Local

@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mechcore.errors import InputError
 
 T = TypeVar("T")
+
+
+def imported(place: str) -> Any:
+    """What is at ``module:attribute``."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 class Registry(Generic[T]):
@@ -99,7 +105,7 @@ class Registry(Generic[T]):
 
     def _import(self, point: EntryPoint) -> T:
         try:
-            thing: T = getattr(import_module(point.module), point.attr)
+            thing: T = imported(point.value)
             return thing
         except (ImportError, AttributeError) as error:
             raise InputError(

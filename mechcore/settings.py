@@ -122,6 +122,9 @@ def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
 DESCRIBED = "mechcore"
 """Key of a field's `Setting` in its metadata."""
 
+OF_STUDY = "mechcore-of-study"
+"""Key, in the metadata of a field, of one that is no setting of its own but the study's."""
+
 
 @dataclass(frozen=True)
 class Presets(Generic[S]):
@@ -305,6 +308,8 @@ def _entries(kind: Any) -> Mapping[str, Entry]:
     hints = get_type_hints(kind)
     found = {}
     for each in fields(kind):
+        if OF_STUDY in each.metadata:
+            continue
         factory = each.default_factory
         default = each.default if factory is MISSING else factory()
         described = each.metadata.get(DESCRIBED, Setting(""))

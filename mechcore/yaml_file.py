@@ -14,6 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from mechcore.errors import InputError, shown
+from mechcore.settings import entries
 
 YAML = (".yaml", ".yml")
 """Endings of files of settings."""
@@ -107,7 +108,7 @@ def _beside(place: tuple[int | str, ...], owner: Any) -> str:
             continue
         named = get_origin(hints[part]) is Mapping
         owner = _dataclass_in(hints[part]) or owner
-    return ", ".join(field.name for field in fields(owner))
+    return ", ".join(entries(owner))
 
 
 def _dataclass_in(hint: Any) -> Any:

@@ -11,6 +11,7 @@ import typer
 
 from mechcore import progress
 from mechcore.ablation.settings import GUARANTEE
+from mechcore.analyses.search import Search
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
     DEVICE,
@@ -27,7 +28,6 @@ from mechcore.cli.shared import (
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
-from mechcore.steps.analyses_config import SearchConfig
 
 COMMON = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, "analyses.fill")
 """Settings that the commands here have options for."""
@@ -156,7 +156,7 @@ def check_components(text: str | None, *, receive: bool = False) -> None:
 def ablate(
     chosen: SetOptions,
     given: Annotated[Given[StudyConfig], From(StudyConfig, (*COMMON, "n_resamples"))],
-    how: Annotated[Given[SearchConfig], From(SearchConfig, GOAL)],
+    how: Annotated[Given[Search], From(Search, GOAL)],
     means: Means = None,
     precision: Precision = "float32",
     resume: Resume = False,
@@ -220,7 +220,7 @@ def _race(
     inputs: Any,
     means: Any,
     sets: list[Any],
-    goal: SearchConfig,
+    goal: Search,
     config: StudyConfig,
     precision: Any,
     out: Path,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mechcore import progress
+from mechcore.analyses.search import Search
 from mechcore.cli.ablation import (
     COMMON,
     Precision,
@@ -18,13 +19,12 @@ from mechcore.cli.ablation import (
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
 from mechcore.main_study.config import StudyConfig
-from mechcore.steps.analyses_config import SearchConfig
 
 
 @grouped
 def interactions(
     given: Annotated[Given[StudyConfig], From(StudyConfig, COMMON)],
-    how: Annotated[Given[SearchConfig], From(SearchConfig)],
+    how: Annotated[Given[Search], From(Search)],
     means: Means = None,
     components: Annotated[
         str, typer.Option("--components", help="To choose from: heads, mlps, all, or names.")

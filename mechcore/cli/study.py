@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from mechcore.analyses import ANALYSES
 from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
@@ -25,20 +26,17 @@ from mechcore.cli.shared import (
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
-from mechcore.settings import origins
+from mechcore.settings import origins, with_values
 from mechcore.steps.config import Embedded
 
 _FURTHER = (
     *("method", "n_resamples", "analyses.fill", "analyses.ablation.max_non_core"),
     *(
         "analyses.effective_size.tolerance",
-        "analyses.sweep",
-        "analyses.paths",
+        "analyses.sweep.ood_mean",
         "analyses.roles",
-        "analyses.loss",
+        "analyses.smallest.loss",
     ),
-    "analyses.ood_mean",
-    "analyses.halves",
 )
 
 
@@ -59,9 +57,54 @@ _OWN = (
 """Settings for models and data of the user's own."""
 
 
+_PANEL = "Analyses"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which analyses a study consists of, beside those of its settings."""
+
+    asked: Annotated[
+        str | None,
+        typer.Option(
+            "--with", help="Also: halves, search or an added one.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    left_out: Annotated[
+        str | None,
+        typer.Option(
+            "--without", help="Leave out, such as sweep,paths,dose.", rich_help_panel=_PANEL
+        ),
+    ] = None
+
+    def options(self) -> list[str]:
+        """Those that are on the command line."""
+        given = {"--with": self.asked, "--without": self.left_out}
+        return [option for option, text in given.items() if text]
+
+    def over(self, study: StudyConfig) -> StudyConfig:
+        """The study with these analyses, and of the others those that it had.
+
+        Raises:
+            InputError: there is none of that name, or it cannot be left out.
+        """
+        changes: dict[str, Any] = {}
+        for option, text in (("--with", self.asked), ("--without", self.left_out)):
+            for name in split(text):
+                kind = ANALYSES[name]
+                if kind.always:
+                    raise InputError(f"{option} {name}: is part of every study; leave it out here")
+                if name in changes:
+                    raise InputError(f"--with and --without both name {name}; choose one")
+                had = getattr(study.analyses, name)
+                changes[name] = (had or kind()) if option == "--with" else None
+        return replace(study, analyses=with_values(study.analyses, changes))
+
+
 @grouped
 def run(
     given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN)],
+    chosen: Chosen,
     resources: ResourceOptions,
     how: RunOptions,
     config: Annotated[
@@ -86,17 +129,18 @@ def run(
     stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
     out = "mechcore-out" if config is None else config.stem
     if not isinstance(base, StudyConfig):
-        if given.values:
+        options = [*given.options(), *chosen.options()]
+        if options:
             raise InputError(
-                f"{given.options()[0]} is for the main study, and the file describes one of kind "
+                f"{options[0]} is for the main study, and the file describes one of kind "
                 f"{kind!r}; write its settings into the file"
             )
         used = resources.over(Resources())
         how.do(kind, base, used, out=out, origins=origins(*stages))
         return
-    study = given.over(base)
+    study = given.over(chosen.over(base))
     if base.variants:
-        variants = {name: given.over(each) for name, each in base.variants.items()}
+        variants = {name: given.over(chosen.over(each)) for name, each in base.variants.items()}
         study = replace(study, variants=variants)
     check_embedded(given, study.model)
     _do(study, resources, how, out, stages)
@@ -105,6 +149,7 @@ def run(
 @grouped
 def demo(
     given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, without=_OWN)],
+    chosen: Chosen,
     resources: ResourceOptions,
     how: RunOptions,
     model: Annotated[
@@ -113,7 +158,7 @@ def demo(
 ) -> None:
     """The whole study of an embedded model on embedded data, as mechcore run does it of yours."""
     base = StudyConfig()
-    study = given.over(replace(base, model=replace(base.model, embedded=model)))
+    study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
     _do(study, resources, how, "mechcore-demo", [("defaults", base)])
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
+from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
     DEVICE,
@@ -31,8 +32,8 @@ from mechcore.cli.shared import (
     show_subnetworks,
 )
 from mechcore.errors import InputError, warn
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import EMBEDDED, StudyConfig
-from mechcore.steps.analyses_config import Analyses, SizesConfig
 
 _SERIES = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, *PRUNING)
 
@@ -191,7 +192,7 @@ def effective_size(
         From(
             StudyConfig,
             (*_SERIES, "analyses.effective_size.tolerance"),
-            defaults={"sparsities": SizesConfig().sparsities},
+            defaults={"sparsities": EffectiveSize().sparsities},
         ),
     ],
     checkpoints: Annotated[
@@ -253,7 +254,7 @@ def effective_size(
             model=list(series.values())[-1],
             checkpoints=tuple(split(checkpoints)) or (EMBEDDED,),
             sparsities=(),
-            analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
+            analyses=Analyses(effective_size=sizes),
         )
         with progress.shown():
             (report,) = run_study(study, out)

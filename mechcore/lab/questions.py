@@ -11,7 +11,6 @@ it is named after.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,8 +28,11 @@ from mechcore.ablation import (
     interactions,
     sets,
 )
+from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
+from mechcore.analyses.paths import Paths
+from mechcore.analyses.sweep import Sweep
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.components.paths import ReceiverLike
@@ -46,8 +48,8 @@ from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN, Drops, known_groups, swept_answers
-from mechcore.steps.analyses_config import PathsConfig
+from mechcore.settings import with_values
+from mechcore.steps.ablation import INFORMATION_OOD_MEAN, known_groups, swept_answers
 from mechcore.steps.base import HEADS_FILE, subnetworks_in
 from mechcore.steps.masks import missing_in, no_mask
 from mechcore.steps.tables import accuracy_table, evaluate_full
@@ -97,12 +99,12 @@ class Lab(Opened):
         inside = table[(table["role"] == "id") & (table["subset"] == ALL)]
         outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
         own = None
-        if self.config.analyses.both_means:
+        if OOD_MEAN in self._sweeping().jobs:
             own = self._swept("drops", INFORMATION_OOD_MEAN).query("subset == @subset")
-        settings = settings or self.config.analyses.roles
+        settings = settings or self.config.analyses.roles or RoleSettings()
         roles = component_roles(inside, outside, settings, ood_mean=own)
         job = self._sweeping().jobs["drops"]
-        assert isinstance(job.step, Drops)
+        assert isinstance(job.step, Sweep)
         folders = dict(zip(job.needs, self.done(*job.needs.values()), strict=True))
         answers = swept_answers(folders, job.step.names)
         roles = confirm_roles(
@@ -125,7 +127,8 @@ class Lab(Opened):
             The columns of `mechcore.ablation.flip_table`; no row where no answer flips.
         """
         wanted = Component.parse(component)
-        swept = ModelShape.of(self.model).kind(self.config.analyses.sweep or "all")
+        sweep = self.config.analyses.sweep or Sweep()
+        swept = ModelShape.of(self.model).kind(sweep.components)
         if wanted not in swept:
             raise InputError(
                 f"flips: {wanted} was not ablated; expected one of {len(swept)} components from "
@@ -207,11 +210,11 @@ class Lab(Opened):
 
     def heads(self) -> pd.DataFrame:
         """What every head attends to, see `mechcore.categorize_heads`."""
-        analyses = replace(StudyConfig().analyses, heads=self.config.analyses.heads)
-        if analyses.heads is None:
+        heads = self.config.analyses.heads
+        if heads is None:
             raise InputError("heads: settings leave this analysis out (analyses: heads)")
-        jobs = self.plan(analyses=analyses).jobs
-        (folder,) = self.done(jobs["pictures"].needs["heads"])
+        jobs = self.plan(analyses=with_values(StudyConfig().analyses, {"heads": heads})).jobs
+        (folder,) = self.done(jobs["scores"])
         return pd.read_parquet(folder / HEADS_FILE)
 
     def show_attention(
@@ -277,14 +280,15 @@ class Lab(Opened):
     def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
         """A table that a job makes of the ablation of every component, or of its paths."""
         # Not every fill can cut paths, so they are planned for the question about them alone.
-        paths = (self.config.analyses.paths or PathsConfig()) if job == "paths" else None
+        paths = (self.config.analyses.paths or Paths()) if job == "paths" else None
         (folder,) = self.done(self._sweeping(paths).jobs[job])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 
-    def _sweeping(self, paths: PathsConfig | None = None) -> Planned:
+    def _sweeping(self, paths: Paths | None = None) -> Planned:
         """The plan of a study that ablates every component."""
         analyses = self.config.analyses
-        return self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all", paths=paths))
+        changes = {"sweep": analyses.sweep or Sweep(), "paths": paths}
+        return self.plan(analyses=with_values(analyses, changes))
 
     def _ablated(self, chosen: Any, fill: str | None = None) -> dict[str, Ablations]:
         """Answers without each set, out of domain first."""

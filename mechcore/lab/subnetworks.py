@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
+from mechcore.analyses.smallest import Smallest as Within
 from mechcore.errors import InputError
 from mechcore.main_study.plan import Part
 from mechcore.models.export import export_checkpoint
 from mechcore.pruning import Subnetwork, draws_of
+from mechcore.settings import with_values
 from mechcore.showing import Shown
 from mechcore.steps.inputs import resolved
 from mechcore.steps.tables import SUBNETWORKS
@@ -73,7 +75,7 @@ class Pruned(Shown):
         part = self.lab.plan(
             sparsities=config.sparsities,
             seeds=config.seeds,
-            analyses=replace(config.analyses, loss=loss),
+            analyses=with_values(config.analyses, {"smallest": Within(loss)}),
         )
         (folder,) = self.lab.done(part.jobs["smallest"])
         table = SMALLEST.read(folder / TABLES_FOLDER / f"{SMALLEST.name}.csv")

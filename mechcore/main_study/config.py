@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, ConfigDict
 
 from mechcore.errors import InputError, shown
+from mechcore.main_study.analyses import Analyses
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
-from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig, check_name
 from mechcore.training.settings import TrainSettings
 

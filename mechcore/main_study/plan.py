@@ -5,64 +5,40 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
+from mechcore.ablation.settings import RoleSettings
+from mechcore.analyses import ANALYSES
+from mechcore.analyses.accuracy import Accuracy
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
-from mechcore.registry import Registry
-from mechcore.steps.ablation import Drops, Roles, Sweep, SweepOodMean
-from mechcore.steps.analyses import (
-    Accuracy,
-    Answers,
-    Core,
-    Heads,
-    Pictures,
-    Search,
-    Sizes,
-    Smallest,
-)
-from mechcore.steps.analyses_config import Analyses, SizesConfig
+from mechcore.settings import OF_STUDY
+from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import TEST_ROLES, ModelConfig
-from mechcore.steps.core_ablation import AblateCore
-from mechcore.steps.flips import Flips
-from mechcore.steps.halves import Halves
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
-from mechcore.steps.masks import (
-    AcceptMasks,
-    Describe,
-    FindMasks,
-    Means,
-    Train,
-)
-from mechcore.steps.paths import Dose, Paths
+from mechcore.steps.masks import AcceptMasks, Describe, FindMasks, Means, Train
 from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.step import Input, Job, in_order
-from mechcore.subnetworks.halves import HALVES, WHOLE
+from mechcore.subnetworks.halves import HALVES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
-from mechcore.yaml_file import described
-
-STEPS: Registry[type[MainStep]] = Registry("step", "mechcore.steps")
-"""Steps that packages add to the main study; its settings name them under ``analyses: more``."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One variant of a study; of no name if it is the only one.
 
-    Jobs are by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
+    Jobs are by what others need them as: ``means``, ``accuracy``, ``core`` and so on.
     """
 
     name: str
@@ -73,7 +49,8 @@ class Part:
     @property
     def results(self) -> list[Job]:
         """The jobs whose files are results of the study."""
-        return [*self.jobs.values(), *self.masks]
+        own = (job for job in self.jobs.values() if not getattr(job.step, "for_others", False))
+        return [*own, *self.masks]
 
 
 @dataclass(frozen=True)
@@ -83,11 +60,6 @@ class Plan:
     config: StudyConfig
     parts: Sequence[Part]
     jobs: Sequence[Job]
-
-
-def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
-    """What jobs on masks have in their names."""
-    return f"sparsity {' '.join(map(repr, targets))}, seed {' '.join(map(str, seeds))}"
 
 
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
@@ -114,75 +86,129 @@ class _Model:
 
 
 class _Planner:
-    """Makes the jobs of one variant."""
+    """Makes the jobs of one variant; what analyses see of it is `mechcore.analyses.base.Planning`.
+
+    ``known`` are jobs by what others need them as, ``several`` those that are needed together.
+    """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         self.name, self.config, self.hash_file = name, config, hash_file
         check_sources(config.model, config.data, ROLES)
+        self.fill = config.analyses.fill
+        self.known: dict[str, Job] = {}
+        self.several: dict[str, dict[str, Job]] = {}
         self._data = config.data
         self._names = {role: data_name(role, config.model, config.data) for role in ROLES}
-        self._test_names = {role: self._names[role] for role in TEST_ROLES}
         self._groups = groups_of(config.model, config.data)
         self._model = _Model(CheckpointInput(config.model))
         self._series: dict[Any, _Model] = {}
         self._half: int | None = None
+        self._of = ""
 
     def part(self) -> Part:
         """The jobs of the whole study."""
-        config, found = self.config, {}
-        masks: list[Job] = []
+        config = self.config
         if config.training is not None:
-            found["training"] = self._train(config.training)
-        found["describe"] = self._job(
-            Describe(self._names, config.analyses.sweep is not None), "inputs", ROLES
-        )
+            self.known["training"] = self._train(config.training)
+        describe = Describe(self._names, config.analyses.sweep is not None)
+        self.known["describe"] = self.job(describe, roles=ROLES)
         if config.sparsities:
-            pruned, masks = self._subnetworks(config.sparsities, config.seeds, config.prune)
-            found |= pruned
-            smallest = Smallest(config.analyses.loss, config.n_resamples, config.data.seed)
-            needs = found["accuracy"].needs
-            found["smallest"] = self._pure(smallest, "smallest subnetwork", needs)
-            needs = {f"{job.step.target!r} {job.step.seeds}": job for job in masks}  # type: ignore[attr-defined]
-            found["core"] = self._pure(Core(), "core", needs)
-            if config.analyses.halves:
-                found["halves"] = self._halves(masks)
-            found |= self._analyses(found)
-        sizes = config.analyses.effective_size
-        if config.checkpoints and sizes is not None:
-            found["sizes"] = self._sizes(sizes)
-        return Part(self.name, config, found, masks)
+            self._find_subnetworks(config.sparsities, config.seeds, config.prune)
+            if config.analyses.halves is not None:
+                self.several["masks of halves"] = self._of_halves()
+        for name in ANALYSES:
+            self._analyse(name)
+        masks = self.several.get("masks", {}).values()
+        return Part(self.name, config, self.known, [*masks])
+
+    def _analyse(self, name: str) -> None:
+        """Plan an analysis, unless it was left out, or one that it needs was."""
+        kind, config = ANALYSES[name], self.config
+        analysis = kind() if kind.always else getattr(config.analyses, name, None)
+        needs_masks = not config.sparsities and name != "effective_size"
+        if analysis is None or needs_masks or ("masks" not in self.several and kind.needs):
+            return
+        if not kind.works_with(self.fill):
+            raise InputError(
+                f"analyses: fill is {self.fill!r}, with which {name} does not work; choose another "
+                f"fill, or leave out {name} (--without {name})"
+            )
+        off = [need for need in kind.needs if not self._has(need) and need in ANALYSES]
+        if off and kind.asked:
+            raise InputError(
+                f"analyses: {name} needs {off[0]}, which this study leaves out: ask for both, or "
+                "leave both out"
+            )
+        if not off:
+            for what, job in analysis.jobs(self):
+                self.known[what] = job
+
+    def _has(self, need: str) -> bool:
+        return need in self.known or need in self.several
 
     def _about(self, **changed: Any) -> _Planner:
         """Makes the jobs of the same study on another model, or other data."""
         other = copy(self)
-        vars(other).update(changed)
+        vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
 
-    def _job(
-        self,
-        step: MainStep,
-        name: str,
-        roles: Sequence[str] = (),
-        needs: Mapping[str, Job] | None = None,
-    ) -> Job:
-        """A job about the model."""
-        data: dict[str, Input] = {
-            role: DataInput(role, self.config.model, self._data, self._half) for role in roles
-        }
-        return self._pure(
-            step, name, {**(needs or {}), **self._model.needs}, {MODEL: self._model.model, **data}
-        )
+    # -- jobs -----------------------------------------------------------------------------------
 
-    def _pure(
+    def job(
         self,
         step: MainStep,
-        name: str,
-        needs: Mapping[str, Job],
-        inputs: Mapping[str, Input] | None = None,
+        *,
+        needs: Mapping[str, Job] | None = None,
+        roles: Sequence[str] | None = None,
+        label: str = "",
     ) -> Job:
-        """A job; one without inputs works on results alone."""
-        name = f"{self.name}: {name}" if self.name else name
-        return Job.of(step, name, needs=needs, inputs=inputs, hash_file=self.hash_file)
+        """See `Planning.job`."""
+        label = label or step.label or step.kind
+        every = {**self.known, **(needs or {})}
+        wanted: dict[str, Job] = {}
+        for need in step.needs:
+            if need not in self.several and need not in every:
+                raise InputError(
+                    f"{label}: needs {need!r}, which is not among this study's jobs: "
+                    f"{', '.join(every)}"
+                )
+            wanted |= self.several[need] if need in self.several else {need: every[need]}
+        wanted |= {need: every[need] for need in step.reads if need in every}
+        wanted |= needs or {}
+        data = step.roles if roles is None else roles
+        inputs: dict[str, Input] = {
+            role: DataInput(role, self.config.model, self._data, self._half) for role in data
+        }
+        if inputs:
+            inputs = {MODEL: self._model.model, **inputs}
+            wanted |= self._model.needs
+        label = f"{self.name}: {label}" if self.name else label
+        filled, hash_file = self._filled(step), self.hash_file
+        return Job.of(filled, label + self._of, needs=wanted, inputs=inputs, hash_file=hash_file)
+
+    def _filled(self, step: MainStep) -> MainStep:
+        """The step with the study's settings."""
+        config = self.config
+        of_study = {
+            "seed": config.data.seed,
+            "fill": self.fill,
+            "batch_size": config.batch_size,
+            "n_resamples": config.n_resamples,
+            "names": {role: self._names[role] for role in TEST_ROLES},
+            "groups": self._groups,
+            "least": (config.analyses.roles or RoleSettings()).least,
+        }
+        left_open = [
+            field.name
+            for field in fields(step)  # type: ignore[arg-type]
+            if OF_STUDY in field.metadata and getattr(step, field.name) is None
+        ]
+        return replace(step, **{name: of_study[name] for name in left_open})  # type: ignore[type-var]
+
+    def means(self, role: str) -> Job:
+        """See `Planning.means`."""
+        of = "" if role == "train" else f" of {role} texts"
+        return self.job(Means(), roles=(role,), label=f"means{of}")
 
     def _train(self, settings: TrainSettings) -> Job:
         """The training, on all training data; from now on jobs are about what comes of it."""
@@ -194,7 +220,7 @@ class _Planner:
         steps[settings.total_steps(n)] = FINAL
         classes = () if base.class_names is not None else classes_of(base, data)
         step = Train(settings, max(steps), self._names, tuple(classes))
-        job = self._about(_data=data)._job(step, "training", ROLES)
+        job = self._about(_data=data).job(step, roles=ROLES, label="training")
         # Its classes have names of their own from now on.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
         self._series = {
@@ -203,199 +229,97 @@ class _Planner:
         self._model = self._series[max(steps)]
         return job
 
-    def _subnetworks(
-        self,
-        sparsities: Sequence[float],
-        seeds: Sequence[int],
-        schedule: PruneSettings,
-        of: str = "",
-    ) -> tuple[dict[str, Job], list[Job]]:
-        """Means and accuracies, and masks; ``of`` is what the jobs' names end with."""
-        means, found = self._pruned(sparsities, seeds, schedule, of)
-        needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
-        for name, masks in found.items():
-            needs[f"masks {name}"] = masks
-            for role in TEST_ROLES:
-                needs[f"answers {role} {name}"] = self._answers(
-                    name, role, of, {"means": means, "subnetworks": masks}
-                )
-        step = Accuracy(self._test_names, self._groups)
-        accuracy = self._pure(step, f"accuracies{of}", needs)
-        return {"means": means, "accuracy": accuracy}, [*found.values()]
+    # -- subnetworks ----------------------------------------------------------------------------
 
-    def _pruned(
-        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings, of: str
-    ) -> tuple[Job, dict[str, Job]]:
-        """Means, and masks by the names of their sparsity and seeds.
+    def _find_subnetworks(
+        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
+    ) -> None:
+        """Means, masks, and what the model and its subnetworks answer, for others to need."""
+        masks = self._find_masks(sparsities, seeds, schedule)
+        answers = {
+            f"{role}, full model": self._answers("full model", role, {}) for role in TEST_ROLES
+        }
+        for name, job in masks.items():
+            needs = {"means": self.known["means"], MASKED: job}
+            answers |= {f"{role}, {name}": self._answers(name, role, needs) for role in TEST_ROLES}
+        self.several |= {"masks": masks, "answers": {**masks, **answers}}
+
+    def _find_masks(
+        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
+    ) -> dict[str, Job]:
+        """Masks by the names of their sparsity and seeds.
 
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
         ranking = RANKINGS.get(self.config.method)
         chance = ranking is None or ranking.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
-        means = self._job(Means(), f"means{of}", ("train",))
-        found = {}
+        self.known["means"] = self.means("train")
+        masks = {}
         for target in sorted(sparsities):
-            for chunk in (sorted(seeds)[i : i + n] for i in range(0, len(seeds), n)):
+            for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
+                targets = (target,) if ranking is None else tuple(sorted(sparsities))
                 name = _of_masks([target], chunk)
-                targets = [target] if ranking is None else sorted(sparsities)
-                trained = self._trained(targets, chunk, schedule, means, of)
-                found[name] = self._masks(name, target, chunk, schedule, trained, of)
-        return means, found
+                trained = self._found(targets, chunk, schedule)
+                masks[name] = self._accepted(target, chunk, schedule, trained)
+        return masks
 
-    def _halves(self, masks: Sequence[Job]) -> Job:
-        """Subnetworks of each half of the training data, beside those of all of it."""
-        config = self.config
-        needs = {f"{WHOLE}: {job.name}": job for job in masks}
-        for half, data in enumerate(HALVES, start=1):
-            own, of = self._about(_half=half), f", {data}"
-            _, found = own._pruned(config.sparsities, config.seeds, config.prune, of)
-            needs |= {f"{data}: {name}": job for name, job in found.items()}
-        return self._pure(Halves(), "cores of halves of the training data", needs)
-
-    def _trained(
-        self,
-        targets: Sequence[float],
-        seeds: Sequence[int],
-        schedule: PruneSettings,
-        means: Job,
-        of: str,
+    def _found(
+        self, targets: tuple[float, ...], seeds: tuple[int, ...], schedule: PruneSettings
     ) -> Job:
         """Masks wherever they end; a ranking gives those of all targets at once."""
         config = self.config
-        train = FindMasks(config.method, tuple(targets), tuple(seeds), schedule, config.data.seed)
-        name = _of_masks(targets, seeds)
-        return self._job(train, f"prune {name}{of}", ("train",), {"means": means})
+        step = FindMasks(config.method, targets, seeds, schedule, config.data.seed)
+        label = f"prune {_of_masks(targets, seeds)}"
+        return self.job(step, roles=("train",), needs={"means": self.known["means"]}, label=label)
 
-    def _masks(
-        self,
-        name: str,
-        target: float,
-        seeds: Sequence[int],
-        schedule: PruneSettings,
-        trained: Job,
-        of: str,
+    def _accepted(
+        self, target: float, seeds: tuple[int, ...], schedule: PruneSettings, trained: Job
     ) -> Job:
-        reading = {each: getattr(schedule, each) for each in (*READING, "steps", "lr_lambda")}
-        step = AcceptMasks(self.config.method, target, tuple(seeds), **reading)
-        return self._pure(step, f"masks {name}{of}", {"trained": trained})
+        reading = {name: getattr(schedule, name) for name in (*READING, "steps", "lr_lambda")}
+        step = AcceptMasks(self.config.method, target, seeds, **reading)
+        return self.job(
+            step, needs={"trained": trained}, label=f"masks {_of_masks([target], seeds)}"
+        )
 
-    def _answers(self, name: str, role: str, of: str, needs: Mapping[str, Job]) -> Job:
+    def _answers(self, name: str, role: str, needs: Mapping[str, Job]) -> Job:
         step = Answers(role, self.config.batch_size)
-        return self._job(step, f"answers {role}, {name}{of}", (role,), needs)
+        return self.job(step, roles=(role,), needs=needs, label=f"answers {role}, {name}")
 
-    def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
-        config, wanted = self.config, self.config.analyses
-        _check_fill(wanted)
-        known = dict(found)
-        seed, names, n_resamples = config.data.seed, self._test_names, config.n_resamples
-        ablating: Any = {"seed": seed, "fill": wanted.fill, "batch_size": config.batch_size}
+    def _of_halves(self) -> dict[str, Job]:
+        """Masks of each half of the training data."""
+        config = self.config
+        masks: dict[str, Job] = {}
+        for half, data in enumerate(HALVES, start=1):
+            own = self._about(_half=half, _of=f", {data}")
+            of_half = own._find_masks(config.sparsities, config.seeds, config.prune)
+            masks |= {f"{data}: {name}": job for name, job in of_half.items()}
+        return masks
 
-        def add(
-            what: str,
-            step: MainStep,
-            name: str,
-            roles: Sequence[str] | None = None,
-            more: Sequence[str] = (),
-        ) -> None:
-            needs = {need: self._known(known, need, name) for need in (*step.needs, *more)}
-            known[what] = self._job(step, name, step.roles if roles is None else roles, needs)
-
-        if wanted.heads is not None:
-            sample = {"max_examples": wanted.heads.max_examples, "seed": config.data.seed}
-            add("heads", Heads(**sample), "head categories")
-            add("pictures", Pictures(**sample), "pictures of attention")
-        if wanted.sweep is not None:
-            name = f"ablation of {wanted.sweep} one by one"
-            add("sweep", Sweep(components=wanted.sweep, **ablating), name)
-            swept = {"sweep": known["sweep"]}
-            if wanted.both_means:
-                own = self._job(Means(), "means of out-of-domain texts", ("ood",))
-                again = SweepOodMean(components=wanted.sweep, **ablating)
-                means = {"means": own, "train means": known["means"]}
-                name += ", out-of-domain mean"
-                swept[again.kind] = self._job(again, name, again.roles, means)
-            drops = Drops(names, self._groups, n_resamples, seed)
-            known["drops"] = self._pure(drops, "drops, one by one", swept)
-            roles, judging = Roles(wanted.roles, names, seed), {**swept, "drops": known["drops"]}
-            known["roles"] = self._pure(roles, "roles of components", judging)
-            add("flips", Flips(names), "answers that flip")
-        if wanted.ablation is not None:
-            core = AblateCore(
-                **ablating, names=names, n_resamples=n_resamples, **vars(wanted.ablation)
-            )
-            more = ("sweep",) if "sweep" in known else ()
-            add("ablate", core, "ablation of the core", more=more)
-        if wanted.paths is not None:
-            paths = Paths(
-                **ablating,
-                names=names,
-                groups=self._groups,
-                n_resamples=n_resamples,
-                n_controls=wanted.paths.controls,
-                max_examples=wanted.paths.max_examples,
-                least=wanted.roles.least,
-            )
-            there = sorted(known.keys() & {"roles", "sweep"})
-            add("paths", paths, "readers of the core", more=there)
-            if "roles" in known and wanted.paths.dose:
-                sizes = (n_resamples, wanted.paths.max_examples, wanted.paths.dose)
-                add("dose", Dose(seed, config.batch_size, wanted.fill, *sizes), "doses")
-        if wanted.search is not None:
-            search = Search(**ablating, n_resamples=n_resamples, how=wanted.search)
-            add("search", search, "search for superadditive sets", (wanted.search.role,))
-        for name, settings in wanted.more.items():
-            add(name, _added(name, settings), name)
-        without = {*found, "heads", "sweep"}  # others have the tables of the last two
-        return {what: job for what, job in known.items() if what not in without}
-
-    def _known(self, known: Mapping[str, Job], need: str, name: str) -> Job:
-        if need not in known:
-            made = ", ".join(known)
-            raise InputError(
-                f"{name}: needs {need!r}, which is not among this study's jobs: {made}"
-            )
-        return known[need]
-
-    def _sizes(self, sizes: SizesConfig) -> Job:
-        """Effective sizes, from all checkpoints; jobs on the model itself occur again."""
-        accuracies, series = {}, self._checkpoints()
-        seeds = self.config.seeds if sizes.seeds is None else sizes.seeds
-        schedule = self.config.prune if sizes.prune is None else sizes.prune
-        for step, model in series.items():
-            own, of = self._about(_model=model), f", checkpoint {step}"
-            found, _ = own._subnetworks(sizes.sparsities, seeds, schedule, of)
-            accuracies[str(step)] = found["accuracy"]
-        step = Sizes(sizes.tolerance, self._groups, tuple(series))
-        return self._pure(step, "effective size", accuracies)
+    def at_checkpoints(
+        self,
+        sparsities: Sequence[float],
+        seeds: Sequence[int] | None,
+        schedule: PruneSettings | None,
+    ) -> dict[Any, Job]:
+        """See `Planning.at_checkpoints`; jobs on the model itself occur again."""
+        config, accuracies = self.config, {}
+        seeds = config.seeds if seeds is None else seeds
+        for step, model in self._checkpoints().items():
+            own = self._about(_model=model, _of=f", checkpoint {step}")
+            own._find_subnetworks(sparsities, seeds, schedule or config.prune)
+            accuracies[step] = own.job(Accuracy())
+        return accuracies
 
     def _checkpoints(self) -> Mapping[Any, _Model]:
         given = self.config.checkpoints
-        if given == (TRAINED,):
-            return self._series
+        if not given or given == (TRAINED,):
+            return self._series if given else {}
         paths = () if given == (EMBEDDED,) else given
         series: dict[Any, ModelConfig] = checkpoint_series(paths, self.config.model)
         return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
 
 
-def _check_fill(wanted: Analyses) -> None:
-    """Make sure that all analyses can run with the fill."""
-    if wanted.fill not in ("mean", "zero") and wanted.search is not None:
-        raise InputError(
-            f"analyses: fill is {wanted.fill!r}, which a search for superadditive sets cannot "
-            "predict with; expected mean or zero: leave search out"
-        )
-    if wanted.fill == "counterfactual" and wanted.paths is not None:
-        raise InputError(
-            "analyses: fill is 'counterfactual', with which paths cannot be cut: say paths: null "
-            "(--no-paths), or take another fill"
-        )
-
-
-def _added(name: str, settings: Mapping[str, Any]) -> MainStep:
-    """A step that a package added, with its settings checked."""
-    step = STEPS[name]
-    try:
-        return TypeAdapter(step).validate_python(dict(settings))
-    except ValidationError as error:
-        raise InputError(f"analyses: more: {name}: {described(error, step)}") from error
+def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
+    """What jobs on masks have in their names."""
+    return f"sparsity {' '.join(map(repr, targets))}, seed {' '.join(map(str, seeds))}"

@@ -2,39 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mechcore.analyses import ANALYSES
+from mechcore.report import sections as old
+from mechcore.report.ablation_sections import ablation_section, interactions_section
+from mechcore.report.accuracy_section import accuracy_section, subnetwork_sentences
 from mechcore.report.blame import blame_section
+from mechcore.report.blocks import Finding, Section
+from mechcore.report.data_section import data_section, majority_sentences
+from mechcore.report.dose_section import dose_section, dose_sentences
+from mechcore.report.groups import group_sentences
+from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.kinds import StudyReport, Words
-from mechcore.report.sections import sections
-from mechcore.report.size_section import only_sizes
-from mechcore.report.summary import findings, tiles
-from mechcore.steps.ablation import Drops, Roles
-from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
-from mechcore.steps.core_ablation import AblateCore
-from mechcore.steps.flips import Flips
-from mechcore.steps.halves import Halves
-from mechcore.steps.masks import Describe, Train
-from mechcore.steps.paths import Dose, Paths
-
-_STEPS = (
-    Describe,
-    Train,
-    Accuracy,
-    Smallest,
-    Core,
-    Halves,
-    Pictures,
-    Drops,
-    Roles,
-    Flips,
-    AblateCore,
-    Paths,
-    Dose,
-    Search,
-    Sizes,
+from mechcore.report.readers import readers_section
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.search_section import search_section, search_sentences
+from mechcore.report.size_section import only_sizes, size_section
+from mechcore.report.stability_section import stability_section, stability_sentences
+from mechcore.report.summary import (
+    category_sentences,
+    core_sentences,
+    missing_sentences,
+    outlier_sentences,
+    single_ablation,
+    size_sentences,
+    tiles,
+    whole_core,
 )
+from mechcore.report.training_section import training_section, training_sentences
+from mechcore.steps.base import MainStep
+from mechcore.steps.masks import Describe, Train
+from mechcore.tables import Schema
+
+# Sections of analyses that do not bring their own yet.
+_SECTIONS: Any = {
+    "accuracy": (accuracy_section, old.subnetworks),
+    "core": (old.core,),
+    "halves": (stability_section,),
+    "heads": (old.categories,),
+    "ablation": (ablation_section, interactions_section),
+    "paths": (readers_section,),
+    "dose": (dose_section,),
+    "search": (search_section,),
+    "effective_size": (size_section,),
+}
+_HEADLINES: Any = {
+    "accuracy": (
+        ("accuracy", group_sentences),
+        ("data", majority_sentences),
+        ("subnetworks", subnetwork_sentences),
+        ("subnetworks", missing_sentences),
+        ("subnetworks", outlier_sentences),
+    ),
+    "core": (("core", core_sentences),),
+    "halves": (("stability", stability_sentences),),
+    "heads": (("categories", category_sentences),),
+    "ablation": (
+        ("ablation", single_ablation),
+        ("ablation", whole_core),
+        ("interactions", interaction_sentences),
+    ),
+    "dose": (("dose", dose_sentences),),
+    "search": (("search", search_sentences),),
+    "effective_size": (("effective-size", size_sentences),),
+}
+
+
+def sections(run: RunFolder) -> Iterator[Section]:
+    """All sections between the summary and the method."""
+    makers: list[Any] = [data_section, training_section]
+    names = ["effective_size"] if only_sizes(run.config) else list(ANALYSES)
+    for name in names:
+        makers += _SECTIONS.get(name, ())
+        if name not in _SECTIONS:
+            makers.append(ANALYSES[name].sections)
+    for make in makers:
+        made = make(run)
+        yield from [made] if isinstance(made, Section) else made or ()
+
+
+def findings(run: RunFolder) -> Iterator[Finding]:
+    """What the run found."""
+    yield from (Finding(text, "training") for text in training_sentences(run))
+    for name in ANALYSES:
+        for section, say in _HEADLINES.get(name, ((name, ANALYSES[name].headlines),)):
+            yield from (Finding(text, section) for text in say(run))
+
+
+def tables() -> Iterator[Schema]:
+    """Those that studies leave."""
+    steps: list[type[MainStep]] = [Describe, Train, *(ANALYSES[name] for name in ANALYSES)]
+    for step in steps:
+        yield from step.schemas
+
 
 _INTERVALS = (
     "Intervals in brackets are 95 % intervals over examples, each for its own number alone: "
@@ -149,7 +211,7 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=[schema for step in _STEPS for schema in step.schemas],
+    tables=tables,
     tiles=tiles,
     findings=findings,
     sections=sections,

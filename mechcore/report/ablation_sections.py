@@ -15,7 +15,7 @@ from mechcore.report import ablation_figures, figures, interaction_figures
 from mechcore.report.blocks import (
     AS_FIGURE,
     Block,
-    Gallery,
+    Drawing,
     Paragraph,
     Section,
     Shown,
@@ -43,14 +43,14 @@ _FILLED = {
 }
 
 
-def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
+def ablation_section(run: RunFolder) -> Section:
     """Drops without core heads, alone and together, and without every component alone."""
     title, files = "Ablation", ["ablation.csv", "ablation_controls.csv", "sweep.csv"]
     ablation, controls, sweep = map(run.table, ("ablation", "ablation_controls", "sweep"))
     blocks: list[Block] = (
         [*not_run("ablation", title, "the ablation of core heads from the full model").blocks]
         if ablation is None
-        else [*_sets(run, ablation, gallery)]
+        else [*_sets(run, ablation)]
     )
     if controls is not None and len(controls):
         blocks.append(_control_table(controls))
@@ -59,7 +59,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     drops = [table for table in (ablation, sweep) if table is not None]
     blocks += one_label_notes(run, pd.concat(drops)) if drops else []
     if sweep is not None and len(sweep):
-        blocks += _every_component(sweep, gallery)
+        blocks += _every_component(sweep)
     return Section("ablation", title, blocks, files)
 
 
@@ -72,7 +72,7 @@ def _other_fill(run: RunFolder) -> str:
     return f"Here the output of what is ablated is replaced by {what}, not by its mean."
 
 
-def _sets(run: RunFolder, ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
+def _sets(run: RunFolder, ablation: pd.DataFrame) -> Iterator[Block]:
     if len(ablation) == 0:
         yield Paragraph(f"There was no head to ablate: {run.no_core}.", note=True)
         return
@@ -96,7 +96,7 @@ def _sets(run: RunFolder, ablation: pd.DataFrame, gallery: Gallery) -> Iterator[
             note=True,
         )
     for metric in ("accuracy", "margin"):
-        yield gallery.add(
+        yield Drawing(
             figures.ablation_drops(ablation, metric),
             f"ablation-{metric}",
             f"Change of {metric} over all examples without a set of heads. {how}{lines}",
@@ -104,7 +104,7 @@ def _sets(run: RunFolder, ablation: pd.DataFrame, gallery: Gallery) -> Iterator[
         )
     for i, (role, data) in enumerate(data_sets(ablation)):
         if len(subsets_of(ablation, role, data)) > 2:
-            yield gallery.add(
+            yield Drawing(
                 figures.ablation_by_subset(ablation, role, data),
                 f"ablation-subsets-{i + 1}",
                 f"Change of accuracy in points by subset of {data} ({role_name(role)}).{left_out}",
@@ -135,13 +135,13 @@ def _control_table(controls: pd.DataFrame) -> Table:
     return table_of(rows, ABLATION_CONTROLS, caption, shown)
 
 
-def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
+def _every_component(sweep: pd.DataFrame) -> Iterator[Block]:
     overall = sweep[sweep["subset"] == ALL]
     n = overall["set"].nunique()
     yield Paragraph(f"Each of {n} components was also ablated alone.")
     if len(ablation_figures.by_components(overall, 1)):
         for metric in ("accuracy", "margin"):
-            yield gallery.add(
+            yield Drawing(
                 ablation_figures.single_drops(overall, metric),
                 f"single-drops-{metric}",
                 f"Change of {metric} over all examples without each single component. Red: the "
@@ -163,16 +163,16 @@ def _ablation_table(ablation: pd.DataFrame, caption: str, folded: bool) -> Table
 # -- interactions -------------------------------------------------------------------------------
 
 
-def interactions_section(run: RunFolder, gallery: Gallery) -> Section:
+def interactions_section(run: RunFolder) -> Section:
     """What sets of core heads cost beyond their members."""
     title, table = "Interactions", run.table("interactions")
     if table is None:
         return not_run("interactions", title, "the joint ablation of sets of core heads")
-    blocks = [*_interactions(run, table, gallery)]
+    blocks = [*_interactions(run, table)]
     return Section("interactions", title, blocks, ["interactions.csv"])
 
 
-def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
+def _interactions(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     if len(table) == 0:
         few = run.no_core if run.no_masks else "the core has fewer than two heads"
         text = f"There is no interaction to report: {few}."
@@ -196,7 +196,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
         if interaction_figures.saturated(table).any()
         else ""
     )
-    yield gallery.add(
+    yield Drawing(
         interaction_figures.interactions(table, drawn),
         "interactions",
         "Interaction of jointly ablated heads: the joint change less the sum of the single "
@@ -205,7 +205,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
     )
     largest = str(overall["set"].iloc[int(overall["size"].argmax())])
     if (table["subset"] != ALL).any():
-        yield gallery.add(
+        yield Drawing(
             interaction_figures.interactions_by_subset(table, largest),
             "interactions-subsets",
             f"The interaction of {largest}, the largest set, on every subset.",

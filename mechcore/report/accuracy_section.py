@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from mechcore.report import figures
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
+from mechcore.report.blocks import Block, Drawing, Paragraph, Section, Table, not_run
 from mechcore.report.data_section import most_frequent
 from mechcore.report.groups import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
@@ -31,7 +31,7 @@ from mechcore.wording import (
 )
 
 
-def accuracy_section(run: RunFolder, gallery: Gallery) -> Section:
+def accuracy_section(run: RunFolder) -> Section:
     """How often the full model and every subnetwork are right."""
     accuracy = run.table("accuracy")
     if accuracy is None or len(accuracy) == 0:
@@ -46,7 +46,7 @@ def accuracy_section(run: RunFolder, gallery: Gallery) -> Section:
         for i, (role, data) in enumerate(data_sets(accuracy[inside]), start=1)
     ]
     blocks: list[Block] = [
-        gallery.add(
+        Drawing(
             figures.accuracy_by_subset(part, majority),
             name,
             f"Accuracy of the full model and of every subnetwork{on}. The line through the dots of "

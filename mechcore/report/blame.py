@@ -25,7 +25,7 @@ from mechcore.ablation.roles import (
     verdict,
 )
 from mechcore.evaluation.recalibration import CANNOT_TELL
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
+from mechcore.report.blocks import Block, Paragraph, Section, Shown, Table, table_of
 from mechcore.report.flips import flips_table
 from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
@@ -61,7 +61,7 @@ class _Measure:
     caveat: str
 
 
-def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def blame_section(run: RunFolder) -> Section | None:
     """The verdict, the scatter and the ranked list of single ablations; None without a sweep."""
     roles = run.filled("roles")
     if roles is None:

@@ -141,6 +141,25 @@ class Picture:
         return f"{FIGURES_FOLDER}/{self.name}.svg" if "svg" in self.saved else ""
 
 
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure before it is placed in a page, see `Picture`.
+
+    Attributes:
+        figure: the figure.
+        name: of its files.
+        caption: what it shows, with units.
+        alt: for readers who do not see it.
+        fold: the line that the reader opens it by; where it is empty the figure always shows.
+    """
+
+    figure: Figure
+    name: str
+    caption: str
+    alt: str
+    fold: str = ""
+
+
 @dataclass(frozen=True)
 class View:
     """An interactive drawing; the page that holds it needs circuitsvis once."""
@@ -158,7 +177,7 @@ class Command:
     kind: str = field(default="command", init=False)
 
 
-Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter | Graph
+Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter | Graph | Drawing
 
 
 @dataclass(frozen=True)
@@ -219,6 +238,15 @@ class Gallery:
         self.folder = run / FIGURES_FOLDER
         self.formats = tuple(dict.fromkeys(formats))
 
+    def placed(self, section: Section) -> Section:
+        """The section with its drawings saved, and embedded as pictures."""
+        blocks = [self._placed(b) if isinstance(b, Drawing) else b for b in section.blocks]
+        return replace(section, blocks=blocks)
+
+    def _placed(self, drawing: Drawing) -> Picture:
+        named = (drawing.name, drawing.caption, drawing.alt)
+        return self.add(drawing.figure, *named, fold=drawing.fold)
+
     def add(self, figure: Figure, name: str, caption: str, alt: str, *, fold: str = "") -> Picture:
         """Save ``figure`` in every format and embed it as SVG."""
         drawing = _drawn(figure, "svg")
@@ -227,8 +255,9 @@ class Gallery:
         for end in self.formats:
             content = drawing if end == "svg" else _drawn(figure, end)
             write_bytes(self.folder / f"{name}.{end}", content)
-        picture = _picture(figure, drawing, name, caption, alt)
-        return replace(picture, saved=self.formats, fold=fold)
+        width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
+        uri = data_uri(drawing, SVG)
+        return Picture(name, caption, alt, uri, width, height, self.formats, fold)
 
 
 def _drawn(figure: Figure, end: str) -> bytes:
@@ -243,8 +272,3 @@ def _drawn(figure: Figure, end: str) -> bytes:
             date = {"svg": "Date", "pdf": "CreationDate"}[end]
             figure.savefig(content, format=end, metadata={date: None})
     return content.getvalue()
-
-
-def _picture(figure: Figure, drawing: bytes, name: str, caption: str, alt: str) -> Picture:
-    width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
-    return Picture(name, caption, alt, data_uri(drawing, SVG), width, height)

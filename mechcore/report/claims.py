@@ -11,7 +11,6 @@ import pandas as pd
 from mechcore.report.blocks import (
     Block,
     Finding,
-    Gallery,
     Paragraph,
     Section,
     Shown,
@@ -24,7 +23,7 @@ from mechcore.tables import Column
 from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, QUICK, SUPPORTED, number
 
 VERDICTS = "verdicts"
-Make: TypeAlias = Callable[[RunFolder, Gallery], Section]
+Make: TypeAlias = Callable[[RunFolder], Section]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Claims:
     ) -> Callable[[Callable[..., Iterable[Block]]], Make]:
         """Make a section of a function's blocks, after the verdicts that it is about.
 
-        The function takes the run, the gallery and the tables, None for one without rows.
+        The function takes the run and the tables, None for one without rows.
 
         Args:
             name: of the section.
@@ -55,23 +54,23 @@ class Claims:
         """
 
         def decorate(blocks: Callable[..., Iterable[Block]]) -> Make:
-            def make(run: RunFolder, gallery: Gallery) -> Section:
+            def make(run: RunFolder) -> Section:
                 found = [run.filled(table) for table in tables]
                 if missing and found[0] is None:
                     return not_run(name, title, missing)
-                made = [*self.lines(run, name), *blocks(run, gallery, *found)]
+                made = [*self.lines(run, name), *blocks(run, *found)]
                 return Section(name, title, made, [f"{table}.csv" for table in tables])
 
             return make
 
         return decorate
 
-    def sections(self, *others: Make) -> Callable[[RunFolder, Gallery], Iterator[Section]]:
+    def sections(self, *others: Make) -> Callable[[RunFolder], Iterator[Section]]:
         """The verdicts on all claims, then the other sections."""
 
-        def made(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
+        def made(run: RunFolder) -> Iterator[Section]:
             yield self.verdicts(run)
-            yield from (make(run, gallery) for make in others)
+            yield from (make(run) for make in others)
 
         return made
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.blocks import Block, Paragraph, Section, Table
 from mechcore.report.groups import of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
@@ -33,9 +33,8 @@ _NO_SUBSETS = (
 )
 
 
-def data_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def data_section(run: RunFolder) -> Section | None:
     """What the run read; None for a run that left no table of its data."""
-    del gallery
     table = run.table("data")
     if table is None or len(table) == 0:
         return None

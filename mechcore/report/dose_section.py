@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.ablation.dose import DOSE, DOSES, MONOTONE, NOT_MONOTONE, repairs
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, table_of
+from mechcore.report.blocks import Block, Paragraph, Section, Shown, table_of
 from mechcore.report.groups import PLACED, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import OUT_FIRST, PLACES, count, listed, number
@@ -19,9 +19,8 @@ _CAPTION = (
 )
 
 
-def dose_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def dose_section(run: RunFolder) -> Section | None:
     """Doses and repair; None for a run without."""
-    del gallery
     table = run.filled("dose")
     if table is None:
         return None

@@ -10,7 +10,7 @@ from mechcore.registry import Registry
 from mechcore.tables import Schema
 
 if TYPE_CHECKING:
-    from mechcore.report.blocks import Finding, Gallery, Section, Tile
+    from mechcore.report.blocks import Finding, Section, Tile
     from mechcore.report.run_folder import RunFolder
 
 
@@ -65,12 +65,12 @@ class StudyReport:
 
     title: Callable[[str, Mapping[str, Any]], str]
     subtitle: str
-    tables: Sequence[Schema]
+    tables: Callable[[], Iterable[Schema]]
     tiles: Callable[[RunFolder], Iterable[Tile]]
     findings: Callable[[RunFolder], Iterable[Finding]]
-    sections: Callable[[RunFolder, Gallery], Iterable[Section]]
+    sections: Callable[[RunFolder], Iterable[Section]]
     words: Words
-    opening: Callable[[RunFolder, Gallery], Section | None] = lambda _run, _gallery: None
+    opening: Callable[[RunFolder], Section | None] = lambda _run: None
 
 
 NOTHING = "There is nothing to sum up: no step of this run has left a table."
@@ -85,27 +85,9 @@ REPORTS: Registry[StudyReport] = Registry(
 """Reports by kind of study."""
 
 
-@dataclass(frozen=True)
-class AddedSection:
-    """A section that a package adds to reports, in the entry point group ``mechcore.sections``.
-
-    Attributes:
-        tables: those that it reads.
-        make: the section; None for a run without its tables.
-    """
-
-    tables: Sequence[Schema]
-    make: Callable[[RunFolder, Gallery], Section | None]
-
-
-SECTIONS: Registry[AddedSection] = Registry("report section", "mechcore.sections")
-"""Sections that are added to reports, by name; they come after the report's own."""
-
-
 def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
     """The tables that a run with this ``config.json`` leaves, by name, see `report_of`."""
-    added = [schema for name in SECTIONS for schema in SECTIONS[name].tables]
-    return {schema.name: schema for schema in (*report_of(config).tables, *added)}
+    return {schema.name: schema for schema in report_of(config).tables()}
 
 
 def report_of(config: Mapping[str, Any]) -> StudyReport:

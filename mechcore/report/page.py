@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -15,11 +15,11 @@ from markupsafe import Markup, escape
 from mechcore.files import write_text
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
-from mechcore.report.blocks import Gallery, Section
+from mechcore.report.blocks import Gallery, Section, View
 from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
-from mechcore.report.kinds import NOTHING, SECTIONS, report_of
+from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.method import method_tables
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 from mechcore.report.terms import Explainer
@@ -52,19 +52,12 @@ def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) ->
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
     study = report_of(folder.config)
-    opening = study.opening(folder, gallery)
-    parts = [*study.sections(folder, gallery), *_added(folder, gallery)]
+    opening = study.opening(folder)
+    opening = None if opening is None else gallery.placed(opening)
+    parts = [gallery.placed(section) for section in study.sections(folder)]
     path = folder.path / REPORT_FILE
     write_text(path, _html(folder, opening, parts))
     return path
-
-
-def _added(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
-    """Sections of packages, of tables that this run has."""
-    for name in SECTIONS:
-        section = SECTIONS[name].make(run, gallery)
-        if section is not None:
-            yield section
 
 
 def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
@@ -76,7 +69,7 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         "shared": known.shared,
         "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
     }
-    drawn = any(block.kind == "view" for part in parts for block in part.blocks)
+    drawn = any(isinstance(block, View) for part in parts for block in part.blocks)
     drawn = drawn or any(run.flips_attention)
     return (
         environment(known.about, study.words.terms)

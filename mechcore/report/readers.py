@@ -13,7 +13,7 @@ from mechcore.components.paths import ANSWER
 from mechcore.evaluation.recalibration import CANNOT_TELL
 from mechcore.paths.dependence import CORE_DEPENDENCE, largest_readers
 from mechcore.paths.tables import PATHS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, table_of
+from mechcore.report.blocks import Block, Paragraph, Section, Table, table_of
 from mechcore.report.graph_block import Edge, Graph, Node, graph
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
@@ -51,7 +51,7 @@ class _Measure:
         return f"{value} {self.unit} [{low}, {high}]"
 
 
-def readers_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def readers_section(run: RunFolder) -> Section | None:
     """The verdict, the graph and the table of those that read the core; None if not asked."""
     paths, dependence = run.table("paths"), run.table("core_dependence")
     if paths is None or dependence is None:

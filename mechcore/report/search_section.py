@@ -11,7 +11,7 @@ from mechcore.ablation.settings import GUARANTEE
 from mechcore.ablation.superadditivity import directions
 from mechcore.report import interaction_figures
 from mechcore.report.ablation_figures import atlas, by_components, largest_interactions
-from mechcore.report.blocks import Block, Gallery, Paragraph, Picture, Section, Table
+from mechcore.report.blocks import Block, Drawing, Paragraph, Section, Table
 from mechcore.report.groups import one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
@@ -30,7 +30,7 @@ from mechcore.wording import (
 _MOST_ROWS = 40
 
 
-def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def search_section(run: RunFolder) -> Section | None:
     """The sets found, measured on data that the search did not see; None without a search."""
     found = run.table("superadditive")
     if found is None:
@@ -39,7 +39,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
     files += ["race.csv"] * (run.table("race") is not None)
     overall = found[found["subset"] == ALL]
     if len(overall) == 0:
-        none: list[Block] = [*map(Paragraph, _raced(run, overall)), *_atlas(run, gallery)]
+        none: list[Block] = [*map(Paragraph, _raced(run, overall)), *_atlas(run)]
         none.append(Paragraph("The search found no set.", note=True))
         return Section("search", title, none, files)
     drawn = largest_interactions(overall)
@@ -49,7 +49,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
         *map(Paragraph, _how(run, found, overall)),
         *map(Paragraph, search_sentences(run)),
         *one_label_notes(run, found),
-        gallery.add(
+        Drawing(
             interaction_figures.interactions(overall, drawn),
             "superadditive",
             "Interaction of the sets that the search found, in the order in which it ranked them, "
@@ -57,7 +57,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
             "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
         ),
         _table(overall),
-        *_atlas(run, gallery),
+        *_atlas(run),
     ]
     return Section("search", title, blocks, files)
 
@@ -162,13 +162,13 @@ def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _atlas(run: RunFolder, gallery: Gallery) -> Iterator[Picture]:
+def _atlas(run: RunFolder) -> Iterator[Drawing]:
     """The interactions of all pairs that were raced, if they are more than a table shows."""
     race = run.table("race")
     if race is None or by_components(race, 2)["set"].nunique() <= _MOST_ROWS:
         return
     where = race.iloc[0]
-    yield gallery.add(
+    yield Drawing(
         atlas({f"{role_name(where['role'])}: {where['data']}": race}),
         "atlas",
         "Interaction of every two components as a change of margin, as far as the race knows it: "

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
 from mechcore.attention.labels import HEAD_CATEGORIES
 from mechcore.report import figures, subnetwork_figures
-from mechcore.report.ablation_sections import ablation_section, interactions_section
-from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import (
     AS_FIGURE,
     Block,
-    Gallery,
+    Drawing,
     Paragraph,
     Section,
     Shown,
@@ -24,22 +22,15 @@ from mechcore.report.blocks import (
     not_run,
     table_of,
 )
-from mechcore.report.data_section import data_section
-from mechcore.report.dose_section import dose_section
 from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
-from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.search_section import search_section
-from mechcore.report.size_section import missing_table, only_sizes, size_section
-from mechcore.report.smallest_section import smallest_section
-from mechcore.report.stability_section import stability_section
+from mechcore.report.size_section import missing_table
 from mechcore.report.summary import (
     core_row,
     core_sentences,
     missing_sentences,
     outlier_sentences,
 )
-from mechcore.report.training_section import training_section
 from mechcore.tables import COMPONENT, Column
 from mechcore.wording import (
     SIGNIFICANT,
@@ -54,36 +45,11 @@ from mechcore.wording import (
 HEADS_PER_FIGURE = 6
 
 
-def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
-    """All sections between the summary and the method, in the order of the page."""
-    steps: tuple[Callable[[RunFolder, Gallery], Section | None], ...] = (
-        data_section,
-        training_section,
-        accuracy_section,
-        _subnetworks,
-        smallest_section,
-        _core,
-        stability_section,
-        readers_section,
-        dose_section,
-        _categories,
-        ablation_section,
-        interactions_section,
-        search_section,
-        size_section,
-    )
-    if only_sizes(run.config):
-        steps = (data_section, training_section, size_section)
-    for make in steps:
-        section = make(run, gallery)
-        if section is not None:
-            yield section
-
-
 # -- subnetworks and core -----------------------------------------------------------------------
 
 
-def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
+def subnetworks(run: RunFolder) -> Section:
+    """The subnetworks, and how far seeds agree."""
     title = "Subnetworks"
     subnetworks, frequency = run.table("subnetworks"), run.table("head_frequency")
     notes = [*missing_sentences(run), *outlier_sentences(run)]
@@ -94,7 +60,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         blocks.append(missing_table(run, "missing_masks"))
         return Section("subnetworks", title, blocks, ["missing_masks.csv"])
     if frequency is not None and len(frequency):
-        picture = gallery.add(
+        picture = Drawing(
             figures.head_frequency(frequency, run.core),
             "head-frequency",
             "In how many seeds each component is kept"
@@ -116,7 +82,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
     missing = run.table("missing_masks")
     if missing is not None and len(missing):
         blocks.append(missing_table(run, "missing_masks"))
-    blocks += _seeds(run, gallery)
+    blocks += _seeds(run)
     names: tuple[str, ...] = ("subnetworks", "missing_masks", "head_frequency")
     names += ("head_overlap", "accuracy_spread")
     files = [f"{name}.csv" for name in names if run.table(name) is not None]
@@ -134,11 +100,11 @@ def _of_which(run: RunFolder) -> str:
     return f" (out-of-domain: {'; '.join(parts)})" if parts else ""
 
 
-def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
+def _seeds(run: RunFolder) -> Iterator[Block]:
     """How alike the subnetworks of different seeds are, in heads and in accuracy."""
     overlap = run.table("head_overlap")
     if overlap is not None and len(overlap):
-        yield gallery.add(
+        yield Drawing(
             subnetwork_figures.head_overlap(overlap),
             "head-overlap",
             "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a share "
@@ -175,7 +141,8 @@ def _by_chance(overlap: pd.DataFrame) -> str:
     return text
 
 
-def _core(run: RunFolder, gallery: Gallery) -> Section:
+def core(run: RunFolder) -> Section:
+    """The heads that all subnetworks keep."""
     title = "Heuristic core"
     summary = core_row(run)
     if summary is None and (without := [*missing_sentences(run)]):
@@ -214,14 +181,15 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
 # -- what heads attend to -----------------------------------------------------------------------
 
 
-def _categories(run: RunFolder, gallery: Gallery) -> Section:
+def categories(run: RunFolder) -> Section:
+    """What heads attend to."""
     title = "What heads attend to"
     categories = run.table("head_categories")
     if categories is None or len(categories) == 0:
         return not_run("categories", title, "the sorting of heads by what they attend to")
     some = categories["in_core"].any()
     blocks: list[Block] = [
-        gallery.add(
+        Drawing(
             figures.head_categories(categories),
             "head-categories",
             "The category that each head attends to most, among those with a large enough mass "
@@ -245,7 +213,7 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
     ]
     for i, part in enumerate(parts, start=1):
         names = ", ".join(example.component for example in part)
-        picture = gallery.add(
+        picture = Drawing(
             figures.attention_patterns(part),
             "attention" if len(parts) == 1 else f"attention-{i}",
             f"Attention of {names} on an example each: rows are queries, columns keys; lines mark "

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
+from mechcore.report.blocks import Block, Drawing, Paragraph, Section, Shown, Table, table_of
 from mechcore.report.groups import members_sentence
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.subnetwork_figures import effective_sizes
@@ -19,7 +19,7 @@ _TITLE = "Effective size over training"
 FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")
 
 
-def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def size_section(run: RunFolder) -> Section | None:
     """How few components do what the whole model does, by checkpoint; None without its table."""
     means = run.table("mean_effective_size")
     if means is None or len(means) == 0:
@@ -28,7 +28,7 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     blocks: list[Block] = [
         *map(Paragraph, size_sentences(run)),
         *([Paragraph(members)] if members else []),
-        gallery.add(
+        Drawing(
             effective_sizes(means),
             "effective-size",
             "Left: accuracy of the full model at each checkpoint. Right: its effective size, the "

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 
 from mechcore.ablation.stability import STABILITY
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
+from mechcore.report.blocks import Block, Paragraph, Section, Shown, Table, table_of
 from mechcore.report.groups import PLACED, data_sets, of_data, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.subnetworks.halves import HALF_CORES, HALF_OVERLAP, HALVES
@@ -51,9 +51,8 @@ _NOT_ASKED = (
 )
 
 
-def stability_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def stability_section(run: RunFolder) -> Section | None:
     """Rankings and cores over halves of the data; None without a table of these."""
-    del gallery
     blocks = [*_rankings(run), *_cores(run)]
     if not blocks:
         return None

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
 from mechcore.evaluation.p_values import FEW_CONTROLS
-from mechcore.report.accuracy_section import subnetwork_sentences
-from mechcore.report.blocks import Finding, Tile
-from mechcore.report.data_section import majority_sentences
-from mechcore.report.dose_section import dose_sentences
-from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
-from mechcore.report.interaction_sentences import interaction_sentences
+from mechcore.report.blocks import Tile
+from mechcore.report.groups import FULL, data_sets, of_data, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
-from mechcore.report.search_section import search_sentences
-from mechcore.report.smallest_section import smallest_sentences
-from mechcore.report.stability_section import stability_sentences
-from mechcore.report.training_section import training_sentences
 from mechcore.subnetworks.outliers import outliers
 from mechcore.wording import (
     ALL,
@@ -67,29 +59,6 @@ def tiles(run: RunFolder) -> list[Tile]:
         note = f"{worst['data']}{_over_subsets(accuracy, 'ood', worst['data'])}"
         found.append(Tile(f"Without {worst['set']}, out-of-domain", value, note))
     return found
-
-
-def findings(run: RunFolder) -> list[Finding]:
-    """What the run found."""
-    steps: list[tuple[str, Callable[[RunFolder], Iterator[str]]]] = [
-        ("training", training_sentences),
-        ("accuracy", group_sentences),
-        ("data", majority_sentences),
-        ("subnetworks", subnetwork_sentences),
-        ("subnetworks", missing_sentences),
-        ("subnetworks", outlier_sentences),
-        ("smallest", smallest_sentences),
-        ("core", core_sentences),
-        ("stability", stability_sentences),
-        ("dose", dose_sentences),
-        ("categories", _categories),
-        ("ablation", _single_ablation),
-        ("ablation", _whole_core),
-        ("interactions", interaction_sentences),
-        ("search", search_sentences),
-        ("effective-size", size_sentences),
-    ]
-    return [Finding(text, section) for section, say in steps for text in say(run)]
 
 
 def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
@@ -183,7 +152,8 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     yield text
 
 
-def _categories(run: RunFolder) -> Iterator[str]:
+def category_sentences(run: RunFolder) -> Iterator[str]:
+    """What the core heads attend to."""
     categories = run.table("head_categories")
     if categories is None:
         return
@@ -210,7 +180,8 @@ def worst_single(run: RunFolder) -> pd.Series | None:
     return singles.iloc[int(singles["accuracy_drop"].argmax())]
 
 
-def _single_ablation(run: RunFolder) -> Iterator[str]:
+def single_ablation(run: RunFolder) -> Iterator[str]:
+    """What single core heads cost."""
     ablation = run.table("ablation")
     if ablation is None:
         return
@@ -278,7 +249,7 @@ def _beside(controls: pd.DataFrame | None, metric: str, name: str | None) -> pd.
     return None if rows.empty else rows.iloc[0]
 
 
-def _whole_core(run: RunFolder) -> Iterator[str]:
+def whole_core(run: RunFolder) -> Iterator[str]:
     """What the whole core costs out of domain, beside as many other heads."""
     row = _beside(run.table("ablation_controls"), "margin", None)
     if row is None:

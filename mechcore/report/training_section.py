@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.blocks import Block, Drawing, Paragraph, Section, Table
 from mechcore.report.data_section import facts_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.training_figures import training_curves
@@ -26,13 +26,13 @@ GROUP_OF = {"id": "ID", "ood": "OOD"}
 _MOST_ROWS = 20
 
 
-def training_section(run: RunFolder, gallery: Gallery) -> Section | None:
+def training_section(run: RunFolder) -> Section | None:
     """How the model was trained and how it did meanwhile; None where the study did not train it."""
     history = run.table("training")
     if history is None or len(history) == 0:
         return None
     members = {role: subsets_averaged(history, role) for role in dict.fromkeys(history["role"])}
-    picture = gallery.add(
+    picture = Drawing(
         training_curves(history),
         "training",
         "Above: accuracy on test data during training; thin lines are the out-of-domain subsets. "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -13,18 +13,14 @@ import torch
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
-    RoleSettings,
     ablate,
     ablation_table,
-    component_roles,
-    confirm_roles,
     dividends,
     information_table,
     interactions,
     sets,
     shapley,
 )
-from mechcore.ablation.confirmed import ROLES_TABLE
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
 from mechcore.ablation.drop_states import INJECTED, OOD_MEAN
 from mechcore.ablation.effects import ABLATION, Cut
@@ -32,28 +28,19 @@ from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.stability import (
     INTERACTION_STABILITY,
-    STABILITY,
-    drop_stability,
     interaction_stability,
 )
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.ablation.sweeping import Engine
-from mechcore.components import ModelShape
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Evaluation
-from mechcore.masking.fills import FILLS
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.paths import Readers
-from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
 from mechcore.steps.answers import load_answers, save_answers
-from mechcore.steps.base import SHARED, WITH_GRADIENT, MainStep, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.tables import FULL
-from mechcore.study.step import Job, Work
-from mechcore.tables import Schema
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
 SWEEP_OOD_MEAN = SWEEP.named(
@@ -68,158 +55,6 @@ INFORMATION_OOD_MEAN = INFORMATION.named(
 
 SWEEP_TABLES = (ABLATION, INTERACTIONS, INTERACTION_STABILITY, INFORMATION, DIVIDENDS, SHAPLEY)
 """What `sweep_tables` returns."""
-
-CORE = 0.2
-"""Share of heads in a core that is not known yet."""
-
-
-@dataclass(frozen=True)
-class Ablating(MainStep):
-    """What the steps that ablate sets of components have in common.
-
-    ``fill`` is what replaces an ablated output.
-    """
-
-    seed: int
-    batch_size: int
-    fill: str
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        return [FILLS[self.fill]]
-
-
-@dataclass(frozen=True)
-class Sweep(Ablating):
-    """Every component of a kind ablated alone: the answers."""
-
-    kind: ClassVar[str] = "sweep"
-    needs: ClassVar[tuple[str, ...]] = ("means",)
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    components: Literal["heads", "mlps", "all"]
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        n_examples = sum(size.examples.get(role, 0) for role in self.roles)
-        return SHARED * size.components(self.components) * n_examples
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work)
-        means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
-        alone = [ComponentSet((each,)) for each in shape.kind(self.components)]
-        for role in self.roles:
-            options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
-            options["state"] = work.partial / SWEPT[role]
-            found = ablate_on(inputs, means, alone, role, self.fill, **options)
-            save_answers(work.folder / SWEPT[role], _by_name(found))
-
-
-@dataclass(frozen=True)
-class SweepOodMean(Sweep):
-    """The sweep out of domain again, with the mean of the texts there in place of training's.
-
-    It also leaves what the training mean injects there, in nats of every example's margin.
-    """
-
-    kind: ClassVar[str] = OOD_MEAN
-    needs: ClassVar[tuple[str, ...]] = ("means", "train means")
-    roles: ClassVar[tuple[str, ...]] = ("ood",)
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        return super().passes(job, size) + 2 * WITH_GRADIENT * size.examples["ood"]
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        super().run(work)
-        inputs = inputs_of(work)
-        training, own = (
-            margin_slopes(
-                inputs.model,
-                inputs.data["ood"],
-                means_of(work, inputs, needed),
-                class_names=inputs.config.class_names,
-                batch_size=min(self.batch_size, BATCH_SIZE),
-            )
-            for needed in ("train means", "means")
-        )
-        shape = ModelShape.of(inputs.model)
-        injected = own - training
-        columns = {str(c): injected[(..., *shape.index(c))].numpy() for c in shape.components}
-        pd.DataFrame(columns).to_parquet(work.folder / INJECTED_FILE)
-
-
-@dataclass(frozen=True)
-class Drops(MainStep):
-    """Tables of what every single component costs, from the answers of a sweep or two."""
-
-    kind: ClassVar[str] = "drops"
-    schemas: ClassVar[tuple[Schema, ...]] = (
-        SWEEP,
-        INFORMATION,
-        STABILITY,
-        SWEEP_OOD_MEAN,
-        INFORMATION_OOD_MEAN,
-    )
-    needs: ClassVar[tuple[str, ...]] = ("sweep",)
-    names: Mapping[str, str]
-    groups: Mapping[str, tuple[str, ...]]
-    n_resamples: int
-    seed: int
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        found = ablations_in(work.needed("sweep"), self.names)
-        options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
-        stable = [drop_stability(each, **options) for each in found.values()]
-        tables = self._tables(found, options) | {"stability": joined(stable)}
-        if OOD_MEAN in work.job.needs:
-            again = ablations_in(work.needed(OOD_MEAN), self.names)
-            own = self._tables(again, options)
-            injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
-            means = {
-                subset: injected[members].mean()
-                for subset, members in again["ood"].groups(known_groups(again["ood"], self.groups))
-            }
-            places = zip(own["information"]["set"], own["information"]["subset"], strict=True)
-            own["information"][INJECTED.name] = [means[subset][name] for name, subset in places]
-            tables |= {f"{name}_{OOD_MEAN}": table for name, table in own.items()}
-        work.write_tables(tables)
-
-    def _tables(
-        self, swept: Mapping[str, Ablations], options: Mapping[str, Any]
-    ) -> dict[str, pd.DataFrame]:
-        """The tables ``sweep`` and ``information``."""
-        found = swept.values()
-        costs = [ablation_table(each, **options) for each in found]
-        told = [information_table(e, known_groups(e, self.groups), **options) for e in found]
-        return {"sweep": joined(costs), "information": joined(told)}
-
-
-@dataclass(frozen=True)
-class Roles(MainStep):
-    """What every component is needed for, and which roles found on a half hold on the other."""
-
-    kind: ClassVar[str] = "roles"
-    schemas: ClassVar[tuple[Schema, ...]] = (ROLES_TABLE,)
-    needs: ClassVar[tuple[str, ...]] = ("drops", "sweep")
-    judged: RoleSettings
-    names: Mapping[str, str]
-    seed: int
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        table = work.table("drops", "information").query("subset == @ALL")
-        inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
-        own, folders = None, {"sweep": work.needed("sweep")}
-        if OOD_MEAN in work.job.needs:
-            own = work.table("drops", INFORMATION_OOD_MEAN.name).query("subset == @ALL")
-            folders[OOD_MEAN] = work.needed(OOD_MEAN)
-        roles = component_roles(inside, outside, self.judged, ood_mean=own)
-        answers = swept_answers(folders, self.names)
-        roles = confirm_roles(roles, answers, self.judged, seed=self.seed)
-        work.write_tables({"roles": roles})
 
 
 def known_groups(
@@ -239,13 +74,14 @@ SWEPT = {role: f"sweep-{role}.safetensors" for role in TEST_ROLES}
 INJECTED_FILE = "injected.parquet"
 
 
-def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
+def save_swept(path: Path, ablations: Ablations) -> None:
+    """Write the answers of a sweep on the data of a role."""
     full = ablations.full
     named = {FULL: full}
     for each, answers in ablations.without.items():
         assert answers.logits is not None, "studies have data with labels, whose classes are few"
         named[str(each)] = replace(full, logits=torch.from_numpy(answers.logits))
-    return named
+    save_answers(path, named)
 
 
 def swept_answers(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict[str, Ablations]:

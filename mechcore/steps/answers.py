@@ -1,10 +1,12 @@
-"""Files of what models answered: `mechcore.Evaluation` objects on the same examples."""
+"""What models answered: the step, its files, and what other steps read of them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +14,22 @@ from safetensors import safe_open
 
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_safetensors
+from mechcore.pruning import Subnetwork
+from mechcore.steps.base import (
+    ANSWERS_FILE,
+    MainStep,
+    Size,
+    inputs_of,
+    means_of,
+    subnetworks_in,
+)
+from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.masks import AcceptMasks
+from mechcore.steps.tables import FULL, evaluate_full, evaluate_subnetworks
+from mechcore.study.step import Job, Work
+
+MASKED = "subnetworks"
+"""What the subnetworks that answer are to a job."""
 
 
 def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
@@ -51,3 +69,68 @@ def load_answers(path: Path) -> dict[str, Evaluation]:
         name: Evaluation(logits[i], correct, mapping=facts["mapping"], **drawn)
         for i, name in enumerate(json.loads(facts["names"]))
     }
+
+
+@dataclass(frozen=True)
+class Answers(MainStep):
+    """What the full model, or the subnetworks that it needs, answer to test data."""
+
+    kind: ClassVar[str] = "answers"
+    role: str
+    batch_size: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        masks = job.needs.get(MASKED)
+        n = len(masks.step.seeds) if masks and isinstance(masks.step, AcceptMasks) else 1
+        return float(size.examples[self.role] * n)
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        if MASKED in work.job.needs:
+            found = subnetworks_in(work.needed(MASKED))
+            means, size = means_of(work, inputs), self.batch_size
+            answered = evaluate_subnetworks(inputs, self.role, found, means, size) if found else []
+            named = dict(zip([each.name for each in found], answered, strict=True))
+        else:
+            named = {FULL: evaluate_full(inputs, self.role, self.batch_size)}
+        save_answers(work.folder / ANSWERS_FILE, named)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """All that models answered that a job needs, by role; subnetworks by target and seed."""
+
+    full: dict[str, Evaluation]
+    subnetworks: list[Subnetwork]
+    masked: dict[str, list[Evaluation]]
+    folders: list[Path]
+
+
+def answers_of(work: Work) -> Answered:
+    """The answers that the job needs."""
+    full: dict[str, Evaluation] = {}
+    answered: dict[tuple[str, str], dict[str, Evaluation]] = {}
+    for what, job in work.job.needs.items():
+        if isinstance(job.step, Answers):
+            named, masks = load_answers(work.needed(what) / ANSWERS_FILE), job.needs.get(MASKED)
+            if masks is None:
+                full[job.step.role] = named[FULL]
+            else:
+                answered[masks.key, job.step.role] = named
+    subnetworks: list[Subnetwork] = []
+    folders: list[Path] = []
+    masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
+    for what, job in work.job.needs.items():
+        if isinstance(job.step, AcceptMasks):
+            folders.append(work.needed(what))
+            part = subnetworks_in(folders[-1])
+            subnetworks += part
+            for role in TEST_ROLES:
+                masked[role] += [answered[job.key, role][subnetwork.name] for subnetwork in part]
+    order = sorted(
+        range(len(subnetworks)), key=lambda i: (subnetworks[i].target, subnetworks[i].seed)
+    )
+    in_order = {role: [answers[i] for i in order] for role, answers in masked.items()}
+    return Answered(full, [subnetworks[i] for i in order], in_order, folders)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.components import Component, parse_components
-from mechcore.masking.means import MeanActivations
-from mechcore.pruning import Subnetwork
-from mechcore.steps.bench import bench_of, data_inputs
+from mechcore.data.task import ROLES
 from mechcore.steps.config import TEST_ROLES
-from mechcore.steps.inputs import Inputs
 from mechcore.study.step import Job, Step, Work
+
+if TYPE_CHECKING:
+    from mechcore.masking.means import MeanActivations
+    from mechcore.pruning import Subnetwork
+    from mechcore.steps.inputs import Inputs
 
 MEANS_FILE = "means.safetensors"
 ANSWERS_FILE = "answers.safetensors"
@@ -27,6 +29,12 @@ WITH_GRADIENT = 3.0
 
 SHARED = 0.5
 """Share of a pass that an ablation costs on the prefix tree."""
+
+BEHIND = 0.3
+"""Share of a forward that one blind component takes, mostly what runs after it."""
+
+CORE = 0.2
+"""Share of heads in a core that is not known yet."""
 
 FEW = 20.0
 """Passes that writing tables is worth."""
@@ -46,7 +54,10 @@ class Size:
     @classmethod
     def guessed(cls, job: Job) -> Size:
         """A coarse guess, for a model and files that were not read yet."""
-        counts = {role: data.limit or _UNKNOWN for role, data in data_inputs(job).items()}
+        limits: dict[str, Any] = {
+            role: getattr(job.inputs[role], "limit", None) for role in ROLES if role in job.inputs
+        }
+        counts = {role: limit or _UNKNOWN for role, limit in limits.items()}
         return cls(counts, 144, 12)
 
     @property
@@ -62,17 +73,20 @@ class Size:
 class MainStep(Step):
     """A step of the main study; one that is added names what it reads.
 
-    In those of mechcore ``names`` are those of the data in tables, by role; ``groups`` are
-    out-of-domain subsets by the name of their group; ``n_resamples`` are of the bootstrap, ``seed``
-    is that of all draws.
-
     Attributes:
         needs: other steps of the study whose results it reads: ``"means"``, ``"core"``,
-            ``"accuracy"`` or the name of an added one.
+            ``"accuracy"`` or the kind of another analysis.
+        reads: the same, where a study has them.
         roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``.
+        label: of its jobs, for people; the kind by default.
+        for_others: its files are for other jobs, and no results of the study.
     """
 
+    for_others: ClassVar[bool] = False
+
+    label: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
     roles: ClassVar[tuple[str, ...]] = ()
 
     def cost(self, job: Job) -> float:
@@ -87,11 +101,15 @@ class MainStep(Step):
 
 def inputs_of(work: Work) -> Inputs:
     """The job's model and data."""
+    from mechcore.steps.bench import bench_of
+
     return bench_of(work.store, work.device).inputs(work.job)
 
 
 def means_of(work: Work, inputs: Inputs, needed: str = "means") -> MeanActivations:
     """The means that the job needs."""
+    from mechcore.masking.means import MeanActivations
+
     return MeanActivations.load(work.needed(needed) / MEANS_FILE, inputs.model)
 
 
@@ -102,5 +120,7 @@ def core_of(work: Work) -> list[Component]:
 
 def subnetworks_in(folder: Path) -> list[Subnetwork]:
     """The subnetworks of a job, by seed."""
+    from mechcore.pruning import Subnetwork
+
     found = [Subnetwork.load(path) for path in (folder / MASKS).glob("*.safetensors")]
     return sorted(found, key=lambda each: each.seed)

@@ -4,73 +4,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from mechcore.ablation import Ablations, ComponentSet, sets
-from mechcore.ablation.controls import ABLATION_CONTROLS, control_table
-from mechcore.ablation.effects import ABLATION
-from mechcore.ablation.stability import INTERACTION_STABILITY
-from mechcore.ablation.superadditivity import INTERACTIONS
+from mechcore.ablation.controls import control_table
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import CORE, Ablating, ablate_on, ablations_in, effect_tables, joined
-from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.ablation import ablate_on, effect_tables, joined
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
-from mechcore.study.step import Job, Work
-from mechcore.tables import Schema
 
-
-@dataclass(frozen=True)
-class AblateCore(Ablating):
-    """Ablation of the core, alone and jointly, beside other heads.
-
-    What a sweep ablated that it needs is not ablated again.
-
-    Settings are those of `mechcore.steps.analyses_config.AblationConfig`.
-    """
-
-    kind: ClassVar[str] = "ablate"
-    schemas: ClassVar[tuple[Schema, ...]] = (
-        ABLATION,
-        INTERACTIONS,
-        INTERACTION_STABILITY,
-        ABLATION_CONTROLS,
-    )
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    names: Mapping[str, str]
-    n_resamples: int
-    max_joint: int
-    max_non_core: int
-    controls: int
-    control_examples: int
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        n_sets = self.max_joint * (self.max_joint - 1) / 2
-        if "sweep" not in job.needs:
-            n_sets += CORE * size.n_heads + self.max_non_core
-        sampled = sum(min(self.control_examples, size.examples.get(r, 0)) for r in TEST_ROLES)
-        return SHARED * (n_sets * size.tested + self.controls * sampled)
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work)
-        means, core = means_of(work, inputs), core_of(work)
-        known = ablations_in(work.needed("sweep"), self.names) if "sweep" in work.job.needs else {}
-        work.write_tables(core_ablation_tables(inputs, means, core, self, known))
+if TYPE_CHECKING:
+    from mechcore.analyses.ablation import CoreAblation
 
 
 def core_ablation_tables(
     inputs: Inputs,
     means: MeanActivations,
     core: Sequence[Component],
-    step: AblateCore,
+    step: CoreAblation,
     known: Mapping[str, Ablations],
 ) -> dict[str, pd.DataFrame]:
     """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
@@ -162,7 +118,7 @@ def _beside_core(
     inputs: Inputs,
     means: MeanActivations,
     core: Sequence[Component],
-    step: AblateCore,
+    step: CoreAblation,
     known: Sequence[Ablations],
 ) -> list[pd.DataFrame]:
     """The whole core beside random sets, on some examples; alone on all where there is no set."""

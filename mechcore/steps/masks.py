@@ -38,6 +38,7 @@ from mechcore.steps.bench import CHECKPOINTS, data_inputs
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.groups import SUBNETWORK
+from mechcore.steps.sources import DataInput
 from mechcore.steps.tables import DATA_TABLE, data_table
 from mechcore.study.step import Job, Work
 from mechcore.tables import CHECKPOINT, PLACE, SEED, TARGET, Column, Schema
@@ -60,6 +61,13 @@ MISSING_MASKS = Schema(
     (SUBNETWORK, TARGET, SEED, Column("reason", "text", "why it is missing")),
 )
 MISSING_GRID_MASKS = MISSING_MASKS.after(CHECKPOINT).named("missing_grid_masks")
+MISSING_HALF_MASKS = MISSING_MASKS.after(
+    Column("data", "text", "what it was pruned on: ``all data``, ``half 1`` or ``half 2``")
+).named(
+    "missing_half_masks",
+    "Masks of halves of the training data, or of all of it, that could not be used, and why; those "
+    "of the same target and seed are left out of the comparison of halves.",
+)
 
 
 @dataclass(frozen=True)
@@ -286,3 +294,10 @@ def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
     ]
     found = pd.DataFrame(rows, columns=MISSING_MASKS.required)
     return found.sort_values([TARGET.name, SEED.name], ignore_index=True)
+
+
+def half_of(job: Job) -> int | None:
+    """Which half of the training data masks were found on, 1 or 2; None for all of them."""
+    data = job.needs["trained"].inputs["train"]
+    assert isinstance(data, DataInput)
+    return data.half

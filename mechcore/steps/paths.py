@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
 import pandas as pd
 
 from mechcore.ablation import Ablations, sets
-from mechcore.ablation.dose import DOSE, DOSES, dose_table
-from mechcore.ablation.roles import ranked
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER, PathSet
 from mechcore.errors import InputError
@@ -29,117 +26,22 @@ from mechcore.paths import (
 )
 from mechcore.paths.dependence import (
     CORE_DEPENDENCE,
-    MOST_READERS,
     beside_random,
     largest_readers,
 )
 from mechcore.paths.senders import cuts_behind
-from mechcore.paths.tables import PATH_INFORMATION, PATHS
-from mechcore.paths.verdict import CORE_VERDICT, generalising
+from mechcore.paths.verdict import generalising
 from mechcore.steps.ablation import (
-    CORE,
-    Ablating,
     ablate_on,
-    ablations_in,
     joined,
     known_groups,
 )
-from mechcore.steps.base import Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
-from mechcore.study.step import Job, Work
-from mechcore.tables import Schema
 from mechcore.wording import INCONCLUSIVE
 
-FORWARDS = 4.0
-"""Of the full model, which all sets share, and all answers."""
-
-BEHIND = 0.3
-"""Share of a forward that one blind component takes, mostly what runs after it."""
-
-
-@dataclass(frozen=True)
-class Paths(Ablating):
-    """What components lose that do not see the core, and what the answer that does not see them.
-
-    ``n_controls`` random sets of heads stand beside the core, out of domain, for the components
-    that change most and for those that the verdict is about; ``max_examples`` are of each kind of
-    test data; ``least`` is the least effect of interest, a share of balanced accuracy.
-    """
-
-    kind: ClassVar[str] = "paths"
-    schemas: ClassVar[tuple[Schema, ...]] = (PATHS, PATH_INFORMATION, CORE_DEPENDENCE, CORE_VERDICT)
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    names: Mapping[str, str]
-    groups: Mapping[str, tuple[str, ...]]
-    n_resamples: int
-    n_controls: int
-    max_examples: int
-    least: float
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        tested, outside = (
-            sum(min(self.max_examples, size.examples.get(role, 0)) for role in roles)
-            for roles in (TEST_ROLES, TEST_ROLES[1:])
-        )
-        n_all, n_core = size.components("all"), CORE * size.n_heads
-        sets = n_all + min(MOST_READERS, n_all) * n_core
-        sets += 0 if self._reuses(job) else n_all
-        controls = self.n_controls * min(MOST_READERS, n_all) if "roles" in job.needs else 0
-        return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
-
-    def _reuses(self, job: Job) -> bool:
-        """Whether drops of the sweep are taken over; other fills draw anew for other examples."""
-        return "sweep" in job.needs and self.fill in ("mean", "zero")
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        core = core_of(work)
-        if not core:
-            work.write_empty_tables()
-            return
-        inputs = inputs_of(work)
-        roles = work.table("roles", "roles") if "roles" in work.job.needs else None
-        known = ablations_in(work.needed("sweep"), self.names) if self._reuses(work.job) else {}
-        sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
-        for role, swept in known.items():
-            rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)
-            known[role] = swept.part(np.array(rows))
-        work.write_tables(core_tables(sampled, means_of(work, inputs), core, self, roles, known))
-
-
-@dataclass(frozen=True)
-class Dose(Ablating):
-    """The ``most`` components whose role matters most, ablated by degrees; what is repaired."""
-
-    kind: ClassVar[str] = "dose"
-    schemas: ClassVar[tuple[Schema, ...]] = (DOSE,)
-    needs: ClassVar[tuple[str, ...]] = ("means", "roles")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    n_resamples: int
-    max_examples: int
-    most: int
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        tested = sum(min(self.max_examples, size.examples.get(role, 0)) for role in TEST_ROLES)
-        return tested * self.most * (len(DOSES) + BEHIND)
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work).sampled(TEST_ROLES, self.max_examples, self.seed)
-        components = ranked(work.table("roles", "roles"))["component"].tolist()[: self.most]
-        options: dict[str, Any] = {"fill": self.fill, "class_names": inputs.config.class_names}
-        options |= {"batch_size": self.batch_size, "n_resamples": self.n_resamples}
-        options |= {"seed": self.seed}
-        model, means = inputs.model, means_of(work, inputs)
-        tables = []
-        for role in TEST_ROLES:
-            options["role"] = role
-            tables.append(dose_table(model, components, inputs.data[role], means, **options))
-        work.write_tables({"dose": joined(tables)})
+if TYPE_CHECKING:
+    from mechcore.analyses.paths import Paths
 
 
 def core_tables(
@@ -183,7 +85,7 @@ def core_tables(
     largest = largest_readers(dependence)
     why = ""
     if roles is not None:
-        n_controls, why = _controls(core, shape, step.n_controls)
+        n_controls, why = _controls(core, shape, step.controls)
         if n_controls and found:
             wanted = {*largest, *map(str, generalising(found["ood"], roles))}
             more = {**options, "receivers": wanted, "n_controls": n_controls}

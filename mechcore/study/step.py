@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mechcore.errors import InputError
+from mechcore.settings import OF_STUDY
 from mechcore.source_code import VERSIONED, code_digests
 from mechcore.study.fingerprints import Hasher, digest_of
 from mechcore.study.folder import TABLES_FOLDER
@@ -273,7 +274,8 @@ def _version(package: str) -> str | None:
 def plain(value: Any) -> Any:
     """Dataclasses, mappings and sequences as JSON has them."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        own = (field.name for field in fields(value) if OF_STUDY not in field.metadata)
+        return {name: plain(getattr(value, name)) for name in own}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -162,3 +162,15 @@ def _counts(masks: list[Mask]) -> np.ndarray:
     """How many subnetworks keep each head, as one column."""
     table = head_frequency(masks, [0.0] * len(masks))
     return table.loc[table["head"].notna(), ["count"]].to_numpy()
+
+
+def common_masks(
+    masks: Mapping[str, Mapping[Pruned, Mask]],
+) -> dict[str, dict[Pruned, Mask]]:
+    """Those of the targets and seeds that no data lack, in order.
+
+    Args:
+        masks: by what they were pruned on, then by target and seed.
+    """
+    common = sorted(set.intersection(*(set(each) for each in masks.values())))
+    return {data: {key: each[key] for key in common} for data, each in masks.items()}

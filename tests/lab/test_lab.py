@@ -21,12 +21,14 @@ from transformers import AutoModelForSequenceClassification
 import mechcore
 from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
 from mechcore.ablation import ablate, component_roles, confirm_roles, information_table, sets
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.paths import Paths
 from mechcore.errors import InputError
 from mechcore.lab import Lab
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses_config import Analyses, HeadsConfig, PathsConfig
 from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
 from mechcore.study.step import in_order
@@ -37,7 +39,7 @@ SMALL = StudyConfig(
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
     sparsities=(0.3,),
     n_resamples=20,
-    analyses=Analyses(heads=HeadsConfig(16), paths=PathsConfig(controls=1, max_examples=10)),
+    analyses=Analyses(heads=Heads(16), paths=Paths(controls=1, max_examples=10)),
     resources=Resources(cpus=1),
 )
 FRAMES = {

@@ -7,9 +7,12 @@ from typing import Any
 
 from safetensors import safe_open
 
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.paths import Paths
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, PathsConfig
 from mechcore.steps.config import DataConfig
 
 CONFIG = StudyConfig(
@@ -20,9 +23,9 @@ CONFIG = StudyConfig(
     seeds_per_job=1,
     n_resamples=10,
     analyses=Analyses(
-        heads=HeadsConfig(8),
-        ablation=AblationConfig(max_joint=2, max_non_core=1, controls=2),
-        paths=PathsConfig(controls=1, max_examples=6),
+        heads=Heads(8),
+        ablation=CoreAblation(max_joint=2, max_non_core=1, controls=2),
+        paths=Paths(controls=1, max_examples=6),
     ),
     resources=Resources(cpus=1),
 )

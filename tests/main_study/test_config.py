@@ -12,21 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechcore.ablation import RoleSettings
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.paths import Paths
+from mechcore.analyses.search import Search
 from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import RESERVED, Resources, StudyConfig
 from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import PruneSettings, prune_settings
-from mechcore.steps.analyses_config import (
-    AblationConfig,
-    Analyses,
-    HeadsConfig,
-    PathsConfig,
-    SearchConfig,
-    SizesConfig,
-)
 from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import DataConfig, ModelConfig, check_name
 from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
@@ -70,12 +68,12 @@ from mechcore.training.settings import train_settings
         (DataConfig, {"max_ood": 0}, "data: max_ood is 0"),
         (DataConfig, {"train": "\t"}, "data: train"),
         (DataConfig, {"id": "x" * 256}, "data: id"),
-        (HeadsConfig, {"max_examples": 0}, "heads: max_examples is 0"),
-        (AblationConfig, {"max_joint": -1}, "ablation: max_joint is -1"),
-        (AblationConfig, {"max_non_core": -1}, "ablation: max_non_core"),
-        (SizesConfig, {"tolerance": 1.0}, "effective_size: tolerance is 1.0"),
-        (SizesConfig, {"tolerance": math.nan}, "tolerance is nan"),
-        (SizesConfig, {"sparsities": (0.5, 0.5)}, "each once"),
+        (Heads, {"max_examples": 0}, "heads: max_examples is 0"),
+        (CoreAblation, {"max_joint": -1}, "ablation: max_joint is -1"),
+        (CoreAblation, {"max_non_core": -1}, "ablation: max_non_core"),
+        (EffectiveSize, {"tolerance": 1.0}, "effective_size: tolerance is 1.0"),
+        (EffectiveSize, {"tolerance": math.nan}, "tolerance is nan"),
+        (EffectiveSize, {"sparsities": (0.5, 0.5)}, "each once"),
         (Resources, {"cpus": 0}, "resources: cpus is 0"),
         (Resources, {"gpus": -0.5}, "resources: gpus is -0.5"),
         (Resources, {"gpus": math.inf}, "resources: gpus is inf"),
@@ -261,17 +259,17 @@ configs = st.builds(
     seeds_per_job=counts,
     analyses=st.builds(
         Analyses,
-        heads=maybe(st.builds(HeadsConfig, counts)),
-        ablation=maybe(st.builds(AblationConfig, st.integers(0, 99), st.integers(0, 99))),
+        heads=maybe(st.builds(Heads, counts)),
+        ablation=maybe(st.builds(CoreAblation, st.integers(0, 99), st.integers(0, 99))),
         sweep=st.sampled_from([None, "heads", "mlps", "all"]),
         roles=st.builds(RoleSettings, *[st.floats(0.001, 0.999)] * 3),
-        paths=maybe(st.builds(PathsConfig, st.integers(0, 99), counts)),
+        paths=maybe(st.builds(Paths, st.integers(0, 99), counts)),
         loss=shares,
         halves=st.booleans(),
         ood_mean=st.booleans(),
-        search=maybe(st.builds(SearchConfig, subset=words, max_size=st.integers(2, 9))),
+        search=maybe(st.builds(Search, subset=words, max_size=st.integers(2, 9))),
         effective_size=st.builds(
-            SizesConfig, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
+            EffectiveSize, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
         ),
         fill=st.sampled_from(["mean", "mine"]),
         more=st.dictionaries(names, st.dictionaries(texts, counts | shares | texts, max_size=2)),

@@ -12,13 +12,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.sweep import Sweep
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.config_file import located, read_config, read_content
 from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import prune_settings
-from mechcore.steps.analyses_config import AblationConfig, Analyses, SizesConfig
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.step import plain
 from mechcore.training.settings import train_settings
@@ -172,7 +175,7 @@ def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
     assert config.prune == prune_settings("paper", lr=1.0)
     assert config.model.answers == {"yes": " Yes", "no": " No"}
     assert config.analyses == replace(
-        Analyses(), sweep="mlps", heads=replace(HEADS, max_examples=9)
+        Analyses(), sweep=Sweep("mlps"), heads=replace(HEADS, max_examples=9)
     )
 
 
@@ -273,9 +276,9 @@ def test_only_plain_values_are_settings(content: Any) -> None:
 
 def test_an_analysis_is_left_out_by_null(tmp_path: Path) -> None:
     config = read(tmp_path, "analyses: {heads: null, ablation: {max_joint: 1}}")
-    assert config.analyses == Analyses(heads=None, ablation=AblationConfig(max_joint=1))
+    assert config.analyses == Analyses(heads=None, ablation=CoreAblation(max_joint=1))
     config = read(tmp_path, "analyses: {effective_size: {tolerance: 0}}")
-    assert config.analyses.effective_size == SizesConfig(tolerance=0.0)
+    assert config.analyses.effective_size == EffectiveSize(tolerance=0.0)
 
 
 # -- paths ----------------------------------------------------------------------------------------

@@ -21,14 +21,16 @@ from safetensors import safe_open
 
 import mechcore
 from mechcore.ablation.roles import verdict
+from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.sweep import Sweep
 from mechcore.cli import main
 from mechcore.cli.shared import show_run
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError, MechcoreWarning
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.discretise import DISCRETISATIONS
-from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.steps.config import DataConfig
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
@@ -101,7 +103,7 @@ def test_it_is_said_at_once_that_examples_are_too_few(tmp_path: Path) -> None:
         warnings.simplefilter("error", MechcoreWarning)  # nothing needs more
         run_study(config, tmp_path / "out")
     with pytest.warns(MechcoreWarning) as told:
-        run_study(replace(config, analyses=replace(analyses, sweep="all")), tmp_path / "out")
+        run_study(replace(config, analyses=replace(analyses, sweep=Sweep())), tmp_path / "out")
     texts = [str(each.message) for each in told if "too few examples" in str(each.message)]
     assert texts[0].startswith(
         "inputs: in domain: too few examples: 10 of the rarest label, at least 50"
@@ -281,7 +283,7 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
             heads=None,
             ablation=None,
             paths=None,
-            effective_size=SizesConfig(sparsities=(0.02, 0.04, 0.5)),
+            effective_size=EffectiveSize(sparsities=(0.02, 0.04, 0.5)),
         ),
     )
     out = tmp_path / "out"

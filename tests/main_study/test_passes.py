@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from helpers import CLASSES, Cases
+from mechcore.steps.analyses import Answers
 from study.sources import data_config
 
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.search import Search
 from mechcore.errors import MechcoreWarning
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses import Answers
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SearchConfig
 from mechcore.steps.base import MainStep, Size
 from mechcore.steps.config import ModelConfig
 from mechcore.study.run import prepare
@@ -34,9 +37,7 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
         sparsities=(0.5,),
         seeds_per_job=2,
         prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
-        analyses=Analyses(
-            heads=HeadsConfig(20), ablation=AblationConfig(max_joint=4, max_non_core=6)
-        ),
+        analyses=Analyses(heads=Heads(20), ablation=CoreAblation(max_joint=4, max_non_core=6)),
     )
 
 
@@ -94,7 +95,7 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
     # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 99 controls of the core.
     found = counted(changed, SIZE)
     assert found["ablate"] == [0.5 * (8 + 6 + 6 + 99) * 80]
-    few = AblationConfig(max_joint=4, max_non_core=6, controls=7, control_examples=40)
+    few = CoreAblation(max_joint=4, max_non_core=6, controls=7, control_examples=40)
     fewer = replace(changed, analyses=replace(changed.analyses, ablation=few))
     assert counted(fewer, SIZE)["ablate"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]
     assert found["paths"] == [80 * (4 + 0.3 * (90 + 80))]  # no roles, so no controls
@@ -116,7 +117,7 @@ def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, se
 def test_a_search_costs_what_its_screening_does(
     config: StudyConfig, by: str, passes: float
 ) -> None:
-    search = SearchConfig(screening_by=by, n_pairs=8)
+    search = Search(screening_by=by, n_pairs=8)
     changed = replace(config, analyses=replace(config.analyses, search=search))
     # Pairs and triples on the half of 50 examples out of domain that screening sees, too; ten of
     # each with members of theirs on the other half.

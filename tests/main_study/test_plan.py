@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mechcore.steps.analyses import Answers, Sizes
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.ablation import RoleSettings
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.halves import Halves
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.paths import Paths
+from mechcore.analyses.search import Search
+from mechcore.analyses.sweep import Sweep
 from mechcore.errors import InputError
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses import Answers, Sizes
-from mechcore.steps.analyses_config import (
-    AblationConfig,
-    Analyses,
-    HeadsConfig,
-    PathsConfig,
-    SearchConfig,
-    SizesConfig,
-)
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.masks import AcceptMasks, Describe
 from mechcore.study.step import Job
@@ -53,7 +53,7 @@ def config(tmp_path: Path) -> StudyConfig:
         sparsities=(0.3, 0.5),
         seeds_per_job=2,
         prune=PruneSettings(steps=9, batch_size=4),
-        analyses=Analyses(sweep="heads"),
+        analyses=Analyses(sweep=Sweep("heads")),
     )
 
 
@@ -208,18 +208,18 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     # analyses
     "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | SWEPT | {"smallest"}),
     "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
-    "heads.max_examples": (lambda w: w.analyses(heads=HeadsConfig(7)), {"heads", "pictures"}),
+    "heads.max_examples": (lambda w: w.analyses(heads=Heads(7)), {"heads", "pictures"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
-    "max_joint": (lambda w: w.analyses(ablation=AblationConfig(max_joint=1)), {"ablate"}),
-    "max_non_core": (lambda w: w.analyses(ablation=AblationConfig(max_non_core=1)), {"ablate"}),
-    "controls": (lambda w: w.analyses(ablation=AblationConfig(controls=1)), {"ablate"}),
+    "max_joint": (lambda w: w.analyses(ablation=CoreAblation(max_joint=1)), {"ablate"}),
+    "max_non_core": (lambda w: w.analyses(ablation=CoreAblation(max_non_core=1)), {"ablate"}),
+    "controls": (lambda w: w.analyses(ablation=CoreAblation(controls=1)), {"ablate"}),
     "control_examples": (
-        lambda w: w.analyses(ablation=AblationConfig(control_examples=1)),
+        lambda w: w.analyses(ablation=CoreAblation(control_examples=1)),
         {"ablate"},
     ),
     "no ablation": (lambda w: w.analyses(ablation=None), set()),
     # The core's ablations are taken from the sweep, where there is one.
-    "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
+    "sweep": (lambda w: w.analyses(sweep=Sweep()), {"ablate", *SWEPT}),
     # Only what takes the mean's place can be that of another domain.
     "no ood_mean": (lambda w: w.analyses(ood_mean=False), JUDGED),
     "fill": (lambda w: w.analyses(fill="zero"), {"ablate", "sweep", *JUDGED}),
@@ -229,14 +229,14 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
         lambda w: w.analyses(roles=RoleSettings(alpha=0.1)),
         {"roles", "flips", "paths", "dose"},
     ),
-    "paths": (lambda w: w.analyses(paths=PathsConfig(controls=3)), {"paths"}),
-    "fewer examples": (lambda w: w.analyses(paths=PathsConfig(max_examples=3)), {"paths", "dose"}),
-    "doses": (lambda w: w.analyses(paths=PathsConfig(dose=2)), {"dose"}),
-    "no doses": (lambda w: w.analyses(paths=PathsConfig(dose=0)), set()),
+    "paths": (lambda w: w.analyses(paths=Paths(controls=3)), {"paths"}),
+    "fewer examples": (lambda w: w.analyses(paths=Paths(max_examples=3)), {"paths", "dose"}),
+    "doses": (lambda w: w.analyses(paths=DOSE2), {"dose"}),
+    "no doses": (lambda w: w.analyses(paths=DOSE0), set()),
     "no paths": (lambda w: w.analyses(paths=None), set()),
     "groups": (lambda w: w.data(groups={"g": ("x",)}), JUDGED | {"accuracy"}),
     "sizes without checkpoints": (
-        lambda w: w.analyses(effective_size=SizesConfig((0.1,), 0.1)),
+        lambda w: w.analyses(effective_size=EffectiveSize((0.1,), 0.1)),
         set(),
     ),
     "resources": (lambda w: w.set(resources=Resources(1, 1.0, "cuda")), set()),
@@ -305,7 +305,7 @@ def test_the_jobs_of_a_study(config: StudyConfig) -> None:
 
 def test_halves_are_pruned_beside_what_there_is(config: StudyConfig) -> None:
     before = make_plan(config)
-    analyses = replace(config.analyses, halves=True)
+    analyses = replace(config.analyses, halves=Halves())
     after = make_plan(replace(config, analyses=analyses))
     assert keys(before) < keys(after)
     new: dict[str, int] = {}
@@ -392,7 +392,7 @@ def embedded(**settings: Any) -> StudyConfig:
             data=DataConfig(max_train=8, max_id=8, max_ood=8),
             seeds=(1,),
             sparsities=(0.5,),
-            analyses=Analyses(effective_size=SizesConfig((0.3, 0.5))),
+            analyses=Analyses(effective_size=EffectiveSize((0.3, 0.5))),
         ),
         **settings,
     )
@@ -417,7 +417,7 @@ def test_checkpoints_share_what_the_study_has(tmp_path: Path) -> None:
 
 def test_the_tolerance_of_effective_size_invalidates_it_alone() -> None:
     config = embedded(checkpoints=("embedded",))
-    other = Analyses(effective_size=SizesConfig((0.3, 0.5), tolerance=0.1))
+    other = Analyses(effective_size=EffectiveSize((0.3, 0.5), tolerance=0.1))
     before, after = make_plan(config), make_plan(replace(config, analyses=other))
     assert changed(before, after) == {"sizes"}
 
@@ -496,7 +496,7 @@ def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: Stud
         make_plan(with_fill("counterfactual"))
     make_plan(with_fill("counterfactual", paths=None))
     with pytest.raises(InputError, match="fill is 'resample', which a search"):
-        make_plan(with_fill("resample", search=SearchConfig()))
+        make_plan(with_fill("resample", search=Search()))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ import pandas as pd
 import pytest
 
 from mechcore.ablation import ComponentSet
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.heads import Heads
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.ablation import sweep_tables
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
@@ -47,9 +49,7 @@ def config(folder: Path, n: int) -> StudyConfig:
         sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
-        analyses=Analyses(
-            heads=HeadsConfig(8), ablation=AblationConfig(1, 1, controls=2), paths=None
-        ),
+        analyses=Analyses(heads=Heads(8), ablation=CoreAblation(1, 1, controls=2), paths=None),
     )
 
 

@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from made_up_run import TRAIN_SETTINGS, World, write_run
 
+from mechcore.analyses.search import Search
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.report import (
     accuracy_section,
@@ -25,7 +27,6 @@ from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import findings, tiles
-from mechcore.steps.analyses_config import Analyses, SearchConfig
 from mechcore.study.step import plain
 from mechcore.wording import SPACE
 
@@ -414,7 +415,7 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
         "496 pairs of components were screened by gradients, and the best 1 ablated exactly"
     )
     search = {
-        "settings": plain(StudyConfig(analyses=Analyses(search=SearchConfig(screening_by="exact"))))
+        "settings": plain(StudyConfig(analyses=Analyses(search=Search(screening_by="exact"))))
     }
     other, _ = made(search_section.search_section, replace(run, config=run.config | search))
     assert other.startswith("496 pairs of components were screened by exact, and")
@@ -456,7 +457,7 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_pat
     (tmp_path / "race.csv").write_text(
         "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
     )
-    search = SearchConfig(screening_by="exact", guarantee=0.01, least=0.25)
+    search = Search(screening_by="exact", guarantee=0.01, least=0.25)
     found = changed(run, race=run.schemas["race"].read(tmp_path / "race.csv"))
     config = run.config | {"settings": plain(StudyConfig(analyses=Analyses(search=search)))}
     words, _ = made(search_section.search_section, replace(found, config=config))

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import Cases
+from mechcore.steps.analyses import Search
 from steps.few_inputs import inputs_of
 
 from mechcore.ablation import (
@@ -23,6 +24,7 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
+from mechcore.analyses.search import Search
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import (
@@ -31,8 +33,6 @@ from mechcore.steps.ablation import (
     known_groups,
     sweep_tables,
 )
-from mechcore.steps.analyses import Search
-from mechcore.steps.analyses_config import SearchConfig
 from mechcore.steps.inputs import Inputs
 
 NAMES = ("L0.H1", "L0.MLP", "L1.H2")
@@ -212,7 +212,7 @@ def test_a_job_of_a_study_keeps_what_an_interrupted_one_finds_again(
     made = {
         "sweep": lambda: Sweep(**common, components="mlps"),
         "search": lambda: Search(
-            **common, n_resamples=10, how=SearchConfig(role="id", components="mlps", max_size=2)
+            **common, n_resamples=10, how=Search(role="id", components="mlps", max_size=2)
         ),
     }[step]()
     folder, partial = tmp_path / "result", tmp_path / "partial"

@@ -17,19 +17,17 @@ from main_study.small_study import results
 from study.sources import data_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.paths import Paths
+from mechcore.analyses.search import Search
 from mechcore.errors import InputError
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import RESERVED, Resources, StudyConfig
 from mechcore.main_study.config_file import read_config
 from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses_config import (
-    AblationConfig,
-    Analyses,
-    HeadsConfig,
-    PathsConfig,
-    SearchConfig,
-    SizesConfig,
-)
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.run import job_table, run_study
 from mechcore.training import train_settings
@@ -59,11 +57,11 @@ def study(source: Path, folder: Path) -> StudyConfig:
         sparsities=(0.5,),
         n_resamples=5,
         analyses=Analyses(
-            heads=HeadsConfig(4),
-            ablation=AblationConfig(1, 1, controls=2),
-            paths=PathsConfig(controls=2, max_examples=6),
-            search=SearchConfig(max_size=2, n_pairs=2),
-            effective_size=SizesConfig((0.4,), seeds=(1,), prune=replace(SMALL, steps=2)),
+            heads=Heads(4),
+            ablation=CoreAblation(1, 1, controls=2),
+            paths=Paths(controls=2, max_examples=6),
+            search=Search(max_size=2, n_pairs=2),
+            effective_size=EffectiveSize((0.4,), seeds=(1,), prune=replace(SMALL, steps=2)),
         ),
         resources=Resources(cpus=1),
     )
@@ -291,8 +289,8 @@ def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         n_resamples=5,
         analyses=replace(
             config.analyses,
-            ablation=AblationConfig(controls=2),
-            paths=PathsConfig(controls=2, max_examples=12),
+            ablation=CoreAblation(controls=2),
+            paths=Paths(controls=2, max_examples=12),
             effective_size=replace(
                 sizes, sparsities=(0.4,), seeds=(42,), prune=replace(SMALL, steps=1)
             ),

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
-from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.groups import group_table
 from mechcore.steps.inputs import groups_of

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from main_study.small_study import CONFIG, files, results
 
+from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.errors import InputError
-from mechcore.steps.analyses_config import Analyses, SizesConfig
+from mechcore.main_study.analyses import Analyses
 from mechcore.study import ray_executor, run
 from mechcore.study.engine import StudyError
 from mechcore.study.executors import Local
@@ -105,7 +106,7 @@ def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> 
 @pytest.mark.usefixtures("cluster")
 def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
     """Of one checkpoint, the model's own, every mask misses its target."""
-    sizes = SizesConfig((0.5,))
+    sizes = EffectiveSize((0.5,))
     config = replace(
         CONFIG,
         prune=replace(CONFIG.prune, steps=2, tolerance=0.0),

@@ -27,9 +27,14 @@ from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import STABILITY
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.heads import Heads
+from mechcore.analyses.paths import Paths
 from mechcore.components import Component, Mask, ModelShape, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
@@ -37,13 +42,6 @@ from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
 from mechcore.steps import ablation, analyses, core_ablation, flips, masks, paths
 from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
-from mechcore.steps.analyses_config import (
-    AblationConfig,
-    Analyses,
-    HeadsConfig,
-    PathsConfig,
-    SizesConfig,
-)
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
@@ -63,9 +61,9 @@ CONFIG = StudyConfig(
     sparsities=(0.3, 0.5),
     n_resamples=40,
     analyses=Analyses(
-        heads=HeadsConfig(8),
-        ablation=AblationConfig(max_joint=3, max_non_core=4, controls=10),
-        paths=PathsConfig(controls=2, max_examples=16),
+        heads=Heads(8),
+        ablation=CoreAblation(max_joint=3, max_non_core=4, controls=10),
+        paths=Paths(controls=2, max_examples=16),
     ),
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
@@ -420,8 +418,8 @@ TINY = replace(
     prune=replace(PRUNE, steps=3),
     n_resamples=10,
     analyses=Analyses(
-        heads=HeadsConfig(8),
-        ablation=AblationConfig(max_joint=2, max_non_core=1, controls=2),
+        heads=Heads(8),
+        ablation=CoreAblation(max_joint=2, max_non_core=1, controls=2),
         paths=None,  # which takes longer than all the rest
     ),
 )
@@ -636,7 +634,7 @@ def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
 
 
 def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
-    analyses = replace(TINY.analyses, heads=HeadsConfig(7))
+    analyses = replace(TINY.analyses, heads=Heads(7))
     config = replace(TINY, sparsities=(0.3,), analyses=analyses)
     calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
     with pytest.raises(
@@ -753,7 +751,7 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
             heads=None,
             ablation=None,
             sweep=None,
-            effective_size=SizesConfig(sparsities=(0.3, 0.6), tolerance=0.1),
+            effective_size=EffectiveSize(sparsities=(0.3, 0.6), tolerance=0.1),
         ),
     )
     run_study(config, tmp_path / "run")
@@ -793,7 +791,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
 
 @pytest.mark.parametrize("max_non_core", [0, 2])
 def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
-    ablation = AblationConfig(max_joint=2, max_non_core=max_non_core)
+    ablation = CoreAblation(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
     run_study(replace(TINY, sparsities=(0.9, 0.96), analyses=wanted), empty)
     assert calls == counts(ablate=1)

@@ -10,9 +10,9 @@ import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
-from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import ModelConfig
 from mechcore.study.kinds import DEFAULT
 from mechcore.study.results import begin, check_out

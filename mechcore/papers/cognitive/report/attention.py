@@ -20,7 +20,7 @@ from mechcore.papers.cognitive.report.arms import (
     of_models,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Shown, missing, table_of
+from mechcore.report.blocks import Block, Drawing, Shown, missing, table_of
 from mechcore.report.drawing import (
     GREY,
     MAX_WIDTH,
@@ -49,13 +49,13 @@ _TOP = 5
     "cognitive_attention_drop",
 )
 def number_attention(
-    run: RunFolder, gallery: Gallery, attention: pd.DataFrame, drop: pd.DataFrame | None
+    run: RunFolder, attention: pd.DataFrame, drop: pd.DataFrame | None
 ) -> Iterator[Block]:
     """How much heads attend to numbers, and whether those are the heads that matter."""
     ablation, counts = run.filled("cognitive_ablation"), basis(attention, None)
     if ablation is not None:
         fill = fills_of(ablation)[0]
-        yield gallery.add(
+        yield Drawing(
             attention_and_drop(attention, rows_of(ablation, fill=fill)),
             "attention-drop",
             "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
@@ -64,7 +64,7 @@ def number_attention(
             "Scatter plots, one per arm, of attention to numbers against the drop without each "
             "head, coloured by layer; correlations are in the table below.",
         )
-    yield gallery.add(
+    yield Drawing(
         attention_by_layer(attention),
         "attention-layers",
         "Attention to number tokens as a multiple of what a uniform head would give, mean "

@@ -29,7 +29,7 @@ from mechcore.papers.cognitive.report.arms import (
     over_seeds,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Gallery, OverSeeds, Paragraph, Shown, missing, table_of
+from mechcore.report.blocks import Block, Drawing, OverSeeds, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     LIGHT_GREY,
@@ -57,12 +57,12 @@ _DOTS = (0, (1, 1.5))
     "cognitive_check",
 )
 def state_decoding(
-    _: RunFolder, gallery: Gallery, decoding: pd.DataFrame, check: pd.DataFrame | None
+    _: RunFolder, decoding: pd.DataFrame, check: pd.DataFrame | None
 ) -> Iterator[Block]:
     """What can be decoded from the states, layer by layer and token by token."""
     kinds = "Balanced: only trials in which that side is to be ignored; "
     kinds += basis(main_rows(decoding))
-    yield gallery.add(
+    yield Drawing(
         decoding_over_prompt(decoding),
         "decoding-prompt",
         "Cross-validated accuracy of logistic regression on the states of the last layer, "
@@ -71,7 +71,7 @@ def state_decoding(
         "Line charts, one per variable, of decoding accuracy by position in the prompt for "
         "each arm; the numbers at the last position are in the table below.",
     )
-    yield gallery.add(
+    yield Drawing(
         decoding_maps(decoding),
         "decoding-layers",
         "The same for all layers, mean over seeds. Colours go from chance to 100 %. A red dot: "

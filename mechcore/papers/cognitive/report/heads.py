@@ -34,7 +34,7 @@ from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.cognitive.svm import SVM
 from mechcore.report.blocks import (
     Block,
-    Gallery,
+    Drawing,
     OverSeeds,
     Paragraph,
     Shown,
@@ -79,7 +79,7 @@ _MAP = 0.45
 
 @CLAIMS.section("head-ablation", "Ablation of heads", "", "cognitive_ablation", "cognitive_mass")
 def head_ablation(
-    run: RunFolder, gallery: Gallery, ablation: pd.DataFrame | None, mass: pd.DataFrame | None
+    run: RunFolder, ablation: pd.DataFrame | None, mass: pd.DataFrame | None
 ) -> Iterator[Block]:
     """What the model loses without each head, and in which layers."""
     if ablation is None and mass is None:
@@ -88,15 +88,15 @@ def head_ablation(
     n_layers = (run.config.get("model") or {}).get("n_layers")
     if ablation is not None:
         n_layers = int(ablation["layer"].max()) + 1
-        yield from _drops(gallery, ablation)
+        yield from _drops(ablation)
     if mass is None:
         yield missing("the centres of mass over layers")
     else:
-        yield from _centres(gallery, mass, n_layers if isinstance(n_layers, int) else None)
+        yield from _centres(mass, n_layers if isinstance(n_layers, int) else None)
 
 
-def _drops(gallery: Gallery, ablation: pd.DataFrame) -> Iterator[Block]:
-    yield gallery.add(
+def _drops(ablation: pd.DataFrame) -> Iterator[Block]:
+    yield Drawing(
         head_drops(ablation),
         "head-drops",
         "Drop of accuracy without each head alone, in points, mean over seeds. Red: the model is "
@@ -131,8 +131,8 @@ def _strongest(of_fill: pd.DataFrame, fill: str, *, folded: bool) -> Table:
     return table_of(best, of_models(ABLATION), caption, shown, folded=folded)
 
 
-def _centres(gallery: Gallery, mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
-    yield gallery.add(
+def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
+    yield Drawing(
         centres(mass, n_layers),
         "ablation-centres",
         "Centre of mass of the drops over layers, counted from 0, with its interval over trials. "
@@ -216,10 +216,10 @@ def _centre_dots(part: pd.DataFrame, colour: str, j: int, shift: float, column: 
     "the support vector machines on outputs of heads",
     "cognitive_svm",
 )
-def decoding_from_heads(_: RunFolder, gallery: Gallery, svm: pd.DataFrame) -> Iterator[Block]:
+def decoding_from_heads(_: RunFolder, svm: pd.DataFrame) -> Iterator[Block]:
     """What the output of a single head says of the trial and of the response."""
     grey = " Grey: too few examples of a class." if svm["accuracy"].isna().any() else ""
-    yield gallery.add(
+    yield Drawing(
         head_decoding(svm),
         "head-decoding",
         "Cross-validated accuracy of a linear support vector machine on the output of each head at "

@@ -24,7 +24,7 @@ from mechcore.papers.cognitive.report.arms import (
     over_seeds,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Gallery, OverSeeds, Paragraph, Shown, missing, table_of
+from mechcore.report.blocks import Block, Drawing, OverSeeds, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import BLACK, draw_over_seeds, legend_below, new_figure, styled
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import SEEDS, rows_of, seed_name, seeds_in
@@ -39,13 +39,13 @@ _MOST_TICKS = 9
 
 @CLAIMS.section("learning", "Learning curves", "", "cognitive_curve", "cognitive_training")
 def learning(
-    run: RunFolder, gallery: Gallery, curve: pd.DataFrame | None, training: pd.DataFrame | None
+    run: RunFolder, curve: pd.DataFrame | None, training: pd.DataFrame | None
 ) -> Iterator[Block]:
     """Accuracy by number of training samples."""
     if curve is None:
         yield missing("the trainings on samples of several sizes")
     else:
-        yield from _curves(run, gallery, curve)
+        yield from _curves(run, curve)
     if training is not None:
         caption = f"All {count(len(training), 'training')}: the learning rate and step are chosen "
         caption += "by the accuracy on development trials"
@@ -54,11 +54,11 @@ def learning(
         yield table_of(training, TRAINING, caption, shown, folded=True)
 
 
-def _curves(run: RunFolder, gallery: Gallery, curve: pd.DataFrame) -> Iterator[Block]:
+def _curves(run: RunFolder, curve: pd.DataFrame) -> Iterator[Block]:
     if (curve["n"] > 0).any():
         samples = run.filled("cognitive_samples")
         threshold = None if samples is None else float(samples["threshold"].iloc[0])
-        yield gallery.add(
+        yield Drawing(
             learning_curves(curve, threshold),
             "learning-curves",
             "Test accuracy, restricted to the two answers, by number of training samples (log "
@@ -151,7 +151,7 @@ def _log_axis(ax: Axes, sizes: Sequence[float]) -> None:
     "the count of samples that reach the threshold",
     "cognitive_samples",
 )
-def samples(_: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+def samples(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """How many samples reach the threshold."""
     arms = by_arm(table.groupby("arm", sort=False)["largest"].max().reset_index())
     texts = table["samples"].map(whole, na_action="ignore").fillna("not reached")
@@ -174,7 +174,7 @@ def samples(_: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Blo
 @CLAIMS.section(
     "models", "The compared models", "the choice of the models to compare", "cognitive_models"
 )
-def models(_: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+def models(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """The models that all further sections are of, and whether they are matched."""
     trained = (table["arm"] != BASE) & table["gap"].notna()
     yield from _matching(table[trained])

@@ -66,7 +66,7 @@ _ANALYSES = (AblateHeads, Decode, FollowUnits)
 REPORT = StudyReport(
     title=lambda model, config: f"Cognitive task: {model}",
     subtitle="Fine-tuned against trained from scratch",
-    tables=[
+    tables=lambda: [
         VERDICTS.named(CLAIMS.table),
         *(TRAINING, CURVE, SAMPLES, MODELS),
         *(of_models(schema) for analysis in _ANALYSES for schema in analysis.schemas),

@@ -25,7 +25,7 @@ from mechcore.papers.cognitive.report.arms import (
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.cognitive.units import PROJECTION, SELECTIVITY, SILHOUETTE, TERMS
-from mechcore.report.blocks import Block, Gallery, OverSeeds, Shown, missing, table_of
+from mechcore.report.blocks import Block, Drawing, OverSeeds, Shown, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
@@ -64,11 +64,11 @@ _MOST_ROWS = 20
     "cognitive_terms",
 )
 def mixed_selectivity(
-    _: RunFolder, gallery: Gallery, table: pd.DataFrame, terms: pd.DataFrame | None
+    _: RunFolder, table: pd.DataFrame, terms: pd.DataFrame | None
 ) -> Iterator[Block]:
     """How many variables single units follow."""
     alpha, units = SELECTIVITY["alpha"].show(table["alpha"].max()), table["n_units"].max()
-    yield gallery.add(
+    yield Drawing(
         selectivity_bars(table),
         "selectivity",
         f"Share of the {count(units, 'unit')} of the last layer, at the last token, that follow so "
@@ -136,13 +136,13 @@ def selectivity_bars(selectivity: pd.DataFrame) -> Figure:
     "cognitive_silhouette",
 )
 def projection(
-    _: RunFolder, gallery: Gallery, table: pd.DataFrame | None, apart: pd.DataFrame | None
+    _: RunFolder, table: pd.DataFrame | None, apart: pd.DataFrame | None
 ) -> Iterator[Block]:
     """The states in two dimensions, and how far choices and contexts are apart in them."""
     if table is None:
         yield missing("the projection to two dimensions")
     else:
-        yield from _projection(table, apart, gallery)
+        yield from _projection(table, apart)
     if apart is None:
         yield missing("the silhouettes of choices and contexts")
         return
@@ -157,13 +157,11 @@ def projection(
     yield table_of(rows, of_models(SILHOUETTE), caption, shown, folded=folded)
 
 
-def _projection(
-    table: pd.DataFrame, apart: pd.DataFrame | None, gallery: Gallery
-) -> Iterator[Block]:
+def _projection(table: pd.DataFrame, apart: pd.DataFrame | None) -> Iterator[Block]:
     n_seeds, n = len(seeds_in(table)), table.groupby(["arm", "seed"]).size()
     rest = f", of {n_seeds} seeds the first {MOST_SEEDS}" if n_seeds > MOST_SEEDS else ""
     words = listed([name.upper() for name in dict.fromkeys(table["method"])])
-    yield gallery.add(
+    yield Drawing(
         projections(table, apart),
         "projection",
         f"States of the last layer at the last token in two dimensions by {words}: a panel per "

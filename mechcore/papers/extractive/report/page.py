@@ -86,7 +86,7 @@ _STEPS = (Ocr, Scores, Freezing, Ordering, Grafting, Localization)
 REPORT = StudyReport(
     title=lambda model, config: f"Extractive structures: {model}",
     subtitle="Trained on facts, asked for what follows from them",
-    tables=[
+    tables=lambda: [
         VERDICTS.named(CLAIMS.table),
         *(schema for step in _STEPS for schema in step.schemas),
     ],

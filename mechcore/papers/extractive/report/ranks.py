@@ -31,7 +31,7 @@ from mechcore.papers.extractive.report.looks import (
     tasks_of,
 )
 from mechcore.papers.extractive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Gallery, OverSeeds, Shown, Table, missing, table_of
+from mechcore.report.blocks import Block, Drawing, OverSeeds, Shown, Table, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
@@ -70,12 +70,12 @@ _ACROSS = 3
 @CLAIMS.section(
     "freezing", "Freezing layers", "the freezing of early and late layers", "extractive_freezing"
 )
-def freezing(run: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """Ranks where the changes of early or of late layers are left out."""
     ranks = run.filled("extractive_ranks")
     for data in in_order(table["data"], DATA[-2:]):
         rows = rows_of(table, data=data)
-        yield gallery.add(
+        yield Drawing(
             freezing_lines(rows, _chances(ranks, data)),
             f"freezing-{slug(data)}",
             f"Mean rank of {data} (0 best) by the cut between early and late layers, with the "
@@ -165,28 +165,27 @@ def _draw_freezing(ax: Axes, part: pd.DataFrame) -> dict[str, Line2D]:
 @CLAIMS.section(
     "ordering", "Order of learning", "the trainings in three orders", "extractive_ordering"
 )
-def ordering(_: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+def ordering(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """Ranks of test implications by what was learned first."""
     caption = "Mean rank (0 best) by what the model learned first, with that data mixed into the "
     caption += "second training (replay) and without"
     table = table.assign(panel=table["replay"].map(replay_name), row=table["order"])
-    yield from _dots(gallery, "ordering", TEST_IMPLICATIONS, table, ORDERS, caption)
+    yield from _dots("ordering", TEST_IMPLICATIONS, table, ORDERS, caption)
     yield _seed_table(table, ORDERS, ["order", "replay"])
 
 
 @CLAIMS.section("grafting", "Grafting", "the grafting of weight changes", "extractive_grafting")
-def grafting(_: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+def grafting(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """Ranks of implications of other facts with and without the graft."""
     caption = "Mean rank (0 best) in a model that learned other facts, with the change that "
     caption += "learning implications after facts brings (graft), that learning implications alone "
     caption += "brings (control graft), and with neither"
     table = table.assign(panel="", row=table["model"])
-    yield from _dots(gallery, "grafting", OTHER_IMPLICATIONS, table, GRAFTED, caption)
+    yield from _dots("grafting", OTHER_IMPLICATIONS, table, GRAFTED, caption)
     yield _seed_table(table, GRAFTED, ["model"])
 
 
 def _dots(
-    gallery: Gallery,
     name: str,
     main: str,
     table: pd.DataFrame,
@@ -202,7 +201,7 @@ def _dots(
             for panel in in_order(rows["panel"], _PANELS)
         ]
         if len(rows):
-            yield gallery.add(
+            yield Drawing(
                 seed_dots([(title, each) for title, each in panels if len(each)], "row", names),
                 f"{name}-{which}".rstrip("-"),
                 f"{caption}; {basis(rows)}",
@@ -293,14 +292,12 @@ def _draw_seeds(ax: Axes, rows: pd.DataFrame, seeds: Sequence[float]) -> None:
 
 
 @CLAIMS.section("recall", "Out-of-context reasoning", "", "extractive_ranks", "extractive_grid")
-def recall(
-    _: RunFolder, gallery: Gallery, ranks: pd.DataFrame | None, grid: pd.DataFrame | None
-) -> Iterator[Block]:
+def recall(_: RunFolder, ranks: pd.DataFrame | None, grid: pd.DataFrame | None) -> Iterator[Block]:
     """Ranks of facts and implications before and after training on the facts."""
     if ranks is None:
         yield missing("the training on facts")
     else:
-        yield gallery.add(
+        yield Drawing(
             before_and_after(ranks),
             "ranks",
             "Mean rank of the right answer before and after training on the facts alone, with its "

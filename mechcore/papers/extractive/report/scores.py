@@ -29,7 +29,7 @@ from mechcore.papers.extractive.results import SCORES as SCHEMA
 from mechcore.papers.extractive.score_maps import SUMS
 from mechcore.report.blocks import (
     Block,
-    Gallery,
+    Drawing,
     OverSeeds,
     Paragraph,
     Shown,
@@ -83,7 +83,7 @@ _PALETTE = matplotlib.colormaps["RdBu"].with_extremes(bad=LIGHT_GREY)
 
 
 @CLAIMS.section("scores", "Extractive scores", "the scores of components", "extractive_scores")
-def component_scores(_: RunFolder, gallery: Gallery, scores: pd.DataFrame) -> Iterator[Block]:
+def component_scores(_: RunFolder, scores: pd.DataFrame) -> Iterator[Block]:
     """Where facts are stored, asked for and read out."""
     yield Paragraph(
         "Informative: the fact is stored here. Upstream: the fact is asked for from here. "
@@ -93,10 +93,10 @@ def component_scores(_: RunFolder, gallery: Gallery, scores: pd.DataFrame) -> It
     )
     for task in tasks_of(scores):
         rows = rows_of(scores, task=task)
-        yield from _maps(gallery, rows, task, "")
+        yield from _maps(rows, task, "")
         seeds = seeds_in(rows)
         for seed in seeds if len(seeds) > 1 else ():
-            yield from _maps(gallery, rows_of(rows, seed=seed), task, seed_name(seed))
+            yield from _maps(rows_of(rows, seed=seed), task, seed_name(seed))
     keys = [*_MAP, "seed"]
     sums = scores.groupby(keys, sort=False)["value"].sum(min_count=1).reset_index()
     rows = sorted_parts(means_over_seeds(sums, _MAP, ["value"]), "task", "score")
@@ -114,14 +114,14 @@ def component_scores(_: RunFolder, gallery: Gallery, scores: pd.DataFrame) -> It
     yield table_of(sorted_parts(best, *_MAP), SCHEMA, caption, shown, folded=True)
 
 
-def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
+def _maps(scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
     """Maps of all seeds of a task, or folded of one seed."""
     name = "-".join(filter(None, (slug(task), seed.replace(" ", "-"))))
     several = len(seeds_in(scores)) > 1
     over = seed or ("mean over seeds" if several else "one seed")
     title = f"{task[:1].upper()}{task[1:]}, {over}"
     of_all = basis(rows_of(scores, n=scores["n"].max()))  # not all have tokens of long names
-    yield gallery.add(
+    yield Drawing(
         token_maps(scores, title),
         f"scores-tokens-{name}",
         f"{title}: scores by layer and token of the implication's prompt, on top of MLPs, below "
@@ -132,7 +132,7 @@ def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Itera
         fold=f"{title}: by layer and token" if seed else "",
     )
     if (scores["kind"] == "head").any():
-        yield gallery.add(
+        yield Drawing(
             head_maps(scores, title),
             f"scores-heads-{name}",
             f"{title}: scores of every head, summed over tokens{_UNORDERED if several else ''}; "
@@ -160,7 +160,7 @@ def _largest(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 @CLAIMS.section("sums", "Sum check", "the check that scores add up", "extractive_sums")
-def sums(run: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+def sums(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """Whether the scores add up, and how far first order is from the actual change."""
     table = table.assign(sum=table["informative"] + table["other"])
     gap = (table["sum"] - table["gradient"]).abs().max()
@@ -341,7 +341,7 @@ _BEST = 5
     "localization", "Localisation", "", "extractive_localization", "extractive_localization_r2"
 )
 def learned_and_read(
-    _: RunFolder, gallery: Gallery, table: pd.DataFrame | None, r2: pd.DataFrame | None
+    _: RunFolder, table: pd.DataFrame | None, r2: pd.DataFrame | None
 ) -> Iterator[Block]:
     """Whether what learning implications changes is where facts are read out."""
     if table is None:
@@ -349,7 +349,7 @@ def learned_and_read(
     else:
         n = len(seeds_in(table))
         shown_seeds = f"; the first {MOST_SEEDS} of {n} seeds" if n > MOST_SEEDS else ""
-        yield gallery.add(
+        yield Drawing(
             localization(table, r2),
             "localization",
             "Informative score of learning implications after facts (where that is stored) "

@@ -1,0 +1,31 @@
+"""The questions that mechcore asks of a model, one file each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mechcore.registry import Registry
+
+if TYPE_CHECKING:
+    from mechcore.analyses.base import Analysis
+
+ANALYSES: Registry[type[Analysis]] = Registry(
+    "analysis",
+    "mechcore.analyses",
+    {
+        "accuracy": "mechcore.analyses.accuracy:Accuracy",
+        "smallest": "mechcore.analyses.smallest:Smallest",
+        "core": "mechcore.analyses.core:Core",
+        "halves": "mechcore.analyses.halves:Halves",
+        "heads": "mechcore.analyses.heads:Heads",
+        "sweep": "mechcore.analyses.sweep:Sweep",
+        "roles": "mechcore.analyses.roles:Roles",
+        "flips": "mechcore.analyses.flips:Flips",
+        "ablation": "mechcore.analyses.ablation:CoreAblation",
+        "paths": "mechcore.analyses.paths:Paths",
+        "dose": "mechcore.analyses.dose:Dose",
+        "search": "mechcore.analyses.search:Search",
+        "effective_size": "mechcore.analyses.effective_size:EffectiveSize",
+    },
+)
+"""Analyses by name, each after those that it needs."""

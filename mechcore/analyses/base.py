@@ -1,0 +1,161 @@
+"""What an analysis is: a question about a model, with all that follows from it in one class.
+
+An analysis is a frozen dataclass. Fields described by `mechcore.settings.setting` are the user's,
+those that are `of_study` the study's. From the class follow a job in the store, an entry under
+``analyses`` in a study's file, a command, a method of the lab, sections of the page and lines of
+its summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pydantic import ConfigDict
+
+from mechcore.registry import imported
+from mechcore.settings import OF_STUDY
+from mechcore.steps.base import MainStep
+from mechcore.tables import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.pruning.settings import PruneSettings
+    from mechcore.report.blocks import Block, Section
+    from mechcore.report.run_folder import RunFolder
+    from mechcore.study.step import Job, Work
+
+
+def of_study() -> Any:
+    """A field whose value is the study's, by its name.
+
+    These are ``seed`` (of draws), ``n_resamples`` (of the bootstrap), ``batch_size``, ``fill``,
+    ``names`` (of the data in tables, by split) and ``groups`` (of out-of-domain subsets, by name).
+    """
+    return field(default=None, kw_only=True, metadata={OF_STUDY: True})
+
+
+class tables_in:
+    """The schemas at ``module:NAME``, imported when they are asked for."""
+
+    def __init__(self, *places: str) -> None:
+        self.places = places
+
+    def __get__(self, instance: object, owner: type) -> tuple[Schema, ...]:
+        return tuple(imported(place) for place in self.places)
+
+
+class Planning(Protocol):
+    """What an analysis plans its jobs with."""
+
+    @property
+    def known(self) -> Mapping[str, Job]:
+        """The jobs so far, by what others need them as."""
+
+    @property
+    def fill(self) -> str:
+        """What replaces an ablated output."""
+
+    def job(
+        self,
+        step: MainStep,
+        *,
+        needs: Mapping[str, Job] | None = None,
+        roles: Sequence[str] | None = None,
+        label: str = "",
+    ) -> Job:
+        """A job of a step, with what is `of_study` filled in.
+
+        Args:
+            step: what is done.
+            needs: jobs that it needs, beside those that the step names.
+            roles: the data that it reads, in place of those of the step.
+            label: for people, in place of that of the step.
+        """
+
+    def means(self, role: str) -> Job:
+        """Mean activations on the data of a role."""
+
+    def at_checkpoints(
+        self,
+        sparsities: Sequence[float],
+        seeds: Sequence[int] | None,
+        schedule: PruneSettings | None,
+    ) -> Mapping[Any, Job]:
+        """Accuracies of each checkpoint of the study and of its subnetworks.
+
+        Args:
+            sparsities: of the subnetworks.
+            seeds: of the pruning runs; by default those of the study.
+            schedule: of pruning; by default that of the study.
+        """
+
+
+class Analysis(MainStep):
+    """A question about a model.
+
+    Attributes:
+        kind: its name everywhere: in the store, in files, as a command and as a method.
+        title: of its section.
+        always: it cannot be left out, and has no settings.
+        asked: a study asks for it by name; others are done unless they are left out.
+        needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
+            ``"masks"`` or ``"answers"``.
+        reads: the same, where a study has them.
+        roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
+            other results alone.
+        schemas: of its tables.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    title: ClassVar[str] = ""
+    always: ClassVar[bool] = False
+    asked: ClassVar[bool] = False
+
+    @classmethod
+    def works_with(cls, fill: str) -> bool:
+        """Whether it can be done with a fill."""
+        del fill
+        return True
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """Its tables by name, from what `mechcore.steps.base` reads of the job.
+
+        Raises:
+            MechcoreError: it cannot be done.
+        """
+        raise NotImplementedError
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        work.write_tables(self.compute(work))
+
+    def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
+        """Its jobs, each with what others need it as; here itself alone."""
+        yield self.kind, plan.job(self)
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterable[Block]:
+        """What the page and the notebook show of it; none where a run lacks its tables."""
+        del run
+        return ()
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterable[str]:
+        """What it found, a sentence each, for the summary; the first is its headline."""
+        del run
+        return ()
+
+    @classmethod
+    def sections(cls, run: RunFolder) -> Iterator[Section]:
+        """Its sections of the page; here one of its blocks."""
+        from mechcore.report.blocks import Section
+
+        blocks: Sequence[Block] = [*cls.blocks(run)]
+        if blocks:
+            names = (schema.name for schema in cls.schemas)
+            files = [f"{name}.csv" for name in names if run.table(name) is not None]
+            yield Section(cls.kind, cls.title, blocks, files)

@@ -1,0 +1,93 @@
+"""Which answers flip without a component, and where its head looks on these texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.steps.base import Size, inputs_of
+from mechcore.steps.config import TEST_ROLES
+from mechcore.study.step import Job, Work
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.steps.inputs import Inputs
+
+MOST_TOKENS = 64
+"""Of longer texts attention is not drawn: nobody could read it, and pages would grow large."""
+
+_TEXTS = 3
+"""Texts of a head, in each direction."""
+
+
+@dataclass(frozen=True)
+class Flips(Analysis):
+    """Examples whose answer flips without a component.
+
+    For heads that were found to do something it also leaves their attention on these.
+    """
+
+    kind: ClassVar[str] = "flips"
+    label: ClassVar[str] = "answers that flip"
+    needs: ClassVar[tuple[str, ...]] = ("sweep", "roles")
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    schemas = tables_in("mechcore.ablation.flips:FLIPS")
+
+    names: Mapping[str, str] = of_study()
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return float(_TEXTS * size.n_heads)
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        from mechcore.ablation.flips import flip_table
+        from mechcore.ablation.roles import ranked
+        from mechcore.attention.examples import FLIPS_ATTENTION_FILE
+        from mechcore.components import Component
+        from mechcore.files import write_json
+        from mechcore.steps.ablation import ablations_in
+
+        inputs = inputs_of(work)
+        label_map = inputs.readout(TEST_ROLES[0]).label_map
+        assert label_map is not None, "studies have data with labels"
+        swept = list(ablations_in(work.needed("sweep"), self.names).values())
+        examples = {role: inputs.data[role].examples for role in TEST_ROLES}
+        table = flip_table(swept, examples, label_map.classes)
+        acting = ranked(work.table("roles", "roles"))["component"]
+        heads = [name for name in acting if Component.parse(name).is_head]
+        drawn = attention_on(inputs, table[table["component"].isin(heads)])
+        write_json(work.folder / FLIPS_ATTENTION_FILE, drawn)
+        return {"flips": table}
+
+
+def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:
+    """Attention of heads, in the full model, on the examples that flip without them.
+
+    Args:
+        inputs: the model and the data.
+        flips: rows of `mechcore.ablation.flips.FLIPS`, of heads.
+
+    Returns:
+        For each rank the `AttentionExample` objects as JSON has them; none of long texts.
+    """
+    from mechcore.ablation.flips import SHOWN
+    from mechcore.attention import attention_examples
+    from mechcore.data.examples import Examples
+
+    by_rank: list[list[dict[str, Any]]] = [[] for _ in range(SHOWN)]
+    for _, part in flips.groupby(["role", "example"], sort=False):
+        first = part.iloc[0]
+        examples = inputs.data[first["role"]].examples
+        one = Examples(examples.name, examples.frame.iloc[[first["example"]]])
+        encoded = inputs.encode(one, words=True)
+        if len(encoded.input_ids[0]) > MOST_TOKENS:
+            continue
+        heads = part["component"].tolist()
+        patterns = attention_examples(inputs.model, encoded, inputs.tokenizer, heads)
+        for rank, pattern in zip(part["rank"], patterns, strict=True):
+            by_rank[rank - 1].append(asdict(pattern))
+    return by_rank

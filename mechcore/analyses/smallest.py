@@ -1,0 +1,108 @@
+"""How few components are enough: the smallest subnetwork within a loss, and how to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.settings import setting
+from mechcore.study.step import Work
+from mechcore.wording import OUT_FIRST, PLACES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block, Shown
+    from mechcore.report.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Smallest(Analysis):
+    """The smallest subnetwork that loses no more than is accepted."""
+
+    kind: ClassVar[str] = "smallest"
+    title: ClassVar[str] = "What can go?"
+    label: ClassVar[str] = "smallest subnetwork"
+    needs: ClassVar[tuple[str, ...]] = ("answers",)
+    schemas = tables_in("mechcore.subnetworks.smallest:SMALLEST")
+
+    loss: float = setting(
+        0.01,
+        "Accuracy or information (share) that the smallest subnetwork may lose.",
+        "--loss",
+        least=0,
+        below=1,
+    )
+    n_resamples: int = of_study()
+    seed: int = of_study()
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        from mechcore.steps.answers import answers_of
+        from mechcore.subnetworks.smallest import smallest_subnetworks
+
+        answered = answers_of(work)
+        names = [subnetwork.name for subnetwork in answered.subnetworks]
+        table = smallest_subnetworks(
+            {subnetwork.name: subnetwork.mask for subnetwork in answered.subnetworks},
+            answered.full,
+            {role: dict(zip(names, of, strict=True)) for role, of in answered.masked.items()},
+            self.loss,
+            n_resamples=self.n_resamples,
+            seed=self.seed,
+        )
+        return {"smallest": table}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The subnetwork by each measure of loss, and the command that exports it."""
+        from mechcore.report.blocks import Command, Paragraph, table_of
+        from mechcore.subnetworks.smallest import SMALLEST, export_command, is_for_export
+
+        table = run.filled("smallest")
+        if table is None:
+            return
+        limits = [f"{100 * limit:g}" for limit in table["limit"]]
+        columns: list[Shown] = ["measure", ("loss accepted (points)", limits), "within"]
+        columns += ["subnetwork", "sparsity", "kept"]
+        for name, header in _LOSSES:
+            columns += [
+                SMALLEST[f"{role}_{name}"].called(header.format(PLACES[role]), negated=True)
+                for role in OUT_FIRST
+            ]
+        columns.append(SMALLEST["n_masks"].called("masks"))
+        yield from map(Paragraph, cls.headlines(run))
+        yield table_of(table, SMALLEST, _CAPTION, columns)
+        source = str((run.config.get("model") or {}).get("source") or "MODEL")
+        if Path(source).is_dir():
+            source = str(Path(source).resolve())
+        good = filter(is_for_export, table.to_dict("records"))
+        commands = dict.fromkeys(export_command(source, Path(), row) for row in good)
+        if commands:
+            yield Paragraph("To write it as an ordinary checkpoint, in the folder of this run:")
+            yield from map(Command, commands)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """The smallest subnetwork by each measure of loss."""
+        from mechcore.subnetworks.smallest import explain_smallest
+
+        table = run.filled("smallest")
+        for row in [] if table is None else table.to_dict("records"):
+            text = explain_smallest(row)
+            yield f"{text[:1].upper()}{text[1:]}."
+
+
+_CAPTION = (
+    "The sparsest subnetwork whose loss is within the limit in domain and out of domain, by the "
+    "upper ends of its intervals; where there is none, the one that comes closest. Information is "
+    "measured with a new bias, accuracy as the subnetwork stands"
+)
+_LOSSES = (
+    ("loss", "change {}"),
+    ("accuracy_loss", "accuracy {}"),
+    ("loss_held_out", "{}, others choose"),
+)

@@ -1,0 +1,185 @@
+"""What every single component costs: each ablated alone, in domain and out of domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
+from mechcore.settings import setting
+from mechcore.steps.base import SHARED, WITH_GRADIENT, MainStep, Size, inputs_of, means_of
+from mechcore.steps.config import TEST_ROLES
+from mechcore.study.step import Job, Work
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.ablation import Ablations
+
+OOD_MEAN = "ood_mean"
+
+
+@dataclass(frozen=True)
+class Ablating(MainStep):
+    """What steps that ablate components have in common: ``fill`` replaces what is ablated."""
+
+    seed: int = of_study()
+    batch_size: int = of_study()
+    fill: str = of_study()
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        from mechcore.masking.fills import FILLS
+
+        return [FILLS[self.fill]]
+
+
+@dataclass(frozen=True)
+class Answers(Ablating):
+    """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
+
+    kind: ClassVar[str] = "sweep"
+    label: ClassVar[str] = "ablation one by one"
+    for_others: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("means",)
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    components: Literal["heads", "mlps", "all"] = "all"
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        n_examples = sum(size.examples.get(role, 0) for role in self.roles)
+        return SHARED * size.components(self.components) * n_examples
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        from mechcore.ablation import ComponentSet
+        from mechcore.components import ModelShape
+        from mechcore.steps.ablation import SWEPT, ablate_on, save_swept
+
+        inputs = inputs_of(work)
+        means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
+        alone = [ComponentSet((component,)) for component in shape.kind(self.components)]
+        for role in self.roles:
+            options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
+            options["state"] = work.partial / SWEPT[role]
+            swept = ablate_on(inputs, means, alone, role, self.fill, **options)
+            save_swept(work.folder / SWEPT[role], swept)
+
+
+@dataclass(frozen=True)
+class OodMeanAnswers(Answers):
+    """The same out of domain, with the mean of the texts there in place of training's.
+
+    It also leaves what the training mean injects there, in nats of every example's margin.
+    """
+
+    kind: ClassVar[str] = OOD_MEAN
+    label: ClassVar[str] = "ablation one by one, out-of-domain mean"
+    needs: ClassVar[tuple[str, ...]] = ()
+    roles: ClassVar[tuple[str, ...]] = ("ood",)
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return super().passes(job, size) + 2 * WITH_GRADIENT * size.examples["ood"]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        import pandas as pd
+
+        from mechcore.components import ModelShape
+        from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
+        from mechcore.steps.ablation import INJECTED_FILE
+
+        super().run(work)
+        inputs = inputs_of(work)
+        training, own = (
+            margin_slopes(
+                inputs.model,
+                inputs.data["ood"],
+                means_of(work, inputs, needed),
+                class_names=inputs.config.class_names,
+                batch_size=min(self.batch_size, BATCH_SIZE),
+            )
+            for needed in ("train means", "means")
+        )
+        shape = ModelShape.of(inputs.model)
+        injected = own - training
+        columns = {str(c): injected[(..., *shape.index(c))].numpy() for c in shape.components}
+        pd.DataFrame(columns).to_parquet(work.folder / INJECTED_FILE)
+
+
+@dataclass(frozen=True)
+class Sweep(Analysis):
+    """What every single component costs, from its answers ablated alone."""
+
+    kind: ClassVar[str] = "sweep"
+    label: ClassVar[str] = "drops, one by one"
+    schemas = tables_in(
+        "mechcore.steps.ablation:SWEEP",
+        "mechcore.ablation.information:INFORMATION",
+        "mechcore.ablation.stability:STABILITY",
+        "mechcore.steps.ablation:SWEEP_OOD_MEAN",
+        "mechcore.steps.ablation:INFORMATION_OOD_MEAN",
+    )
+
+    components: Literal["heads", "mlps", "all"] = setting("all", "Components to ablate one by one.")
+    ood_mean: bool = setting(
+        True,
+        "Out of domain, ablate also with the mean of the texts there, and take for lost or gained "
+        "what is so with both means; without effect with another fill than the mean.",
+        "--ood-mean",
+    )
+    names: Mapping[str, str] = of_study()
+    groups: Mapping[str, tuple[str, ...]] = of_study()
+    n_resamples: int = of_study()
+    seed: int = of_study()
+
+    def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
+        """The answers, those with the other mean, and the tables of both."""
+        swept = {"sweep": plan.job(Answers(components=self.components))}
+        if self.ood_mean and plan.fill == "mean":
+            means = {"means": plan.means("ood"), "train means": plan.known["means"]}
+            swept[OOD_MEAN] = plan.job(OodMeanAnswers(components=self.components), needs=means)
+        yield from swept.items()
+        yield "drops", plan.job(replace(self, components="all", ood_mean=True), needs=swept)
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        import pandas as pd
+
+        from mechcore.ablation.drop_states import INJECTED
+        from mechcore.ablation.stability import drop_stability
+        from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
+
+        swept = ablations_in(work.needed("sweep"), self.names)
+        stable = [drop_stability(of, **self._statistics) for of in swept.values()]
+        tables = self._tables(swept) | {"stability": joined(stable)}
+        if OOD_MEAN in work.job.needs:
+            again = ablations_in(work.needed(OOD_MEAN), self.names)
+            own = self._tables(again)
+            injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
+            means = {
+                subset: injected[members].mean()
+                for subset, members in again["ood"].groups(known_groups(again["ood"], self.groups))
+            }
+            places = zip(own["information"]["set"], own["information"]["subset"], strict=True)
+            own["information"][INJECTED.name] = [means[subset][name] for name, subset in places]
+            tables |= {f"{name}_{OOD_MEAN}": table for name, table in own.items()}
+        return tables
+
+    @property
+    def _statistics(self) -> dict[str, Any]:
+        return {"n_resamples": self.n_resamples, "seed": self.seed}
+
+    def _tables(self, swept: Mapping[str, Ablations]) -> dict[str, pd.DataFrame]:
+        """The tables ``sweep`` and ``information``."""
+        from mechcore.ablation import ablation_table, information_table
+        from mechcore.steps.ablation import joined, known_groups
+
+        costs = [ablation_table(of, **self._statistics) for of in swept.values()]
+        parts = [
+            information_table(of, known_groups(of, self.groups), **self._statistics)
+            for of in swept.values()
+        ]
+        return {"sweep": joined(costs), "information": joined(parts)}
