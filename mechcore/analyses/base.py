@@ -98,6 +98,7 @@ class Analysis(MainStep):
 
     Attributes:
         kind: its name everywhere: in the store, in files, as a command and as a method.
+        section: id of its section on the page; the kind by default.
         title: of its section.
         always: it cannot be left out, and has no settings.
         asked: a study asks for it by name; others are done unless they are left out.
@@ -111,6 +112,7 @@ class Analysis(MainStep):
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
+    section: ClassVar[str] = ""
     title: ClassVar[str] = ""
     always: ClassVar[bool] = False
     asked: ClassVar[bool] = False
@@ -158,4 +160,4 @@ class Analysis(MainStep):
         if blocks:
             names = (schema.name for schema in cls.schemas)
             files = [f"{name}.csv" for name in names if run.table(name) is not None]
-            yield Section(cls.kind, cls.title, blocks, files)
+            yield Section(cls.section or cls.kind, cls.title, blocks, files)

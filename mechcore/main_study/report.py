@@ -83,11 +83,15 @@ def sections(run: RunFolder) -> Iterator[Section]:
         yield from [made] if isinstance(made, Section) else made or ()
 
 
+def _id(name: str) -> str:
+    return ANALYSES[name].section or name
+
+
 def findings(run: RunFolder) -> Iterator[Finding]:
     """What the run found."""
     yield from (Finding(text, "training") for text in training_sentences(run))
     for name in ANALYSES:
-        for section, say in _HEADLINES.get(name, ((name, ANALYSES[name].headlines),)):
+        for section, say in _HEADLINES.get(name, ((_id(name), ANALYSES[name].headlines),)):
             yield from (Finding(text, section) for text in say(run))
 
 
