@@ -92,7 +92,7 @@ class Lab(Opened):
                 f"blame: settings are a {type(settings).__name__}; expected RoleSettings of "
                 "mechcore, as in RoleSettings(alpha=0.1)"
             )
-        table = self._swept("drops", INFORMATION)
+        table = self._swept("sweep", INFORMATION)
         known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
         if subset not in known:
             raise InputError(f"blame: no subset {subset!r}; the data has {', '.join(known)}")
@@ -100,10 +100,10 @@ class Lab(Opened):
         outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
         own = None
         if OOD_MEAN in self._sweeping().jobs:
-            own = self._swept("drops", INFORMATION_OOD_MEAN).query("subset == @subset")
+            own = self._swept("sweep", INFORMATION_OOD_MEAN).query("subset == @subset")
         settings = settings or self.config.analyses.roles or RoleSettings()
         roles = component_roles(inside, outside, settings, ood_mean=own)
-        job = self._sweeping().jobs["drops"]
+        job = self._sweeping().jobs["sweep"]
         assert isinstance(job.step, Sweep)
         folders = dict(zip(job.needs, self.done(*job.needs.values()), strict=True))
         answers = swept_answers(folders, job.step.names)

@@ -116,10 +116,22 @@ class _Planner:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
             if config.analyses.halves is not None:
                 self.several["masks of halves"] = self._of_halves()
+        self._check_fill()
         for name in ANALYSES:
             self._analyse(name)
         masks = self.several.get("masks", {}).values()
         return Part(self.name, config, self.known, [*masks])
+
+    def _check_fill(self) -> None:
+        """Make sure that all analyses can be done with the fill."""
+        wanted = self.config.analyses
+        on = [name for name in ANALYSES if getattr(wanted, name, None) is not None]
+        without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
+        if without and self.config.sparsities:
+            raise InputError(
+                f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} cannot "
+                f"be done; choose another fill, or leave them out (--without {without})"
+            )
 
     def _analyse(self, name: str) -> None:
         """Plan an analysis, unless it was left out, or one that it needs was."""
@@ -128,11 +140,6 @@ class _Planner:
         needs_masks = not config.sparsities and name != "effective_size"
         if analysis is None or needs_masks or ("masks" not in self.several and kind.needs):
             return
-        if not kind.works_with(self.fill):
-            raise InputError(
-                f"analyses: fill is {self.fill!r}, with which {name} does not work; choose another "
-                f"fill, or leave out {name} (--without {name})"
-            )
         off = [need for need in kind.needs if not self._has(need) and need in ANALYSES]
         if off and kind.asked:
             raise InputError(
