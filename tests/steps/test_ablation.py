@@ -24,6 +24,7 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.analyses.search import Search
+from mechcore.analyses.sweep import Swept
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import (

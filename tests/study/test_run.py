@@ -426,9 +426,7 @@ TINY = replace(
         dose=None,  # which takes longer than all the rest
     ),
 )
-BARE = replace(
-    TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, paths=None, dose=None)
-)
+BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, paths=None))
 WHOLE = Counter(
     {"describe": 1, "means": 2, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "scores": 1, "heads": 1, "swept": 1, "sweep": 1, "roles": 1, "flips": 1}
@@ -489,7 +487,7 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("failing", ["prune", "pictures"])
+@pytest.mark.parametrize("failing", ["prune", "heads"])
 def test_a_study_goes_on_where_it_was_interrupted(
     tmp_path: Path, tiny: Path, calls: Calls, failing: str
 ) -> None:
@@ -530,14 +528,14 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, ablation=1)
 
 
 @pytest.mark.parametrize(
     ("change", "again"),
     [
         ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(smallest=1, drops=1, roles=1, flips=1, ablate=1)),
+        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, ablation=1)),
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
@@ -641,18 +639,18 @@ def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
 def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
     analyses = replace(TINY.analyses, heads=Heads(7))
     config = replace(TINY, sparsities=(0.3,), analyses=analyses)
-    calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
+    calls.fail_at, calls.error = "scores", MechcoreError("no heads today")
     with pytest.raises(
         StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
     ) as e:
         run_study(config, done)
-    assert [each.job.step.kind for each in e.value.failures] == ["heads", "pictures"]
+    assert [each.job.step.kind for each in e.value.failures] == ["scores", "heads"]
     assert "no heads today" in str(e.value)
-    assert calls == OF_SUBNETWORKS + counts(heads=1) - counts(pictures=1)
+    assert calls == OF_SUBNETWORKS + counts(scores=1) - counts(heads=1)
     calls.clear()
     calls.fail_at = None
     run_study(config, done)
-    assert calls == counts(heads=1, pictures=1)
+    assert calls == counts(scores=1, heads=1)
 
 
 @pytest.mark.parametrize(
