@@ -78,6 +78,9 @@ class Planning(Protocol):
     def means(self, role: str) -> Job:
         """Mean activations on the data of a role."""
 
+    def masks_of_halves(self) -> Mapping[str, Job]:
+        """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
+
     def at_checkpoints(
         self,
         sparsities: Sequence[float],

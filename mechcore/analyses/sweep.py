@@ -115,6 +115,7 @@ class Sweep(Analysis):
 
     kind: ClassVar[str] = "sweep"
     label: ClassVar[str] = "drops, one by one"
+    needs: ClassVar[tuple[str, ...]] = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
         "mechcore.ablation.information:INFORMATION",

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import mechcore
+from mechcore.analyses import ANALYSES
 from mechcore.cli import (
     ablation,
     bench,
@@ -26,6 +27,7 @@ from mechcore.cli import (
 )
 from mechcore.cli.help import Command, group
 from mechcore.cli.holding import holding
+from mechcore.cli.questions import question
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
@@ -87,6 +89,10 @@ _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Models and methods": (training.train, study.train_world, bench.bench),
 }
 _STUDIES = group("Settings, progress, cleaning up and reports of studies.")
+
+
+_OWN = {command.__name__ for commands in _PANELS.values() for command in commands}
+_PANELS["Questions"] = [question(name) for name in ANALYSES if name not in _OWN]
 
 
 def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | None) -> None:

@@ -123,6 +123,13 @@ class StudyConfig:
     analyses: Analyses = setting(
         Analyses(), "What is done with the subnetworks; null leaves an analysis out."
     )
+    only: tuple[str, ...] = setting(
+        (),
+        "Answer only these questions, with what they need: names of analyses. With none, all that "
+        "are not left out.",
+        "--only",
+        panel="Analyses",
+    )
     batch_size: int = setting(
         64, "Examples per evaluation batch.", "--batch-size", least=1, panel="Compute"
     )

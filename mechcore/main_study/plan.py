@@ -33,6 +33,9 @@ from mechcore.subnetworks.halves import HALVES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 
+OF_SUBNETWORKS = ("means", "masks", "answers")
+"""What others need of jobs that a study without sparsities has not."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -114,34 +117,39 @@ class _Planner:
         self.known["describe"] = self.job(describe, roles=ROLES)
         if config.sparsities:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
-            if config.analyses.halves is not None:
-                self.several["masks of halves"] = self._of_halves()
         self._check_fill()
         for name in ANALYSES:
             self._analyse(name)
-        masks = self.several.get("masks", {}).values()
-        return Part(self.name, config, self.known, [*masks])
+        masks = [*self.several.get("masks", {}).values()]
+        if not config.only:
+            return Part(self.name, config, self.known, masks)
+        asked = in_order([self.known[name] for name in ("describe", *config.only)])
+        keys = {job.key for job in asked}
+        known = {what: job for what, job in self.known.items() if job.key in keys}
+        return Part(self.name, config, known, [job for job in masks if job.key in keys])
 
     def _check_fill(self) -> None:
         """Make sure that all analyses can be done with the fill."""
         wanted = self.config.analyses
-        on = [name for name in ANALYSES if getattr(wanted, name, None) is not None]
+        on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
         without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
         if without and self.config.sparsities:
             raise InputError(
-                f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} cannot "
-                f"be done; choose another fill, or leave them out (--without {without})"
+                f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} "
+                f"cannot be done; choose another fill, or leave them out (--without {without})"
             )
 
     def _analyse(self, name: str) -> None:
         """Plan an analysis, unless it was left out, or one that it needs was."""
         kind, config = ANALYSES[name], self.config
         analysis = kind() if kind.always else getattr(config.analyses, name, None)
-        needs_masks = not config.sparsities and name != "effective_size"
-        if analysis is None or needs_masks or ("masks" not in self.several and kind.needs):
+        if analysis is None and name in config.only:
+            analysis = kind()
+        if analysis is None:
             return
-        off = [need for need in kind.needs if not self._has(need) and need in ANALYSES]
-        if off and kind.asked:
+        there = {*self.known, *self.several}
+        off = [n for n in kind.needs if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
+        if off and (kind.asked or name in config.only):
             raise InputError(
                 f"analyses: {name} needs {off[0]}, which this study leaves out: ask for both, or "
                 "leave both out"
@@ -149,9 +157,6 @@ class _Planner:
         if not off:
             for what, job in analysis.jobs(self):
                 self.known[what] = job
-
-    def _has(self, need: str) -> bool:
-        return need in self.known or need in self.several
 
     def _about(self, **changed: Any) -> _Planner:
         """Makes the jobs of the same study on another model, or other data."""
@@ -293,8 +298,8 @@ class _Planner:
         step = Answers(role, self.config.batch_size)
         return self.job(step, roles=(role,), needs=needs, label=f"answers {role}, {name}")
 
-    def _of_halves(self) -> dict[str, Job]:
-        """Masks of each half of the training data."""
+    def masks_of_halves(self) -> dict[str, Job]:
+        """See `Planning.masks_of_halves`."""
         config = self.config
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
