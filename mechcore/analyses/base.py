@@ -104,6 +104,7 @@ class Analysis(MainStep):
         section: id of its section on the page; the kind by default.
         title: of its section.
         always: it cannot be left out, and has no settings.
+        study_options: settings of the study that its command has options for, too.
         asked: a study asks for it by name; others are done unless they are left out.
         needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
             ``"masks"`` or ``"answers"``.
@@ -119,6 +120,7 @@ class Analysis(MainStep):
     title: ClassVar[str] = ""
     always: ClassVar[bool] = False
     asked: ClassVar[bool] = False
+    study_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def works_with(cls, fill: str) -> bool:

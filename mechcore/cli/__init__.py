@@ -32,7 +32,7 @@ from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
-_AGAIN = ("run", "demo", "reproduce", "effective-size", "train", "bench")
+_AGAIN = ("run", "demo", "reproduce", "train", "bench")
 """Commands that go on when they are given again; the others that keep what is finished ask for
 ``--resume``."""
 
@@ -79,8 +79,8 @@ def _main(
 
 
 _steps = (
-    *(subnetworks.means, subnetworks.prune, subnetworks.compare, subnetworks.core),
-    *(subnetworks.effective_size, subnetworks.export, components.heads, ablation.ablate),
+    *(subnetworks.means, subnetworks.prune, subnetworks.compare),
+    *(subnetworks.export, components.heads, ablation.ablate),
     *(interactions.interactions, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
@@ -185,7 +185,7 @@ def _pasted(arguments: Sequence[str]) -> str:
 
 def _how_to_go_on(given: Sequence[str]) -> str:
     name = next(iter(given), "")
-    if name in _AGAIN:
+    if name in _AGAIN or name.replace("-", "_") in ANALYSES:
         return "; give the same command again to go on"
     command = typer.main.get_group(app).commands.get(name)
     if any(each.name == "resume" for each in getattr(command, "params", ())):

@@ -22,7 +22,7 @@ from mechcore.cli.shared import (
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
-from mechcore.settings import origins, with_values
+from mechcore.settings import entries, origins, with_values
 
 _COMMON = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "analyses.fill")
 
@@ -38,6 +38,10 @@ _Where = Annotated[
 def question(name: str) -> Callable[..., None]:
     """The command that answers one question; it has an option for each setting of the analysis."""
     kind, own = ANALYSES[name], f"analyses.{name}"
+    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
+    # What is left open is the study's; anything else is of the analysis alone.
+    without = [f"{own}.{entry.name}" if entry.optional else entry.name for entry in of_both]
+    names = (*_COMMON, *kind.study_options, own)
 
     def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
         base, folder = _begun(where)
@@ -62,7 +66,7 @@ def question(name: str) -> Callable[..., None]:
     ask.__name__ = name
     ask.__doc__ = f"{kind.__doc__}\n\nRun it again to resume; results that a run has are used."
     ask.__annotations__ = {
-        "given": Annotated[Given[StudyConfig], From(StudyConfig, (*_COMMON, own), every=own)],
+        "given": Annotated[Given[StudyConfig], From(StudyConfig, names, without, every=own)],
         "resources": ResourceOptions,
         "how": RunOptions,
         "where": _Where,

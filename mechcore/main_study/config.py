@@ -91,6 +91,8 @@ class StudyConfig:
         "Checkpoints of the model's training, for effective sizes: directories, or folders of "
         "them; embedded alone stands for the embedded encoder's, training alone for those of "
         "the study's own training.",
+        "--checkpoints",
+        panel="Model",
         place=True,
         example="[embedded]",
     )

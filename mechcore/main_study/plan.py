@@ -95,6 +95,7 @@ class _Planner:
     """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
+        config = _with_its_model(config)
         self.name, self.config, self.hash_file = name, config, hash_file
         check_sources(config.model, config.data, ROLES)
         self.fill = config.analyses.fill
@@ -123,6 +124,11 @@ class _Planner:
         masks = [*self.several.get("masks", {}).values()]
         if not config.only:
             return Part(self.name, config, self.known, masks)
+        if lacking := [name for name in config.only if name not in self.known]:
+            raise InputError(
+                f"only: {lacking[0]} has nothing to do in this study; expected sparsities, or for "
+                "effective_size checkpoints (--checkpoints)"
+            )
         asked = in_order([self.known[name] for name in ("describe", *config.only)])
         keys = {job.key for job in asked}
         known = {what: job for what, job in self.known.items() if job.key in keys}
@@ -327,9 +333,22 @@ class _Planner:
         given = self.config.checkpoints
         if not given or given == (TRAINED,):
             return self._series if given else {}
-        paths = () if given == (EMBEDDED,) else given
-        series: dict[Any, ModelConfig] = checkpoint_series(paths, self.config.model)
+        series = _series(given, self.config.model)
         return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
+
+
+def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
+    return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
+
+
+def _with_its_model(config: StudyConfig) -> StudyConfig:
+    """The study with the last of its checkpoints as its model, where it names none."""
+    asked = "effective_size" in config.only and config.model.source is None
+    if asked and not config.checkpoints:
+        return replace(config, checkpoints=(EMBEDDED,))
+    if config.model.source is not None or config.checkpoints in ((), (EMBEDDED,), (TRAINED,)):
+        return config
+    return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
 
 
 def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
