@@ -351,6 +351,7 @@ def check_analysis(
     with _checking("analysis", kind), tempfile.TemporaryDirectory() as folder:
         cls = ANALYSES[kind] if isinstance(kind, str) else kind
         _check_class(cls)
+        _check_import(cls.__module__)
         check(cls(), "default settings")
         analysis = replace(cls(), **settings or {})  # type: ignore[type-var]
         study = study or StudyConfig(
@@ -382,11 +383,14 @@ def _check_class(cls: type[Analysis]) -> None:
         bare += [column.name for column in schema.columns if not column.meaning]
         line = f"table {schema.name} says nothing of {', '.join(bare)}; expected a meaning"
         _expect(not bare, line)
-    code = f"import sys, {cls.__module__}; print('torch' in sys.modules)"
+
+
+def _check_import(module: str) -> None:
+    code = f"import sys, {module}; print('torch' in sys.modules)"
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     new = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True)
-    _expect(new.returncode == 0, f"{cls.__module__} cannot be imported: {new.stderr[-300:]}")
-    line = f"import of {cls.__module__} loads torch; expected compute to import what it needs"
+    _expect(new.returncode == 0, f"{module} cannot be imported: {new.stderr[-300:]}")
+    line = f"import of {module} loads torch; expected compute to import what it needs"
     _expect(new.stdout.split()[-1:] == ["False"], line)
 
 

@@ -163,6 +163,16 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
     assert "late-first-s0.50-seed1" in out
 
 
+def test_what_was_added_passes_the_checks_of_the_page(installed: Path, told: Path) -> None:
+    (code,) = re.findall(
+        r"^```python\n(from mechcore import testing\n.*?)^```$",
+        PAGE.read_text(encoding="utf-8"),
+        re.S | re.M,
+    )
+    assert len(re.findall(r"testing\.check_", code)) == 4
+    python(installed, "-c", code, told=told)
+
+
 def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path: Path) -> None:
     names = "L0.H0,L0.H1,L2.H0,L3.H0"
     options = ("--components", names, "--pairs", "1", "--max-size", "2", "--max-ood", "16")
