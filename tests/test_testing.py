@@ -320,7 +320,7 @@ BROKEN = {
     "a name that is there": ('kind = "lengths"', 'kind = "core"', r"registered as \['core', 'len"),
     "no docstring": ('"""How many test texts', 'about = """', "has no docstring; expected a line"),
     "no setting": (SETTING, "10", "field longest has no help; expected setting"),
-    "no help": ('"Tokens of the longest text that is not long."', '""', "field longest has no help"),
+    "no help": ('"Tokens of the longest text that is not long."', '""', "field longest has no"),
     "a default": ("setting(10", "setting(0", "default settings: longest is 0; expected a whole"),
     "a column": ('"texts", header', '"", header', "table lengths says nothing of n; expected a m"),
     "torch": ("import pandas as pd", "import pandas as pd, torch", "loads torch; expected compute"),
@@ -351,7 +351,8 @@ BROKEN = {
     ),
     "a line of an empty run": (
         '        if table is not None:\n            yield f"',
-        '        if table is None:\n            yield "Nothing."\n        else:\n            yield f"',
+        '        if table is None:\n            yield "Nothing."\n'
+        '        else:\n            yield f"',
         r"shows \['Nothing.'\] of a run without its tables; expected nothing",
     ),
 }  # fmt: skip
