@@ -46,7 +46,7 @@ from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, running
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture, architecture_of
-from mechcore.models.export import export_checkpoint
+from mechcore.models.export import FoldFill, export_checkpoint
 from mechcore.models.model_identity import check_masks
 from mechcore.models.padding import real_positions
 from mechcore.models.stack_of import stack_of
@@ -215,7 +215,8 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
                 found, (whole, answers["mean"]), ("", "masked "), strict=True
             ):
                 _agree(got, logits[at], f"logits of the stack and of the {of}model")
-        for fill in ("zero", "mean") if family.projections else ():
+        fills: tuple[FoldFill, ...] = ("zero", "mean") if family.projections else ()
+        for fill in fills:
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     export_checkpoint(checkpoint, out := Path(folder) / "out", some, means, fill)
@@ -319,7 +320,7 @@ def check_category(category: str | Category) -> None:
             wanted = [] if given.causal_only and which == "encoder" else columns
             line = f"table of heads of the {which}: found the columns {there}; expected {wanted}"
             _expect(there == wanted, line)
-            shares = table[there].stack().dropna()
+            shares: Any = table[there].stack().dropna()
             line = f"{', '.join(there)} are from {shares.min():g} to {shares.max():g}"
             _expect(shares.between(0, 1 + CLOSE).all(), f"{line}; expected 0 to 1")
 
@@ -470,7 +471,7 @@ def _check_results(analysis: Analysis, study: StudyConfig, folder: Path) -> None
     (run / "config.json").write_text(json.dumps(found.facts), encoding="utf-8")
     whole, empty = read_run(run), RunFolder(run, {})
     blocks = [block for section in cls.sections(whole) for block in section.blocks]
-    odd = [each for each in blocks if not isinstance(each, get_args(Block))]
+    odd: list[Any] = [each for each in blocks if not isinstance(each, get_args(Block))]
     odd += [each for each in cls.headlines(whole) if not isinstance(each, str) or not each.strip()]
     line = "expected blocks of mechcore.report.blocks, and headlines that are sentences"
     _expect(not odd, f"shows {shown(odd)}; {line}")
