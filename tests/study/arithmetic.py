@@ -166,7 +166,7 @@ REPORT = StudyReport(
     tables=lambda: [],
     tiles=lambda run: [],
     findings=lambda run: [],
-    sections=lambda run, gallery: [],
+    sections=lambda run: [],
     words=Words("", (), ""),
 )
 
