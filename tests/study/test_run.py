@@ -70,7 +70,7 @@ CONFIG = StudyConfig(
         paths=Paths(controls=2, max_examples=16),
     ),
 )
-KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
+KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
 KINDS += ["ablation", "paths", "dose"]
 STEPS = {
