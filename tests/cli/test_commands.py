@@ -1354,10 +1354,10 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ),
         (
             "core “masks”",
-            "no such file; '“masks”' has a dash or quotes from a text processor: write m",
+            "'“masks”' has a dash or quotes from a text processor: write masks",
         ),
-        ("core ~/no-such-masks", f"mask file {Path.home()}/no-such-masks: no such file"),
-        ("core m --out=~/no-such/masks", "mask file m: no such file"),
+        ("core ~/no-such-masks", f"{Path.home()}/no-such-masks: no such file"),
+        ("core m --out=~/no-such/masks", "m: no such file"),
         ("ablate {own} --components ,", "no component"),
         ("ablate {own} --sets L0.H1,+", "--sets '+': names no component; expected some, as in L1"),
         ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),
