@@ -206,21 +206,15 @@ def _names(subsets: str) -> str:
 def _subnetworks(run: RunFolder) -> Iterator[Block]:
     """Each subnetwork, those that are missing, and how far seeds agree."""
     from mechcore.report.blocks import Paragraph, missing, table_of
-    from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
+    from mechcore.report.groups import PLACED, placed
 
-    subnetworks, accuracy = run.filled("subnetworks"), run.table("accuracy")
-    without, spread = run.filled("missing_masks"), run.filled("accuracy_spread")
+    subnetworks, without = run.filled("subnetworks"), run.filled("missing_masks")
+    spread = run.filled("accuracy_spread")
     for text in _notes(run):
         yield Paragraph(text, note=True)
     if subnetworks is not None:
-        which = [
-            f"{data}, {subsets_named(names)}"
-            for role, data in ([] if accuracy is None else data_sets(accuracy))
-            if role == "ood" and (names := proper_subsets(accuracy, role, data))
-        ]
         caption = "Every subnetwork: what it keeps, its divergence from the full model's answers "
-        caption += "(KL), and its accuracy over all examples"
-        caption += f" (out-of-domain: {'; '.join(which)})" if which else ""
+        caption += f"(KL), and its accuracy over all examples{_of_which(run)}"
         columns = ["subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity"]
         columns += ["heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy"]
         schema = run.schemas["subnetworks"]
@@ -239,6 +233,19 @@ def _subnetworks(run: RunFolder) -> Iterator[Block]:
         yield table_of(placed(spread), schema, caption, [PLACED, *columns], folded=True)
 
 
+def _of_which(run: RunFolder) -> str:
+    """Which subsets the out-of-domain examples are from."""
+    from mechcore.report.groups import data_sets, proper_subsets
+
+    accuracy = run.filled("accuracy")
+    if accuracy is None:
+        return ""
+    outside = accuracy[accuracy["role"] == "ood"]
+    named = [(data, proper_subsets(outside, role, data)) for role, data in data_sets(outside)]
+    parts = [f"{data}, {subsets_named(names)}" for data, names in named if names]
+    return f" (out-of-domain: {'; '.join(parts)})" if parts else ""
+
+
 def _group_sentences(run: RunFolder) -> Iterator[str]:
     """Means of the full model over the groups of subsets, and over which subsets they are."""
     from mechcore.report.groups import members
@@ -253,7 +260,7 @@ def _group_sentences(run: RunFolder) -> Iterator[str]:
             means.append(f"{percent(row['accuracy'])} on {row['group']} ({members(row)})")
     texts = []
     if means:
-        begin = "As a mean over subsets, each counting the same, the full model's accuracy is"
+        begin = "Macro-averaged over subsets, the full model's accuracy is"
         texts.append(f"{begin} {listed(means)}.")
     if without:
         texts.append(f"There is no mean for {listed(without)}.")

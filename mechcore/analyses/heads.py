@@ -161,8 +161,8 @@ class Heads(Analysis):
             return
         counts = core["category"].value_counts()
         parts = [f"{name} ({whole(n)})" for name, n in counts.items()]
-        heads = "core head is" if len(core) == 1 else f"{len(core)} core heads are"
-        yield f"By what they attend to, the {heads} sorted as {listed(parts)}."
+        heads = "core head attends" if len(core) == 1 else f"{len(core)} core heads attend"
+        yield f"What the {heads} to: {listed(parts)}."
 
 
 _HEADS_PER_FIGURE = 6

@@ -42,9 +42,9 @@ def with_core(run: RunFolder, categories: list[str]) -> RunFolder:
     [
         (
             ["first", "self", "first"],
-            "By what they attend to, the 3 core heads are sorted as first (2) and self (1).",
+            "What the 3 core heads attend to: first (2) and self (1).",
         ),
-        (["mixed"], "By what they attend to, the core head is sorted as mixed (1)."),
+        (["mixed"], "What the core head attends to: mixed (1)."),
     ],
 )
 def test_the_categories_of_the_core_are_counted(
