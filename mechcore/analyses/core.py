@@ -72,9 +72,9 @@ class Core(Analysis):
 
         summary, core = run.filled("core_summary"), run.filled("core")
         if summary is None:
-            why = f"{run.no_core[:1].upper()}{run.no_core[1:]}."
+            without = Paragraph(f"{run.no_core.capitalize()}.", note=True)
             what = "the comparison of subnetworks that gives the core"
-            yield Paragraph(why, note=True) if run.no_masks else missing(what)
+            yield without if run.no_masks else missing(what)
             return
         yield from map(Paragraph, cls.headlines(run))
         yield from map(Paragraph, _agreement(summary.iloc[0]))
