@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mechcore.analyses import ANALYSES
-from mechcore.report import sections as old
 from mechcore.report.ablation_sections import ablation_section, interactions_section
-from mechcore.report.accuracy_section import accuracy_section, subnetwork_sentences
 from mechcore.report.blame import blame_section
 from mechcore.report.blocks import Finding, Section
 from mechcore.report.data_section import data_section, majority_sentences
 from mechcore.report.dose_section import dose_section, dose_sentences
-from mechcore.report.groups import group_sentences
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.readers import readers_section
@@ -22,10 +19,6 @@ from mechcore.report.search_section import search_section, search_sentences
 from mechcore.report.size_section import only_sizes, size_section
 from mechcore.report.stability_section import stability_section, stability_sentences
 from mechcore.report.summary import (
-    category_sentences,
-    core_sentences,
-    missing_sentences,
-    outlier_sentences,
     single_ablation,
     size_sentences,
     tiles,
@@ -38,10 +31,7 @@ from mechcore.tables import Schema
 
 # Sections of analyses that do not bring their own yet.
 _SECTIONS: Any = {
-    "accuracy": (accuracy_section, old.subnetworks),
-    "core": (old.core,),
     "halves": (stability_section,),
-    "heads": (old.categories,),
     "ablation": (ablation_section, interactions_section),
     "paths": (readers_section,),
     "dose": (dose_section,),
@@ -49,16 +39,7 @@ _SECTIONS: Any = {
     "effective_size": (size_section,),
 }
 _HEADLINES: Any = {
-    "accuracy": (
-        ("accuracy", group_sentences),
-        ("data", majority_sentences),
-        ("subnetworks", subnetwork_sentences),
-        ("subnetworks", missing_sentences),
-        ("subnetworks", outlier_sentences),
-    ),
-    "core": (("core", core_sentences),),
     "halves": (("stability", stability_sentences),),
-    "heads": (("categories", category_sentences),),
     "ablation": (
         ("ablation", single_ablation),
         ("ablation", whole_core),
@@ -89,6 +70,7 @@ def _id(name: str) -> str:
 
 def findings(run: RunFolder) -> Iterator[Finding]:
     """What the run found."""
+    yield from (Finding(text, "data") for text in majority_sentences(run))
     yield from (Finding(text, "training") for text in training_sentences(run))
     for name in ANALYSES:
         for section, say in _HEADLINES.get(name, ((_id(name), ANALYSES[name].headlines),)):

@@ -73,6 +73,12 @@ class RunFolder:
         )
 
     @property
+    def of_one_draw(self) -> bool:
+        """Whether all subnetworks are of one seed or ranking, and so alike whatever matters."""
+        overlap = self.filled("head_overlap")
+        return overlap is not None and bool(overlap["p_value"].isna().all())
+
+    @property
     def singles(self) -> pd.DataFrame | None:
         """Ablations of single components by name, from ``ablation`` and ``sweep``."""
         found = [self.table(name) for name in ("ablation", "sweep")]

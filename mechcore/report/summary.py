@@ -9,12 +9,11 @@ import pandas as pd
 
 from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.blocks import Tile
-from mechcore.report.groups import FULL, data_sets, of_data, proper_subsets
+from mechcore.report.groups import data_sets, of_data, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
-from mechcore.subnetworks.outliers import outliers
 from mechcore.wording import (
     ALL,
-    SIGNIFICANT,
+    FULL,
     count,
     effect,
     interval,
@@ -47,10 +46,11 @@ def tiles(run: RunFolder) -> list[Tile]:
             ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
             note = f"{ends} on {data}{_over_subsets(accuracy, role, data)}"
             found.append(Tile(label, percent(row["accuracy"]), note))
-    summary = core_row(run)
-    if summary is not None:
+    summaries = run.filled("core_summary")
+    if summaries is not None:
+        summary = summaries.iloc[0]
         note = f"of {count(summary['n_heads'], 'head')}"
-        if pd.notna(summary["expected_by_chance"]) and not _are_of_one_draw(run):
+        if pd.notna(summary["expected_by_chance"]) and not run.of_one_draw:
             note += f"; {small(summary['expected_by_chance'])} expected by chance"
         found.append(Tile("Heuristic core", count(summary["core_size"], "head"), note))
     worst = worst_single(run)
@@ -66,104 +66,6 @@ def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
         return ""
     n = len(proper_subsets(accuracy, role, data))
     return f", all examples of {count(n, 'subset')}" if n else ""
-
-
-def missing_sentences(run: RunFolder) -> Iterator[str]:
-    """Which masks could not be used, and which target sparsities are without any."""
-    missing, subnetworks = run.table("missing_masks"), run.filled("subnetworks")
-    if missing is None or len(missing) == 0:
-        return
-    if subnetworks is None:
-        yield (
-            f"Training failed for every mask ({listed(missing['subnetwork'].tolist())}): there are "
-            "no subnetworks and there is no core. Everything here is about the full model."
-        )
-        return
-    n, names = len(missing) + len(subnetworks), listed(missing["subnetwork"].tolist())
-    verb, whose = ("is", "its") if len(missing) == 1 else ("are", "their")
-    text = f"{len(missing)} of {count(n, 'mask')} {verb} missing, as {whose} training failed: "
-    text += f"{names}. Everything here is about the others."
-    gone = sorted(set(missing["target_sparsity"]) - set(subnetworks["target_sparsity"]))
-    if gone:
-        text += f" No mask of target sparsity {listed([sparsity(each) for each in gone])} is left."
-    yield text
-
-
-def outlier_sentences(run: RunFolder) -> Iterator[str]:
-    """Which subnetworks do far worse than those of other seeds."""
-    subnetworks = run.filled("subnetworks")
-    if subnetworks is not None:
-        yield from outliers(subnetworks)
-
-
-def core_row(run: RunFolder) -> pd.Series | None:
-    """The one row of ``core_summary.csv``."""
-    summary = run.table("core_summary")
-    return None if summary is None or len(summary) == 0 else summary.iloc[0]
-
-
-def _are_of_one_draw(run: RunFolder) -> bool:
-    """Whether all subnetworks are of one seed or ranking, so that the core is no chance."""
-    overlap = run.filled("head_overlap")
-    return overlap is not None and bool(overlap["p_value"].isna().all())
-
-
-def core_sentences(run: RunFolder) -> Iterator[str]:
-    """Size of the core against chance."""
-    summary = core_row(run)
-    if summary is None:
-        return
-    n, size, one_draw = summary["n_subnetworks"], summary["core_size"], _are_of_one_draw(run)
-    all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
-    expected = (
-        "If the subnetworks of each seed kept as many heads of each layer, picked at random, "
-        f"{small(summary['expected_by_chance'])} would be shared by all on average"
-        if pd.notna(summary["expected_by_chance"]) and not one_draw
-        else ""
-    )
-    if size == 0:
-        text = f"The heuristic core is empty: no head is in {all_of}."
-        yield f"{text} {expected}." if expected else text
-        return
-    # The names come from core.csv, which may be absent though the summary is there.
-    names = f": {', '.join(run.core)}" if run.core else ""
-    verb = "is" if size == 1 else "are"
-    text = f"{whole(size)} of {count(summary['n_heads'], 'head')} {verb} in {all_of}{names}."
-    if expected:
-        text += f" {expected} ({p_value(summary['p_value'])})."
-    if one_draw:
-        text += (
-            " All are of one seed or ranking, so that they share heads whatever matters: take "
-            "several seeds."
-        )
-    elif pd.notna(summary["p_value"]) and summary["p_value"] >= SIGNIFICANT:
-        text += (
-            " That p-value is not small: a core of this size is no evidence that the subnetworks "
-            "share more heads than chance would have them share."
-        )
-    core = run.table("core")
-    if core is not None and "rate_low" in core and len(core) and n > 1 and not one_draw:
-        text += (
-            f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])} of "
-            "further seeds (lower bound of 95 %, for one head)."
-        )
-    if n == 1:
-        text += " With one subnetwork, its heads are the core by definition."
-    yield text
-
-
-def category_sentences(run: RunFolder) -> Iterator[str]:
-    """What the core heads attend to."""
-    categories = run.table("head_categories")
-    if categories is None:
-        return
-    core = categories[categories["in_core"]]
-    if len(core) == 0:
-        return
-    counts = core["category"].value_counts()
-    parts = [f"{name} ({whole(n)})" for name, n in counts.items()]
-    heads = "core head is" if len(core) == 1 else f"{len(core)} core heads are"
-    yield f"By what they attend to, the {heads} sorted as {listed(parts)}."
 
 
 def worst_single(run: RunFolder) -> pd.Series | None:

@@ -16,7 +16,6 @@ from mechcore.analyses.search import Search
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.report import (
-    accuracy_section,
     search_section,
     size_section,
     smallest_section,
@@ -36,7 +35,6 @@ GALLERY: Any = SimpleNamespace(add=lambda _, *words, fold="": Picture(*words, ""
 @pytest.fixture(autouse=True)
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (accuracy_section.figures, "accuracy_by_subset"),
         (search_section.interaction_figures, "interactions"),
         (size_section, "effective_sizes"),
         (training_section, "training_curves"),
@@ -143,28 +141,10 @@ def test_that_nothing_was_cut_is_said_where_it_is_known(run: RunFolder) -> None:
     assert "cut" not in made(data_section, changed(run, {"data": entries}))[0]
 
 
-def test_the_majority_stands_beside_the_accuracy(run: RunFolder) -> None:
-    _, (table, *_) = made(accuracy_section.accuracy_section, run)
-    column = list(table.header).index("most frequent label")
-    assert [row[column] for row in rows(table)] == 5 * ["100.0 %"] + ["50.0 %"]
+def test_the_majority_is_told_in_the_summary(run: RunFolder) -> None:
     assert any(
         "50.0 % of tiny-id (in-domain: entailment) and 100.0 % of tiny-ood" in t for t in told(run)
     )
-
-
-def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(run: RunFolder) -> None:
-    accuracy = run.tables["accuracy"]
-    inside = accuracy[accuracy["role"] == "id"].assign(subset="fiction")
-    with_subsets = pd.concat([inside, accuracy], ignore_index=True)
-    drawn: list[pd.DataFrame] = []
-    accuracy_section.figures.accuracy_by_subset = lambda part, _: drawn.append(part)
-    section = accuracy_section.accuracy_section(changed(run, accuracy=with_subsets), GALLERY)
-    pictures = [block for block in section.blocks if isinstance(block, Picture)]
-    folds = ["", "Accuracy on subsets of tiny-id (in-domain)"]
-    assert [picture.fold for picture in pictures] == folds
-    assert len({picture.name for picture in pictures}) == 2
-    pd.testing.assert_frame_equal(drawn[0], accuracy.set_index(drawn[0].index))
-    pd.testing.assert_frame_equal(drawn[1], inside.set_index(drawn[1].index))
 
 
 # -- the smallest subnetwork ----------------------------------------------------------------------
@@ -322,33 +302,6 @@ def test_accuracies_of_a_training_are_means_over_named_subsets(run: RunFolder) -
 
 
 # -- groups of subsets ----------------------------------------------------------------------------
-
-
-def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder) -> None:
-    _, (*_, table) = made(accuracy_section.accuracy_section, run)
-    accuracy = run.tables["accuracy"]
-    part = accuracy[accuracy["subset"].isin(["so_swap", "preposition"])]
-    means = 100 * part.groupby("subnetwork")["accuracy"].mean()
-    pruned = means[[name for name in means.index if name.startswith("s0.50")]]
-    found = {row[0]: row[1:] for row in rows(table)}
-    assert found["main text"][0] == f"{means['full']:.1f} %"
-    assert found["main text"][1] == (
-        f"{pruned.mean():.1f} % ({pruned.min():.1f}\u2013{pruned.max():.1f} %)"
-    )
-    assert found["main text"][-2:] == ["2", "so_swap, preposition"]
-    assert found["ID"][-1] == "all examples"
-
-
-def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
-    words, (*_, table) = made(accuracy_section.accuracy_section, run)
-    assert "No mean for rare: the data have no example of absent." in words
-    (rare,) = (row for row in rows(table) if row[0] == "rare")
-    assert rare == ["rare", "n/a", "n/a", "n/a", "2", "so_swap, absent"]
-    assert any(
-        "on main text (2 subsets: so_swap, preposition). There is no mean for rare (no example "
-        "of absent)." in text
-        for text in told(run)
-    )
 
 
 def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None:
@@ -535,5 +488,3 @@ def test_runs_of_older_versions_have_none_of_these_sections(tmp_path: Path) -> N
         size_section.size_section,
     ):
         assert make(old, GALLERY) is None
-    _, tables = made(accuracy_section.accuracy_section, old)
-    assert [table.header[3] for table in tables] == ["full model", "full model"]
