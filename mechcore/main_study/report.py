@@ -12,22 +12,17 @@ from mechcore.report.accuracy_section import accuracy_section, subnetwork_senten
 from mechcore.report.blame import blame_section
 from mechcore.report.blocks import Finding, Section
 from mechcore.report.data_section import data_section, majority_sentences
-from mechcore.report.dose_section import dose_section, dose_sentences
 from mechcore.report.groups import group_sentences
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.kinds import StudyReport, Words
-from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section, search_sentences
-from mechcore.report.size_section import only_sizes, size_section
-from mechcore.report.stability_section import stability_section, stability_sentences
 from mechcore.report.summary import (
     category_sentences,
     core_sentences,
     missing_sentences,
     outlier_sentences,
     single_ablation,
-    size_sentences,
     tiles,
     whole_core,
 )
@@ -40,13 +35,9 @@ from mechcore.tables import Schema
 _SECTIONS: Any = {
     "accuracy": (accuracy_section, old.subnetworks),
     "core": (old.core,),
-    "halves": (stability_section,),
     "heads": (old.categories,),
     "ablation": (ablation_section, interactions_section),
-    "paths": (readers_section,),
-    "dose": (dose_section,),
     "search": (search_section,),
-    "effective_size": (size_section,),
 }
 _HEADLINES: Any = {
     "accuracy": (
@@ -57,23 +48,25 @@ _HEADLINES: Any = {
         ("subnetworks", outlier_sentences),
     ),
     "core": (("core", core_sentences),),
-    "halves": (("stability", stability_sentences),),
     "heads": (("categories", category_sentences),),
     "ablation": (
         ("ablation", single_ablation),
         ("ablation", whole_core),
         ("interactions", interaction_sentences),
     ),
-    "dose": (("dose", dose_sentences),),
     "search": (("search", search_sentences),),
-    "effective_size": (("effective-size", size_sentences),),
 }
+
+
+def _only_sizes(config: Mapping[str, Any]) -> bool:
+    """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
+    return not config.get("sparsities", True)
 
 
 def sections(run: RunFolder) -> Iterator[Section]:
     """All sections between the summary and the method."""
     makers: list[Any] = [data_section, training_section]
-    names = ["effective_size"] if only_sizes(run.config) else list(ANALYSES)
+    names = ["effective_size"] if _only_sizes(run.config) else list(ANALYSES)
     for name in names:
         makers += _SECTIONS.get(name, ())
         if name not in _SECTIONS:
@@ -208,7 +201,7 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
     trained_here = (config.get("model") or {}).get("base")
-    what = "Effective size" if only_sizes(config) else "Heuristic core"
+    what = "Effective size" if _only_sizes(config) else "Heuristic core"
     return f"{what} of {model}{', trained here' if trained_here else ''}"
 
 

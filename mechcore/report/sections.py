@@ -22,9 +22,8 @@ from mechcore.report.blocks import (
     not_run,
     table_of,
 )
-from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
+from mechcore.report.groups import PLACED, data_sets, missing_table, placed, proper_subsets
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.size_section import missing_table
 from mechcore.report.summary import (
     core_row,
     core_sentences,
