@@ -23,7 +23,6 @@ from mechcore.report import (
     build_report,
     figures,
     interaction_figures,
-    size_section,
     subnetwork_figures,
     training_section,
 )
@@ -38,8 +37,7 @@ FIGURES = {
     "head_categories attention_patterns",
     interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_drops",
-    size_section: "effective_sizes",
-    subnetwork_figures: "head_overlap",
+    subnetwork_figures: "head_overlap effective_sizes",
     training_section: "training_curves",
 }
 
