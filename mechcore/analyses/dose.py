@@ -99,7 +99,9 @@ class Dose(Ablating, Analysis):
         from mechcore.ablation.dose import MONOTONE, NOT_MONOTONE, repairs
 
         table = run.filled("dose")
-        for role in OUT_FIRST if table is not None else ():
+        if table is None:
+            return
+        for role in OUT_FIRST:
             part = table[table["role"] == role]
             states = part["monotone"].value_counts()
             text = f"Ablated by degrees {PLACES[role]}, {states.get(MONOTONE, 0)} of "

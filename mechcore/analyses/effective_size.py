@@ -182,11 +182,11 @@ def _bounds(run: RunFolder) -> Iterator[str]:
         return
     sparsest = grid["sparsity"].max()
     bound = sizes.assign(bound=sizes["sparsity"] == sparsest)
-    of_groups = {
-        group: part.groupby("checkpoint", sort=False)["bound"].all()
+    of_groups = (
+        (str(group), part.groupby("checkpoint", sort=False)["bound"].all())
         for group, part in bound.groupby("group", sort=False)
-    }
-    where = [f"on {group} at {_which(part)}" for group, part in of_groups.items() if part.any()]
+    )
+    where = [f"on {group} at {_which(bounds)}" for group, bounds in of_groups if bounds.any()]
     if where:
         yield (
             f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "

@@ -153,7 +153,7 @@ def _cut(run: RunFolder, metric: str, role: str) -> pd.DataFrame:
     return table[(table["subset"] == ALL) & (table["role"] == role)]
 
 
-def _change(row: Mapping[str, Any], drop: str, metric: str) -> str:
+def _change(row: Mapping[Any, Any], drop: str, metric: str) -> str:
     """A drop as a change with its interval."""
     value, high, low = (-row[f"{drop}{end}"] for end in ("", "_low", "_high"))
     unit_of = "accuracy" if metric == "information" else metric
@@ -165,20 +165,20 @@ def _graph(run: RunFolder, metric: str, blind: pd.DataFrame, readers: Sequence[s
     from mechcore.report.graph_block import Edge, Node, graph
 
     cut, drop = _cut(run, metric, "ood"), f"{metric}_drop"
-    direct = cut[cut["receiver"] == ANSWER].set_index("senders")
-    blind = blind.set_index(["receiver", "role"])
+    direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
+    without = {(row["receiver"], row["role"]): row for row in blind.to_dict("records")}
     nodes = []
     for name in dict.fromkeys([*readers, *run.core]):
         core = name in run.core
         changes = [
-            f"{_change(blind.loc[name, role], 'blind_drop', metric)} {PLACES[role]}"
+            f"{_change(without[name, role], 'blind_drop', metric)} {PLACES[role]}"
             for role in OUT_FIRST
-            if (name, role) in blind.index
+            if (name, role) in without
         ]
         words = f"{name}, in the core." if core else f"{name}."
         words += f" Blind to the core: {'; '.join(changes)}." if changes else ""
         words += " An answer that does not see it: "
-        words += f"{_change(direct.loc[name], drop, metric)} out of domain."
+        words += f"{_change(direct[name], drop, metric)} out of domain."
         component = Component.parse(name)
         heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
         column = (0, component.layer, not component.is_head)
