@@ -43,8 +43,8 @@ class Paths(Ablating, Analysis):
     reads: ClassVar[tuple[str, ...]] = ("roles", "swept")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in(
-        "mechcore.paths.verdict:CORE_VERDICT",
         "mechcore.paths.dependence:CORE_DEPENDENCE",
+        "mechcore.paths.verdict:CORE_VERDICT",
         "mechcore.paths.tables:PATHS",
         "mechcore.paths.tables:PATH_INFORMATION",
     )

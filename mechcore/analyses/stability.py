@@ -6,29 +6,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mechcore.analyses.base import Analysis, Planning
+from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
 from mechcore.wording import count, number, role_name, whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Section, Shown, Table
+    from mechcore.report.blocks import Block, Shown, Table
     from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
 class Stability(Analysis):
-    """Rankings and cores over halves of the data, from the tables of other analyses."""
+    """Whether other data of the same kind would give the same rankings and cores."""
 
     kind: ClassVar[str] = "stability"
     title: ClassVar[str] = "Stability"
     always: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("sweep",)
+    schemas = tables_in(
+        "mechcore.ablation.stability:STABILITY",
+        "mechcore.ablation.stability:INTERACTION_STABILITY",
+        "mechcore.ablation.stability:SEARCH_STABILITY",
+        "mechcore.subnetworks.halves:HALF_CORES",
+        "mechcore.subnetworks.halves:HALF_OVERLAP",
+        "mechcore.steps.masks:MISSING_HALF_MASKS",
+    )
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """None: the tables are those of other analyses."""
-        del plan
-        return iter(())
+        """That of the sweep; further tables are there where other analyses leave them."""
+        yield self.kind, plan.known["sweep"]
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
@@ -73,15 +81,6 @@ class Stability(Analysis):
             if pd.notna(row["jaccard"]):
                 text += f", a Jaccard index of {number(row['jaccard'])}"
             yield f"{text}."
-
-    @classmethod
-    def sections(cls, run: RunFolder) -> Iterator[Section]:
-        """See `Analysis.sections`; its files are of other analyses."""
-        from mechcore.report.blocks import Section
-
-        if blocks := [*cls.blocks(run)]:
-            files = [f"{name}.csv" for name in _TABLES if run.table(name) is not None]
-            yield Section(cls.kind, cls.title, blocks, files)
 
 
 def _rankings(run: RunFolder) -> Iterator[Block]:
@@ -160,7 +159,6 @@ _RANKED: dict[str, Callable[[float, float], str]] = {
     "interaction_stability": lambda size, n: f"{_sets(size, n)} of the core",
     "search_stability": lambda size, n: f"{_sets(size, n)} that the search found",
 }
-_TABLES = (*_RANKED, "half_cores", "half_overlap", "missing_half_masks")
 _HOW = (
     "Two random halves of the examples share none of them, so their rankings agree as those of two "
     "data sets of half the size would; from that the Spearman\u2013Brown formula predicts how two "

@@ -89,10 +89,9 @@ def findings(run: RunFolder) -> Iterator[Finding]:
 
 
 def tables() -> Iterator[Schema]:
-    """Those that studies leave."""
+    """Those that studies leave, each once."""
     steps: list[type[MainStep]] = [Describe, Train, *(ANALYSES[name] for name in ANALYSES)]
-    for step in steps:
-        yield from step.schemas
+    yield from {schema.name: schema for step in steps for schema in step.schemas}.values()
 
 
 _INTERVALS = (

@@ -37,7 +37,7 @@ def test_the_verdict_comes_first(run: RunFolder, blocks: list[Block]) -> None:
     assert blocks[0] == Paragraph(text, lead=True)
     assert [*Paths.headlines(run)] == [text]
     (section,) = Paths.sections(run)
-    names = ("core_verdict", "core_dependence", "paths", "path_information")
+    names = ("core_dependence", "core_verdict", "paths", "path_information")
     assert (section.id, section.files) == ("readers", [f"{name}.csv" for name in names])
 
 
