@@ -244,10 +244,10 @@ def _kinds(outside: pd.DataFrame, readers: Sequence[str]) -> Paragraph:
     """Whether each effect is of information, of the threshold or of both."""
     from mechcore.report.blocks import Paragraph
 
-    shown = (outside["blind_drop_low"] > 0) | (outside["blind_drop_high"] < 0)
+    differs = (outside["blind_drop_low"] > 0) | (outside["blind_drop_high"] < 0)
     names: dict[tuple[bool, ...], list[str]] = {}
     for name in readers:
-        kinds = tuple(bool(shown.loc[name, metric]) for metric in ("information", "threshold"))
+        kinds = tuple(bool(differs.loc[name, metric]) for metric in ("information", "threshold"))
         names.setdefault(kinds, []).append(name)
     parts = [f"{what} for {listed(names[kinds])}" for kinds, what in _KINDS if kinds in names]
     texts = [f"being blind to the core changes {'; '.join(parts)}"] if parts else []
