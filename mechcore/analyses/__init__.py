@@ -25,6 +25,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
         "search": "mechcore.analyses.search:Search",
+        "stability": "mechcore.analyses.stability:Stability",
         "effective_size": "mechcore.analyses.effective_size:EffectiveSize",
     },
 )

@@ -10,17 +10,12 @@ from mechcore.report.ablation_sections import ablation_section, interactions_sec
 from mechcore.report.blame import blame_section
 from mechcore.report.blocks import Finding, Section
 from mechcore.report.data_section import data_section, majority_sentences
-from mechcore.report.dose_section import dose_section, dose_sentences
 from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.kinds import StudyReport, Words
-from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section, search_sentences
-from mechcore.report.size_section import only_sizes, size_section
-from mechcore.report.stability_section import stability_section, stability_sentences
 from mechcore.report.summary import (
     single_ablation,
-    size_sentences,
     tiles,
     whole_core,
 )
@@ -31,30 +26,28 @@ from mechcore.tables import Schema
 
 # Sections of analyses that do not bring their own yet.
 _SECTIONS: Any = {
-    "halves": (stability_section,),
     "ablation": (ablation_section, interactions_section),
-    "paths": (readers_section,),
-    "dose": (dose_section,),
     "search": (search_section,),
-    "effective_size": (size_section,),
 }
 _HEADLINES: Any = {
-    "halves": (("stability", stability_sentences),),
     "ablation": (
         ("ablation", single_ablation),
         ("ablation", whole_core),
         ("interactions", interaction_sentences),
     ),
-    "dose": (("dose", dose_sentences),),
     "search": (("search", search_sentences),),
-    "effective_size": (("effective-size", size_sentences),),
 }
+
+
+def _only_sizes(config: Mapping[str, Any]) -> bool:
+    """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
+    return not config.get("sparsities", True)
 
 
 def sections(run: RunFolder) -> Iterator[Section]:
     """All sections between the summary and the method."""
     makers: list[Any] = [data_section, training_section]
-    names = ["effective_size"] if only_sizes(run.config) else list(ANALYSES)
+    names = ["effective_size"] if _only_sizes(run.config) else list(ANALYSES)
     for name in names:
         makers += _SECTIONS.get(name, ())
         if name not in _SECTIONS:
@@ -78,10 +71,9 @@ def findings(run: RunFolder) -> Iterator[Finding]:
 
 
 def tables() -> Iterator[Schema]:
-    """Those that studies leave."""
+    """Those that studies leave, each once."""
     steps: list[type[MainStep]] = [Describe, Train, *(ANALYSES[name] for name in ANALYSES)]
-    for step in steps:
-        yield from step.schemas
+    yield from {schema.name: schema for step in steps for schema in step.schemas}.values()
 
 
 _INTERVALS = (
@@ -190,7 +182,7 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
     trained_here = (config.get("model") or {}).get("base")
-    what = "Effective size" if only_sizes(config) else "Heuristic core"
+    what = "Effective size" if _only_sizes(config) else "Heuristic core"
     return f"{what} of {model}{', trained here' if trained_here else ''}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mechcore.evaluation.recalibration import CANNOT_TELL, ONE_LABEL
-from mechcore.report.blocks import Paragraph
+from mechcore.report.blocks import Paragraph, Table, table_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
 from mechcore.wording import ALL, FULL, count, listed, role_name, subsets_named
@@ -129,3 +129,9 @@ def _of_one_label(run: RunFolder) -> pd.DataFrame:
     whole = labels.assign(subset=ALL)
     n = pd.concat([whole, labels]).groupby(["role", "data", "subset"])["label"].nunique()
     return n[n == 1].reset_index()
+
+
+def missing_table(run: RunFolder, name: str) -> Table:
+    """Masks that could not be used, and why."""
+    columns = [c for c in ("checkpoint", "subnetwork", "reason") if c in run.tables[name]]
+    return table_of(run.tables[name], run.schemas[name], "Masks that are missing, and why", columns)

@@ -22,16 +22,9 @@ from mechcore.wording import (
     percent,
     role_name,
     small,
-    sparsity,
     whole,
     with_interval,
 )
-
-_MOST_TOLD = 3
-"""Groups whose effective size is told in words."""
-
-_MOST_NAMED = 5
-"""Checkpoints that are told by name."""
 
 
 def tiles(run: RunFolder) -> list[Tile]:
@@ -181,74 +174,3 @@ def _in_domain(overall: pd.DataFrame, name: str) -> str:
 def _change(row: pd.Series) -> str:
     drop, low, high = (-row[f"accuracy_drop{end}"] for end in ("", "_high", "_low"))
     return with_interval(drop, low, high, "accuracy", unit=True)
-
-
-def _checkpoint(row: pd.Series) -> str:
-    """Its name, and for how many seeds no subnetwork was small enough, each a size of 100 %."""
-    without = int(row["n_seeds"] - row["n_faithful"])
-    if not without:
-        return str(row["checkpoint"])
-    return (
-        f"{row['checkpoint']} (100 % for {without} of {count(row['n_seeds'], 'seed')}, which had "
-        "no faithful subnetwork)"
-    )
-
-
-def size_sentences(run: RunFolder) -> Iterator[str]:
-    """How the effective size of every group changes from the first checkpoint to the last."""
-    means = run.table("mean_effective_size")
-    if means is None or len(means) == 0:
-        return
-    parts = []
-    groups = list(dict.fromkeys(means["group"]))
-    told = groups if len(groups) <= _MOST_TOLD else groups[: _MOST_TOLD - 1]
-    for group, part in means[means["group"].isin(told)].groupby("group", sort=False):
-        ends = [part.iloc[0], part.iloc[-1]][: len(part)]
-        sizes = [f"{percent(end['effective_size'])} at {_checkpoint(end)}" for end in ends]
-        parts.append(f"{' to '.join(sizes)} on {group}")
-    changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
-    rest = groups[len(told) :]
-    further = f" The table also has {listed(rest)}." if rest else ""
-    yield f"The effective size {changes} {listed(parts)}.{further}"
-    yield from _bounds(run)
-    missing = run.table("missing_grid_masks")
-    if missing is not None and len(missing):
-        named = [
-            f"{listed(part['subnetwork'].tolist())} at checkpoint {checkpoint}"
-            for checkpoint, part in missing.groupby("checkpoint", sort=False)
-        ]
-        yield (
-            f"Masks are missing, as their training failed: {'; '.join(named)}. A seed's effective "
-            "size is chosen among the masks that it has, so that it can be too large; a seed or "
-            "checkpoint without masks has none."
-        )
-
-
-def _bounds(run: RunFolder) -> Iterator[str]:
-    """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
-    sizes, grid = run.table("effective_size"), run.table("grid")
-    if sizes is None or grid is None or len(grid) == 0:
-        return
-    sparsest = grid["sparsity"].max()
-    groups = sizes.assign(bound=sizes["sparsity"] == sparsest).groupby("group", sort=False)
-    told = []
-    for group, part in groups:
-        bound = part.groupby("checkpoint", sort=False)["bound"].all()
-        if bound.any():
-            told.append(f"on {group} at {_which(bound)}")
-    if told:
-        yield (
-            f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "
-            f"of all seeds are faithful {listed(told)}. Effective sizes there are upper bounds. A "
-            "model at chance has faithful subnetworks that know nothing."
-        )
-
-
-def _which(chosen: pd.Series) -> str:
-    """Checkpoints, by name unless there are many."""
-    names = [str(checkpoint) for checkpoint in chosen.index[chosen]]
-    if len(names) == len(chosen):
-        return "every checkpoint"
-    if len(names) > _MOST_NAMED:
-        return f"{len(names)} of {len(chosen)} checkpoints"
-    return f"checkpoint{'s' * (len(names) > 1)} {listed(names)}"

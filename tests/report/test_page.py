@@ -23,7 +23,6 @@ from mechcore.report import (
     build_report,
     figures,
     interaction_figures,
-    size_section,
     subnetwork_figures,
     training_section,
 )
@@ -38,8 +37,7 @@ FIGURES = {
     "head_categories attention_patterns",
     interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_drops",
-    size_section: "effective_sizes",
-    subnetwork_figures: "head_overlap",
+    subnetwork_figures: "head_overlap effective_sizes",
     training_section: "training_curves",
 }
 
@@ -201,7 +199,7 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert len(images) == 15
     assert all(attrs.get("alt") for attrs in images)
     views = rich.attributes("figure", "class")
-    assert views == ["scatter", "scatter graph", "view"]
+    assert views == ["scatter", "view", "scatter graph"]
     assert sum(tag == "figcaption" for tag, _ in rich.tags) == len(images) + len(views)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in rich.tags if tag == "th")
     ids = [value for _, attrs in rich.tags if (value := attrs.get("id"))]

@@ -17,14 +17,11 @@ from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.report import (
     search_section,
-    size_section,
-    smallest_section,
     training_section,
 )
-from mechcore.report.blocks import Command, Gallery, Paragraph, Picture, Section, Table
+from mechcore.report.blocks import Gallery, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
-from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import findings, tiles
 from mechcore.study.step import plain
 from mechcore.wording import SPACE
@@ -36,7 +33,6 @@ GALLERY: Any = SimpleNamespace(add=lambda _, *words, fold="": Picture(*words, ""
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (search_section.interaction_figures, "interactions"),
-        (size_section, "effective_sizes"),
         (training_section, "training_curves"),
     ):
         monkeypatch.setattr(module, name, lambda *_: None)
@@ -147,109 +143,6 @@ def test_the_majority_is_told_in_the_summary(run: RunFolder) -> None:
     )
 
 
-# -- the smallest subnetwork ----------------------------------------------------------------------
-
-
-def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None:
-    section = smallest_section.smallest_section(run, GALLERY)
-    assert section is not None
-    words, (table,) = made(smallest_section.smallest_section, run)
-    assert words.startswith(
-        "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 components "
-        "and loses 0.2 points in domain (at most 0.6) and 0.5 points out of domain (at most 0.9)."
-    )
-    assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
-    assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
-    changes = ["\u22120.5 [\u22120.9, \u22120.1]", "\u22120.2 [\u22120.6, +0.2]"]
-    accuracy = ["accuracy out of domain (points)", "accuracy in domain (points)"]
-    assert table.header[8:10] == accuracy
-    changes += ["\u22120.5", "\u22120.2"]
-    assert [row[:10] for row in rows(table)] == [
-        ["accuracy", "1", "yes", "s0.50-seed0", "50.0 %", "18", *changes],
-        ["information", "1", "no", "s0.50-seed0", "50.0 %", "18", *changes],
-    ]
-    (command,) = [block.text for block in section.blocks if isinstance(block, Command)]
-    assert command == (
-        "mechcore export --model checkpoints/tiny-world --mask masks/s0.50-seed0.safetensors "
-        "--means means.safetensors --out s0.50-seed0"
-    )
-    assert any("within 1 point of accuracy: s0.50-seed0" in text for text in told(run))
-    one_label = {"id_accuracy_loss": 0.0, "ood_accuracy_loss": 0.4}
-    for changes_of_all in ({"within": False}, one_label):
-        neither = run.tables["smallest"].assign(**changes_of_all)
-        section = smallest_section.smallest_section(changed(run, smallest=neither), GALLERY)
-        assert section is not None
-        assert not any(isinstance(block, Command) for block in section.blocks)
-    assert "mechcore export" not in made(smallest_section.smallest_section, run)[0]
-
-
-# -- stability ------------------------------------------------------------------------------------
-
-
-def test_stability_shows_halves_of_examples_and_of_training_data(run: RunFolder) -> None:
-    words, (halves, resamples, largest, cores, members, overlap) = made(stability_section, run)
-    assert words.startswith("Two random halves of the examples share none of them")
-    assert "--halves" not in words
-    place = ["tiny-ood (out-of-domain)", "accuracy"]
-    figures = ["0.80 [0.75, 0.85]", "0.89", "10", "0.80 [0.75, 0.85]", "0.20"]
-    assert rows(halves)[0] == ["36 components", *place, *figures]
-    assert [row[0] for row in rows(halves)[::4]] == [
-        *("36 components", "6 pairs of the core", "10 pairs that the search found"),
-    ]
-    figure = "0.90 [0.85, 0.95]"
-    assert rows(resamples)[0] == ["36 components", *place, figure, "10", figure]
-    assert rows(largest)[4][3] == "L0.H3+L1.H5 (0.80)"
-    # Half 1 has the masks of all data, half 2 those of other seeds: the cores are the same.
-    core = run.tables["half_cores"]["first_core"][0]
-    size = len(core.split())
-    for row, compared in zip(
-        rows(cores),
-        ["all data, half 1", "all data, half 2", "half 1, half 2"],
-        strict=True,
-    ):
-        assert row[:5] == [compared, "6", f"{size}, {size}", str(size), "1.00"]
-        assert row[5:] == ["1.00"]  # no figure by chance, as they are of the same seeds
-    assert rows(members) == [[data, core] for data in ("all data", "half 1", "half 2")]
-    found = {tuple(row[:2]): row[2:] for row in rows(overlap)}
-    assert found["all data and a half, one seed", "50 %"][0] == "6"
-    assert found["all data and a half, one seed", "50 %"][-1] == "n/a"
-    assert 0 < float(found["all data, two seeds", "50 %"][-1]) < 1
-    assert set(found) == {
-        (row["compared"], f"{100 * row['target_sparsity']:.0f} %")
-        for row in run.tables["half_overlap"].to_dict("records")
-    }
-
-
-def test_stability_is_told_in_the_summary(run: RunFolder) -> None:
-    sentences = [text for text in told(run) if "halves" in text]
-    assert sentences[0] == (
-        "Random halves of tiny-ood (out-of-domain) rank 36 components by their change of margin "
-        "with Spearman's rho = 0.80, which predicts 0.89 for other data as large; their choices "
-        "of the 10 that matter most overlap with a Jaccard index of 0.80 (0.20 by chance)."
-    )
-    assert sentences[2].startswith("The cores of two random halves of the training data have ")
-    assert "by chance" not in sentences[2]
-    unknown = run.tables["stability"].assign(predicted_rho=None, top=1)
-    first = next(t for t in told(changed(run, stability=unknown)) if "halves" in t)
-    assert "rho = 0.80; their choices of the one that matters most overlap" in first
-
-
-def test_without_halves_of_the_training_data_the_way_to_them_is_named(run: RunFolder) -> None:
-    gone = dict.fromkeys(("half_cores", "half_overlap"))
-    words, tables = made(stability_section, changed(run, **gone))
-    assert "--halves" in words
-    assert len(tables) == 3
-    none = dict.fromkeys(("stability", "interaction_stability", "search_stability"))
-    assert stability_section(changed(run, **gone, **none), GALLERY) is None
-
-
-def test_masks_that_halves_lack_are_listed(run: RunFolder) -> None:
-    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "target_sparsity": 0.5, "seed": 1}
-    missing = pd.DataFrame([row | {"reason": "it ended elsewhere"}])
-    _, tables = made(stability_section, changed(run, missing_half_masks=missing))
-    assert rows(tables[-1]) == [["half 2", "s0.50-seed1", "it ended elsewhere"]]
-
-
 # -- training -------------------------------------------------------------------------------------
 
 
@@ -313,50 +206,6 @@ def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None
     )
     low, high = (100 * full.at["id", f"accuracy_{end}"] for end in ("low", "high"))
     assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"
-
-
-def test_groups_of_effective_sizes_are_named(run: RunFolder) -> None:
-    words, _ = made(size_section.size_section, run)
-    assert "The table also has main text and rare." in words
-    assert (
-        "Groups are means over subsets, named under Accuracy. ID: all examples; OOD: 4 subsets: "
-        "so_swap, preposition, "
-        "embedded_under_if, embedded_under_verb; main text: 2 subsets: so_swap, preposition; "
-        "rare: 2 subsets: so_swap, absent."
-    ) in words
-
-
-@pytest.mark.parametrize(
-    ("faithful", "said"),
-    [
-        ({1: (0.9, 0.9), 2: (0.9, 0.9)}, "faithful on OOD at every checkpoint."),
-        ({1: (0.9, 0.9), 2: (0.9, 0.3)}, "faithful on OOD at checkpoint 1."),
-        ({1: (0.9, 0.9), 2: (0.9, 0.9), 3: (0.3, 0.3)}, "faithful on OOD at checkpoints 1 and 2."),
-        (
-            dict.fromkeys(range(6), (0.9, 0.9)) | {6: (0.3, 0.9)},
-            "faithful on OOD at 6 of 7 checkpoints.",
-        ),
-        ({1: (0.3, 0.9), 2: (float("nan"), 0.9)}, None),
-    ],
-)
-def test_sizes_are_bounds_where_the_sparsest_subnetworks_are_faithful(
-    run: RunFolder, faithful: dict[int, tuple[float, float]], said: str | None
-) -> None:
-    row = run.tables["effective_size"].iloc[0].to_dict()
-    rows = [
-        row | {"group": "OOD", "checkpoint": step, "seed": seed, "sparsity": sparsity}
-        for step, of_seeds in faithful.items()
-        for seed, sparsity in enumerate(of_seeds)
-    ]
-    tables = {"effective_size": pd.DataFrame(rows), "grid": pd.DataFrame({"sparsity": [0.3, 0.9]})}
-    words, _ = made(size_section.size_section, changed(run, **tables))
-    if said is None:
-        assert "upper bounds" not in words
-    else:
-        assert (
-            f"Even at a sparsity of 90\u00a0%, the largest of the grid, the subnetworks of all "
-            f"seeds are {said} Effective sizes there are upper bounds." in words
-        )
 
 
 # -- search ---------------------------------------------------------------------------------------
@@ -485,6 +334,5 @@ def test_runs_of_older_versions_have_none_of_these_sections(tmp_path: Path) -> N
         data_section,
         training_section.training_section,
         search_section.search_section,
-        size_section.size_section,
     ):
         assert make(old, GALLERY) is None
