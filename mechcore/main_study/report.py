@@ -7,18 +7,15 @@ from typing import Any
 
 from mechcore.analyses import ANALYSES
 from mechcore.report import sections as old
-from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.accuracy_section import accuracy_section, subnetwork_sentences
 from mechcore.report.blame import blame_section
 from mechcore.report.blocks import Finding, Section
 from mechcore.report.data_section import data_section, majority_sentences
 from mechcore.report.dose_section import dose_section, dose_sentences
 from mechcore.report.groups import group_sentences
-from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.search_section import search_section, search_sentences
 from mechcore.report.size_section import only_sizes, size_section
 from mechcore.report.stability_section import stability_section, stability_sentences
 from mechcore.report.summary import (
@@ -26,10 +23,8 @@ from mechcore.report.summary import (
     core_sentences,
     missing_sentences,
     outlier_sentences,
-    single_ablation,
     size_sentences,
     tiles,
-    whole_core,
 )
 from mechcore.report.training_section import training_section, training_sentences
 from mechcore.steps.base import MainStep
@@ -42,10 +37,8 @@ _SECTIONS: Any = {
     "core": (old.core,),
     "halves": (stability_section,),
     "heads": (old.categories,),
-    "ablation": (ablation_section, interactions_section),
     "paths": (readers_section,),
     "dose": (dose_section,),
-    "search": (search_section,),
     "effective_size": (size_section,),
 }
 _HEADLINES: Any = {
@@ -59,13 +52,7 @@ _HEADLINES: Any = {
     "core": (("core", core_sentences),),
     "halves": (("stability", stability_sentences),),
     "heads": (("categories", category_sentences),),
-    "ablation": (
-        ("ablation", single_ablation),
-        ("ablation", whole_core),
-        ("interactions", interaction_sentences),
-    ),
     "dose": (("dose", dose_sentences),),
-    "search": (("search", search_sentences),),
     "effective_size": (("effective-size", size_sentences),),
 }
 
@@ -74,6 +61,8 @@ def sections(run: RunFolder) -> Iterator[Section]:
     """All sections between the summary and the method."""
     makers: list[Any] = [data_section, training_section]
     names = ["effective_size"] if only_sizes(run.config) else list(ANALYSES)
+    if "sweep" in names:  # it comes first, but what the core does is of more interest
+        names.insert(names.index("ablation"), names.pop(names.index("sweep")))
     for name in names:
         makers += _SECTIONS.get(name, ())
         if name not in _SECTIONS:
