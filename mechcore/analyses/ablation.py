@@ -44,6 +44,7 @@ class CoreAblation(Ablating, Analysis):
     label: ClassVar[str] = "ablation of the core"
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
     reads: ClassVar[tuple[str, ...]] = ("swept",)
+    shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in(
         "mechcore.ablation.effects:ABLATION",

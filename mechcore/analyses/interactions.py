@@ -24,11 +24,12 @@ class Interactions(Analysis):
     kind: ClassVar[str] = "interactions"
     title: ClassVar[str] = "Interactions"
     always: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("ablation",)
     schemas = tables_in("mechcore.ablation.superadditivity:INTERACTIONS")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """None of its own."""
-        yield from ()
+        """That of the ablation of the core, which measures them."""
+        yield self.kind, plan.known["ablation"]
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:

@@ -54,6 +54,7 @@ class Search(Ablating, Analysis):
     asked: ClassVar[bool] = True
     packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
     needs: ClassVar[tuple[str, ...]] = ("means",)
+    shows: ClassVar[tuple[str, ...]] = ("superadditive", "screening", "race")
     schemas = tables_in(
         "mechcore.ablation.search:SUPERADDITIVE",
         "mechcore.ablation.search:SCREENING",

@@ -119,6 +119,7 @@ class Sweep(Analysis):
     kind: ClassVar[str] = "sweep"
     title: ClassVar[str] = "Every component alone"
     label: ClassVar[str] = "drops, one by one"
+    shows: ClassVar[tuple[str, ...]] = ("sweep",)
     needs: ClassVar[tuple[str, ...]] = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
