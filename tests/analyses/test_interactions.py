@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from pages import rows_of, tables_of, with_tables, words_of
+from study.sources import checkpoint_like, data_config
 
+from mechcore.analyses.ablation import CoreAblation
 from mechcore.analyses.interactions import Interactions
+from mechcore.errors import InputError
+from mechcore.main_study.analyses import Analyses
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
 from mechcore.report.blocks import Drawing, Paragraph
 from mechcore.report.groups import CANNOT_TELL
 from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.steps.config import ModelConfig
 from mechcore.wording import MINUS
 
 
@@ -177,3 +185,20 @@ def test_one_label_is_told(tmp_path: Path, new_run: Callable[..., Path]) -> None
     run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
     note = f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
     assert Paragraph(note, note=True) in [*Interactions.blocks(run)]
+
+
+def test_asked_for_alone_they_come_from_the_ablation_of_the_core(tmp_path: Path) -> None:
+    config = StudyConfig(
+        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
+        data=data_config(tmp_path / "data"),
+        only=("interactions",),
+    )
+    (part,) = make_plan(config).parts
+    assert isinstance(part.jobs["interactions"].step, CoreAblation)
+    assert "core" in part.jobs["interactions"].needs
+    assert "paths" not in part.jobs
+    without = replace(config, analyses=Analyses(ablation=None))
+    with pytest.raises(InputError, match="interactions needs ablation, which this study leaves"):
+        make_plan(without)
+    (part,) = make_plan(replace(without, only=())).parts
+    assert "interactions" not in part.jobs
