@@ -144,11 +144,9 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
     from mechcore.report.groups import data_sets, subsets_of
 
     drawn = len(figures.sets_to_draw(ablation))
-    left_out = (
+    left_out = (drawn < n_sets) * (
         f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets with smaller changes of "
         "accuracy out of domain."
-        if drawn < n_sets
-        else ""
     )
     for metric in ("accuracy", "margin"):
         yield Drawing(
@@ -179,15 +177,14 @@ def _control_table(controls: pd.DataFrame) -> Table:
     from mechcore.report.groups import PLACED, placed
 
     rows = placed(controls[controls["subset"] == ALL])
-    own = zip(-rows["drop"], rows["metric"], strict=True)
-    ends = (-rows[f"control_{name}"] for name in ("drop", "high", "low"))
-    beside = zip(*ends, rows["metric"], strict=True)
+    metrics, ends = rows["metric"], (-rows[f"control_{name}"] for name in ("drop", "high", "low"))
     caption = (
         "Core heads, alone and together, beside other heads: as many of each layer, outside the "
         f"core; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
         "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
     )
     shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
+    own, beside = zip(-rows["drop"], metrics, strict=True), zip(*ends, metrics, strict=True)
     shown += [("change", [effect(*row, unit=False) for row in own])]
     shown += [("change without other heads", [with_interval(*row) for row in beside])]
     shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
@@ -216,16 +213,17 @@ def _single_heads(
     gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
     if len(gains):
         best = gains.iloc[int(gains["accuracy_drop"].argmin())]
-        text = f"Without the core head {best['set']} out-of-domain accuracy is higher: "
-        text += f"{_change(best)} on {best['data']}, at {percent(best['accuracy'])}"
-        yield f"{text}{_in_domain(overall, best['set'])}."
+        yield (
+            f"Without the core head {best['set']} out-of-domain accuracy is higher: "
+            f"{_change(best)}, at {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
+        )
 
 
 def _worst(worst: pd.Series, overall: pd.DataFrame, beside: pd.Series | None, several: bool) -> str:
     which, most = ("Of the core heads, ablating", " most") if several else ("Ablating", "")
     text = (
-        f"{which} {worst['set']} alone lowers out-of-domain accuracy{most}: {_change(worst)} on "
-        f"{worst['data']}, to {percent(worst['accuracy'])}{_in_domain(overall, worst['set'])}"
+        f"{which} {worst['set']} alone lowers out-of-domain accuracy{most}: {_change(worst)}, to "
+        f"{percent(worst['accuracy'])}{_in_domain(overall, worst['set'])}"
     )
     if beside is not None and beside["n_controls"] > 0:
         change = effect(-beside["control_drop"], "accuracy")
@@ -273,10 +271,10 @@ def _whole_core(row: pd.Series) -> str:
 
 def _in_domain(overall: pd.DataFrame, name: str) -> str:
     inside = overall[(overall["role"] == "id") & (overall["set"] == name)]
-    parts = [f"{_change(row)} on {row['data']}" for _, row in inside.iterrows()]
-    return f"; in-domain accuracy changes by {listed(parts)}" if parts else ""
+    changes = listed([_change(row) for _, row in inside.iterrows()])
+    return f"; in-domain accuracy changes by {changes}" if changes else ""
 
 
 def _change(row: pd.Series) -> str:
     change, low, high = (-row[f"accuracy_drop{end}"] for end in ("", "_high", "_low"))
-    return with_interval(change, low, high, "accuracy", unit=True)
+    return f"{with_interval(change, low, high, 'accuracy', unit=True)} on {row['data']}"

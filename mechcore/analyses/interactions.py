@@ -52,8 +52,7 @@ class Interactions(Analysis):
         overall = table[table["subset"] == ALL]
         yield from _drawings(table, overall, largest_interactions(overall))
         caption = "Interactions over all examples, with intervals; every subset is in "
-        caption += "interactions.csv"
-        yield interaction_table(overall, caption, folded=len(overall) > 40)
+        yield interaction_table(overall, f"{caption}interactions.csv", folded=len(overall) > 40)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
@@ -78,17 +77,13 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) 
     from mechcore.report.blocks import Drawing
 
     n_sets = overall["set"].nunique()
-    left_out = (
+    left_out = (len(drawn) < n_sets) * (
         f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
         "direction, are drawn."
-        if len(drawn) < n_sets
-        else ""
     )
-    hollow = (
+    hollow = bool(interaction_figures.saturated(table).any()) * (
         " Hollow marks: accuracy has so little left to lose, or to gain, that the joint change "
         "saturates; go by the margin there."
-        if interaction_figures.saturated(table).any()
-        else ""
     )
     yield Drawing(
         interaction_figures.interactions(table, drawn),

@@ -227,17 +227,16 @@ class Search(Ablating, Analysis):
             part = overall[overall["metric"] == metric].dropna(subset=["interaction"])
             if part.empty:
                 continue
-            above = int((directions(part, SIGNIFICANT) > 0).sum())
-            data, largest = part["data"].iloc[0], _largest(overall, part, metric)
-            chosen = f"Of {count(len(part), 'set')} that a search chose on one half of {data}"
-            if part["low"].isna().all():
-                yield f"{chosen}, no interval on {name} is known on the other half. {largest}"
-                continue
-            text = (
-                f"{chosen}, {above} {'is' if above == 1 else 'are'} superadditive on {name} on the "
-                f"other half, with an interval below zero and an adjusted p of at most "
-                f"{SIGNIFICANT:g}. {largest}"
+            above, data = int((directions(part, SIGNIFICANT) > 0).sum()), part["data"].iloc[0]
+            result = (
+                f"no interval on {name} is known on the other half"
+                if part["low"].isna().all()
+                else f"{above} {'is' if above == 1 else 'are'} superadditive on {name} on the "
+                "other half, with an interval below zero and an adjusted p of at most "
+                f"{SIGNIFICANT:g}"
             )
+            text = f"Of {count(len(part), 'set')} that a search chose on one half of {data}, "
+            text += f"{result}. {_largest(overall, part, metric)}"
             floors = int(part["floor"].sum()) if metric == "accuracy" else 0
             if floors:
                 text += f" Accuracy has next to nothing left to lose for {floors} of {len(part)}."
@@ -261,7 +260,7 @@ def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Ite
     if run.table("race") is None and screening is not None:
         exact = int(screening["interaction"].notna().sum())
         were = "was" if len(screening) == 1 else "were"
-        by = _settings(run).get("screening_by", "screening")
+        by = (run.analyses.get("search") or {}).get("screening_by", "screening")
         how = "gradients" if by == "screening" else by
         grown = "; larger sets grew from the best smaller ones" if overall["size"].max() > 2 else ""
         yield (
@@ -278,15 +277,9 @@ def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Ite
     )
 
 
-def _settings(run: RunFolder) -> Mapping[str, Any]:
-    """Those of the search, as far as ``config.json`` has them."""
-    settings: Mapping[str, Any] = run.analyses.get("search") or {}
-    return settings
-
-
 def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     """What a race decided, by the size of the sets, and how many of those found are shown."""
-    race, search = run.table("race"), _settings(run)
+    race, search = run.table("race"), run.analyses.get("search") or {}
     least = f"{search.get('least', 0.1):g} nats"
     names = {
         "above": f"superadditive by more than {least} of margin",
@@ -342,23 +335,17 @@ def _table(overall: pd.DataFrame) -> Table:
     rows = []
     for name, part in overall.groupby("set", sort=False):
         by_metric = {row["metric"]: row for row in part.to_dict("records")}
-        cells = {
-            metric: [
-                with_interval(-row["interaction"], -row["high"], -row["low"], metric),
-                small(row["p_adjusted"]),
-            ]
-            for metric, row in by_metric.items()
-        }
-        searched = [
-            effect(-seen, metric)
-            for metric, row in by_metric.items()
-            if math.isfinite(seen := row.get("interaction_in_search", math.nan))
-        ]
-        accuracy, unknown = by_metric.get("accuracy", {}), [DASH, DASH]
+        cells, searched = {metric: [DASH, DASH] for metric in ("margin", "accuracy")}, DASH
+        for metric, row in by_metric.items():
+            interaction = (-row[end] for end in ("interaction", "high", "low"))
+            cells[metric] = [with_interval(*interaction, metric), small(row["p_adjusted"])]
+            seen = row.get("interaction_in_search", math.nan)
+            if searched == DASH and math.isfinite(seen):
+                searched = effect(-seen, metric)
+        accuracy = by_metric.get("accuracy", {})
         ends = " and ".join(end for end in ("floor", "ceiling") if accuracy.get(end))
-        row = [str(name), *cells.get("margin", unknown), *(searched[:1] or [DASH])]
-        row += cells.get("accuracy", unknown)
-        rows.append([*row, f"at the {ends}" if ends else "no" if accuracy else ""])
+        limit = f"at the {ends}" if ends else "no" if accuracy else ""
+        rows.append([str(name), *cells["margin"], searched, *cells["accuracy"], limit])
     header = ["set", "interaction on margin (nats)", "adjusted p", "in the search half"]
     header += ["interaction on accuracy (points)", "adjusted p", "accuracy is cut off"]
     caption = (

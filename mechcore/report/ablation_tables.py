@@ -42,19 +42,15 @@ def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Tab
 def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool = False) -> Table:
     """Interactions, each in the unit of its metric."""
     rows, metrics = placed(overall), overall["metric"]
-    sides = {
-        INTERACTIONS[name].heading: [
-            effect(*row, unit=False) for row in zip(-rows[name], metrics, strict=True)
-        ]
-        for name in ("joint_drop", "sum_of_single_drops")
-    }
+    shown: list[Shown] = [SET.called("set"), PLACED, "metric"]
+    for name in ("joint_drop", "sum_of_single_drops"):
+        changes = zip(-rows[name], metrics, strict=True)
+        shown.append((INTERACTIONS[name].heading, [effect(*row, unit=False) for row in changes]))
     ends = (-rows[name] for name in ("interaction", "high", "low"))
-    parts = zip(*ends, metrics, strict=True)
-    values = [with_interval(*row) for row in parts]
+    values = [with_interval(*row) for row in zip(*ends, metrics, strict=True)]
     signs = directions(rows, SIGNIFICANT)
     numbers = zip(rows["low"], rows["high"], rows["p"], signs, saturated(overall), strict=True)
     rows["verdict"] = [_verdict(*row) + "; change saturates" * limit for *row, limit in numbers]
-    shown: list[Shown] = [SET.called("set"), PLACED, "metric", *sides.items()]
     shown += [("interaction", values), Column("verdict", "text", header="verdict")]
     return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
 
