@@ -337,8 +337,8 @@ def _table(overall: pd.DataFrame) -> Table:
         by_metric = {row["metric"]: row for row in part.to_dict("records")}
         cells, searched = {metric: [DASH, DASH] for metric in ("margin", "accuracy")}, DASH
         for metric, row in by_metric.items():
-            interaction = (-row[end] for end in ("interaction", "high", "low"))
-            cells[metric] = [with_interval(*interaction, metric), small(row["p_adjusted"])]
+            change, low, high = (-row[end] for end in ("interaction", "high", "low"))
+            cells[metric] = [with_interval(change, low, high, metric), small(row["p_adjusted"])]
             seen = row.get("interaction_in_search", math.nan)
             if searched == DASH and math.isfinite(seen):
                 searched = effect(-seen, metric)
