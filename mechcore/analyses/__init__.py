@@ -22,6 +22,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "roles": "mechcore.analyses.roles:Roles",
         "flips": "mechcore.analyses.flips:Flips",
         "ablation": "mechcore.analyses.ablation:CoreAblation",
+        "interactions": "mechcore.analyses.interactions:Interactions",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
         "search": "mechcore.analyses.search:Search",

@@ -112,6 +112,7 @@ class Analysis(MainStep):
         roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
             other results alone.
         schemas: of its tables.
+        shows: names of those that its section is made from; all by default.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -121,6 +122,7 @@ class Analysis(MainStep):
     always: ClassVar[bool] = False
     asked: ClassVar[bool] = False
     study_options: ClassVar[tuple[str, ...]] = ()
+    shows: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
@@ -163,6 +165,6 @@ class Analysis(MainStep):
 
         blocks: Sequence[Block] = [*cls.blocks(run)]
         if blocks:
-            names = (schema.name for schema in cls.schemas)
+            names = cls.shows or [schema.name for schema in cls.schemas]
             files = [f"{name}.csv" for name in names if run.table(name) is not None]
             yield Section(cls.section or cls.kind, cls.title, blocks, files)

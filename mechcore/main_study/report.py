@@ -6,18 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mechcore.analyses import ANALYSES
-from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.blame import blame_section
 from mechcore.report.blocks import Finding, Section
 from mechcore.report.data_section import data_section, majority_sentences
-from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.search_section import search_section, search_sentences
 from mechcore.report.summary import (
-    single_ablation,
     tiles,
-    whole_core,
 )
 from mechcore.report.training_section import training_section, training_sentences
 from mechcore.steps.base import MainStep
@@ -25,18 +20,8 @@ from mechcore.steps.masks import Describe, Train
 from mechcore.tables import Schema
 
 # Sections of analyses that do not bring their own yet.
-_SECTIONS: Any = {
-    "ablation": (ablation_section, interactions_section),
-    "search": (search_section,),
-}
-_HEADLINES: Any = {
-    "ablation": (
-        ("ablation", single_ablation),
-        ("ablation", whole_core),
-        ("interactions", interaction_sentences),
-    ),
-    "search": (("search", search_sentences),),
-}
+_SECTIONS: Any = {}
+_HEADLINES: Any = {}
 
 
 def _only_sizes(config: Mapping[str, Any]) -> bool:

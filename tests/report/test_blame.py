@@ -12,7 +12,6 @@ import pytest
 
 from mechcore.ablation.confirmed import confirmation
 from mechcore.ablation.roles import verdict
-from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.about import components_of, facts
 from mechcore.report.blame import (
     CANNOT_TELL,
@@ -26,7 +25,6 @@ from mechcore.report.grid import grid_of
 from mechcore.report.groups import one_label_notes
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.scatter_block import Scatter
-from mechcore.report.search_section import search_section
 from mechcore.wording import number
 
 
@@ -146,9 +144,6 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
     assert "one label only" in notes[0]
     assert CANNOT_TELL in notes[0]
     told = f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
-    for make in (ablation_section, interactions_section):
-        found = make(run, Gallery(run.path, []))
-        assert Paragraph(told, note=True) in found.blocks
     grid = grid_of(run, components_of(run))
     assert grid is not None
     assert grid.notes == [Paragraph(told, note=True)]
@@ -198,9 +193,6 @@ def test_without_a_sweep_the_labels_of_the_data_say_so(run: RunFolder) -> None:
     before = RunFolder(run.path, run.config, tables)
     told = Paragraph(f"There is one label only on tiny-ood: a change there {CANNOT_TELL}.", True)
     assert list(one_label_notes(before, tables["interactions"])) == [told]
-    section = search_section(before, Gallery(run.path, []))
-    assert section is not None
-    assert told in section.blocks
     labels = tables["data"]
     other = labels[labels["role"] == "ood"].iloc[[0]].assign(label="entailment")
     after = RunFolder(run.path, run.config, {"data": pd.concat([labels, other])})

@@ -82,80 +82,6 @@ def copy_of_rich(rich_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(rich_run, tmp_path / "run"))
 
 
-def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path) -> None:
-    ablation = pd.read_csv(rich_run / "tables/ablation.csv")
-    singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
-    worst = singles.loc[singles.accuracy_drop.idxmax()]
-    assert (
-        f"ablating {worst.set} alone lowers out-of-domain accuracy most: "
-        f"{-100 * worst.accuracy_drop:+.1f} points [{-100 * worst.accuracy_drop_high:+.1f}, "
-        f"{-100 * worst.accuracy_drop_low:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %"
-    ) in rich.text
-
-
-def test_the_core_is_beside_other_heads_of_its_layers(rich: Page, rich_run: Path) -> None:
-    table = pd.read_csv(rich_run / "tables/ablation_controls.csv")
-    outside = table.query("role == 'ood' and subset == 'all'")
-    accuracy = outside.query("metric == 'accuracy' and size == 1")
-    worst = accuracy.loc[accuracy["drop"].idxmax()]
-    assert (
-        f". Ablating one of 7 other heads of its layer changes it by "
-        f"{-100 * worst.control_drop:+.1f} points on average (p = 0.12"
-    ) in rich.text
-    (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
-    assert (
-        f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
-        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats on "
-        f"average (all of 20 sets between {-whole.control_high:+.2f} and "
-        f"{-whole.control_low:+.2f}, p = 0.048 of so large a change among these; n = 300)."
-    ) in rich.text.replace("\u2212", "-")
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_a_core_head_without_which_the_model_is_better_is_named(
-    rich: Page, copy_of_rich: Path
-) -> None:
-    assert "out-of-domain accuracy is higher" not in rich.text
-
-    def gain(table: pd.DataFrame) -> pd.DataFrame:
-        single = (table["kind"] == "single") & (table["subset"] == "all")
-        first = single & (table["set"] == table.loc[single, "set"].iloc[0])
-        for end, drop in (("", -0.256), ("_low", -0.287), ("_high", -0.226)):
-            table.loc[first & (table["role"] == "ood"), f"accuracy_drop{end}"] = drop
-        table.loc[first & (table["role"] == "ood"), "accuracy"] = 0.871
-        return table
-
-    edit(copy_of_rich, "ablation", gain)
-    name = pd.read_csv(copy_of_rich / "tables/core.csv").component[0]
-    text = page_of(copy_of_rich).text
-    assert f"Without the core head {name} out-of-domain accuracy is higher: +25.6 points" in text
-    assert "+25.6 points [+22.6, +28.7] on " in text
-
-
-@pytest.mark.parametrize(("metric", "scale", "digits"), [("accuracy", 100, 1), ("margin", 1, 2)])
-def test_superadditive_sets_are_counted_from_the_intervals(
-    rich: Page, rich_run: Path, metric: str, scale: float, digits: int
-) -> None:
-    table = pd.read_csv(rich_run / "tables/interactions.csv")
-    part = table[(table.role == "ood") & (table.subset == "all") & (table.metric == metric)]
-    top = part[part.low > 0].sort_values("interaction").iloc[-1]
-    assert (
-        f"{(part.low > 0).sum()} of {len(part)} joint sets are superadditive and "
-        f"{(part.high < 0).sum()} subadditive"
-    ) in rich.text
-    ends = f"[{-scale * top.high:+.{digits}f}, {-scale * top.low:+.{digits}f}]"
-    value = f"{-scale * top.interaction:+.{digits}f}"
-    assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", rich.text)
-
-
-def test_every_overall_ablation_is_in_the_table(rich: Page, rich_run: Path) -> None:
-    ablation = pd.read_csv(rich_run / "tables/ablation.csv").query("subset == 'all'")
-    for _, row in ablation.iterrows():
-        ends = f"[{-row.margin_drop_high:+.2f}, {-row.margin_drop_low:+.2f}]"
-        cell = f"{-row.margin_drop:+.2f} {ends}".replace("+0.00", "0.00").replace("-0.00", "0.00")
-        assert cell in rich.text
-
-
 def test_the_page_stands_alone(rich: Page, rich_run: Path) -> None:
     html = (rich_run / "report.html").read_text(encoding="utf-8")
     assert html.count(library_script()) == 1
@@ -242,15 +168,6 @@ def test_the_method_names_what_was_run(rich: Page) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_an_empty_core_leaves_the_comparison_with_other_heads(copy_of_rich: Path) -> None:
-    edit(copy_of_rich, "ablation", lambda t: t[t["kind"] == "non-core"])
-    edit(copy_of_rich, "core", lambda t: t[:0])
-    text = page_of(copy_of_rich).text
-    assert "The core is empty, so no core head was ablated" in text
-    assert "alone lowers" not in text
-
-
-@pytest.mark.usefixtures("no_drawing")
 def test_an_empty_core_is_said_to_be_empty(empty_run: Path) -> None:
     page = page_of(empty_run)
     assert "There was no head to ablate: the core is empty." in page.text
@@ -279,87 +196,11 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_intervals_that_include_zero_are_not_called_effects(copy_of_rich: Path) -> None:
-    edit(copy_of_rich, "interactions", lambda t: t.assign(low=-1.0, high=1.0))
-    edit(copy_of_rich, "ablation", lambda t: t.assign(accuracy_drop_low=-0.5))
-    text = page_of(copy_of_rich).text
-    assert "0 of 7 joint sets are superadditive and 0 subadditive" in text
-    assert "Its interval includes zero." in text
-    edit(copy_of_rich, "interactions", lambda t: t.assign(low=0.01, high=1.0, p_adjusted=0.06))
-    unsure = page_of(copy_of_rich).text
-    assert "0 of 7 joint sets are superadditive and 0 subadditive" in unsure
-    assert unsure.count("not after correction") == 7 * 2 * 2  # sets, data sets, metrics
-    assert "The interval includes zero, so this change may be no effect at all." in text
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_the_largest_interaction_is_the_largest_in_either_direction(copy_of_rich: Path) -> None:
-    table = pd.read_csv(copy_of_rich / "tables/interactions.csv")
-    size = -table["interaction"].abs()
-    below = {"interaction": size, "low": size - 0.01, "high": size / 2}
-    edit(copy_of_rich, "interactions", lambda t: t.assign(**below))
-    chosen = table["role"].eq("ood") & table["subset"].eq("all") & table["metric"].eq("margin")
-    largest = table.loc[chosen, "set"][table.loc[chosen, "interaction"].abs().idxmax()]
-    text = page_of(copy_of_rich).text
-    n = chosen.sum()
-    assert f"0 of {n} joint sets are superadditive and {n} subadditive" in text
-    which = "the whole core" if largest.count("+") > 1 else largest
-    assert f"The largest interaction, in either direction, is that of {which}" in text
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_joint_changes_at_the_ceiling_are_marked(copy_of_rich: Path) -> None:
-    edit(copy_of_rich, "interactions", lambda t: t.assign(floor=False, ceiling=True))
-    text = page_of(copy_of_rich).text
-    assert "little or nothing left to gain: there sets may look superadditive on accuracy" in text
-    table = pd.read_csv(copy_of_rich / "tables/interactions.csv")
-    n_rows = int((table["subset"].eq("all") & table["metric"].eq("accuracy")).sum())
-    assert text.count("; change saturates") == n_rows
-    assert "Hollow marks: accuracy has so little left to lose, or to gain" in text
-
-
-@pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize(
-    ("fill", "said"),
-    [
-        ("mean", None),
-        ("zero", "is replaced by zeros, not"),
-        ("half", "by what the fill half gives"),
-    ],
-)
-def test_another_fill_than_the_mean_is_named(
-    copy_of_rich: Path, fill: str, said: str | None
-) -> None:
-    path = copy_of_rich / "config.json"
-    config = json.loads(path.read_text())
-    config["settings"]["analyses"] = {"fill": fill}
-    path.write_text(json.dumps(config))
-    text = page_of(copy_of_rich).text
-    assert ("Here the output of what is ablated" in text) == (said is not None)
-    assert said is None or said in text
-
-
 @pytest.mark.usefixtures("no_drawing")
 def test_a_core_of_one_seed_or_ranking_is_not_compared_with_chance(copy_of_rich: Path) -> None:
     edit(copy_of_rich, "head_overlap", lambda t: t.assign(p_value=math.nan))
     text = page_of(copy_of_rich).text
     assert not re.search(r"; [\d.]+ expected by chance", text)
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_a_single_joint_set_is_described_directly(
-    tmp_path: Path, new_run: Callable[..., Path]
-) -> None:
-    run = new_run(tmp_path / "run", core=("L0.H3", "L1.H5"), joint=[("L0.H3", "L1.H5")])
-    edit(run, "interactions", lambda t: t.assign(low=0.01, high=0.5, floor=True))
-    text = page_of(run).text
-    assert re.search(r"for L0\.H3\+L1\.H5 the joint change is [^.]*\.[^:]*: superadditive\.", text)
-    assert "The joint change saturates for 1 of 1" in text
-    assert text.count("superadditive; change saturates") == 2
-    edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
-    assert "includes zero, so neither direction is shown" in page_of(run).text
-    edit(run, "interactions", without_ends)
-    assert "its interval is not known, so neither direction is shown" in page_of(run).text
 
 
 NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "missing_half_masks", "full", "grid"}
@@ -383,15 +224,6 @@ def test_odd_settings_are_shown_as_they_are(tmp_path: Path) -> None:
     text = page_of(tmp_path).text
     assert "prune long" in text
     assert "train name a" in text
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_a_sweep_alone_is_shown_though_no_core_was_ablated(copy_of_rich: Path) -> None:
-    (copy_of_rich / "tables" / "ablation.csv").unlink()
-    text = page_of(copy_of_rich).text
-    assert "Not run: the ablation of core heads" in text
-    assert "Each of 36 components was also ablated alone." in text
-    assert "All 36 components, each ablated alone" in text
 
 
 def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
@@ -419,13 +251,6 @@ def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> No
     assert "Effective size over training" in text
     assert "Not run" not in text
     assert "sparsities 0.5" not in text
-
-
-def test_sets_that_a_search_found_have_their_intervals(rich: Page) -> None:
-    assert "496 pairs of components were screened by gradients" in rich.text
-    assert (
-        "L1.H2+L3.MLP -1.25 [-1.88, -0.62] 0.02 -1.25 nats -12.5 [-18.8, -6.2] 0.02"
-    ) in rich.text
 
 
 @pytest.mark.usefixtures("no_drawing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +11,13 @@ import pandas as pd
 import pytest
 from made_up_run import TRAIN_SETTINGS, World, write_run
 
-from mechcore.analyses.search import Search
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
 from mechcore.report import (
-    search_section,
     training_section,
 )
 from mechcore.report.blocks import Gallery, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.summary import findings, tiles
-from mechcore.study.step import plain
 from mechcore.wording import SPACE
 
 GALLERY: Any = SimpleNamespace(add=lambda _, *words, fold="": Picture(*words, "", 1, 1, fold=fold))
@@ -31,10 +25,7 @@ GALLERY: Any = SimpleNamespace(add=lambda _, *words, fold="": Picture(*words, ""
 
 @pytest.fixture(autouse=True)
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (
-        (search_section.interaction_figures, "interactions"),
-        (training_section, "training_curves"),
-    ):
+    for module, name in ((training_section, "training_curves"),):
         monkeypatch.setattr(module, name, lambda *_: None)
 
 
@@ -208,123 +199,6 @@ def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None
     assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"
 
 
-# -- search ---------------------------------------------------------------------------------------
-
-
-def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolder) -> None:
-    words, (table,) = made(search_section.search_section, run)
-    assert words.startswith(
-        "496 pairs of components were screened by gradients, and the best 1 ablated exactly"
-    )
-    search = {
-        "settings": plain(StudyConfig(analyses=Analyses(search=Search(screening_by="exact"))))
-    }
-    other, _ = made(search_section.search_section, replace(run, config=run.config | search))
-    assert other.startswith("496 pairs of components were screened by exact, and")
-    assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
-    assert (
-        "2 are superadditive on the margin on the other half, with an interval below zero and an "
-        "adjusted p of at most 0.05." in words
-    )
-    first, second = rows(table)
-    assert first[:4] == [
-        "L0.H3+L1.H5",
-        "\u22121.50 [\u22122.25, \u22120.75]",
-        "0.02",
-        "\u22121.50 nats",
-    ]
-    assert first[4:] == ["\u221215.0 [\u221222.5, \u22127.5]", "0.02", "no"]
-    assert second[0] == "L1.H2+L3.MLP"
-
-
-def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
-    # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
-    found = run.tables["superadditive"].copy()
-    found["interaction_in_search"] = found["interaction_in_search"].where(
-        found["metric"] == "margin"
-    )
-    first = found["set"] == "L0.H3+L1.H5"
-    for column, value in (("interaction", 0.15), ("low", 0.05), ("high", 0.25)):
-        found[column] = found[column].mask(first, value)
-    margin, accuracy = search_section.search_sentences(changed(run, superadditive=found))
-    name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
-    assert f"{name} \u22120.15\xa0nats [\u22120.25, \u22120.05]." in margin
-    assert f"{name} \u221215.0\xa0points [\u221225.0, \u22125.0]." in accuracy
-
-
-def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_path: Path) -> None:
-    decided = (("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300))
-    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,{each},0.01,-0.1,0.1,{n},False\n"
-            for i, (each, n) in enumerate(decided)]  # fmt: skip
-    (tmp_path / "race.csv").write_text(
-        "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
-    )
-    search = Search(screening_by="exact", guarantee=0.01, least=0.25)
-    found = changed(run, race=run.schemas["race"].read(tmp_path / "race.csv"))
-    config = run.config | {"settings": plain(StudyConfig(analyses=Analyses(search=search)))}
-    words, _ = made(search_section.search_section, replace(found, config=config))
-    assert words.startswith(
-        "A race decided 5 sets of 2 components: 1 superadditive by more than 0.25 nats of margin, "
-        "1 subadditive by more than 0.25 nats, 2 within 0.25 nats of zero, 1 undecided. Half of "
-        "them took 200 examples or fewer, none more than 1,500; any decision about the half "
-        "searched is wrong with a probability of 0.01 at most"
-    )
-    assert "The table shows" not in words
-
-
-def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
-    run: RunFolder, tmp_path: Path
-) -> None:
-    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,above,0.5,0.4,0.6,90,False\n" for i in range(30)]
-    (tmp_path / "race.csv").write_text(
-        "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
-    )
-    found = changed(run, race=run.schemas["race"].read(tmp_path / "race.csv"))
-    pairs = found.tables["superadditive"].query("size == 2")["set"].nunique()
-    words, _ = made(search_section.search_section, found)
-    assert (
-        f"The table shows the {pairs} largest of the 30 that are superadditive by more than 0.1 "
-        "nats of margin; race.csv has all."
-    ) in words
-
-
-def test_a_race_of_many_pairs_has_an_atlas(run: RunFolder, tmp_path: Path) -> None:
-    for n, expected in ((40, 0), (41, 1)):
-        rows = [f"L0.H{i}+L1.MLP,2,hans,ood,within,0.01,-0.1,0.1,90,False\n" for i in range(n)]
-        (tmp_path / "race.csv").write_text(
-            "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
-        )
-        race = run.schemas["race"].read(tmp_path / "race.csv")
-        section = search_section.search_section(changed(run, race=race), GALLERY)
-        assert section is not None
-        pictures = [each for each in section.blocks if isinstance(each, Picture)]
-        assert [each.name for each in pictures].count("atlas") == expected
-
-
-def test_accuracies_cut_off_are_marked(run: RunFolder) -> None:
-    found = run.tables["superadditive"]
-    at_floor = (found["set"] == "L0.H3+L1.H5") & (found["metric"] == "accuracy")
-    low = found["low"].where(~at_floor, -0.1)
-    edited = changed(run, superadditive=found.assign(floor=at_floor, low=low))
-    unsure = changed(run, superadditive=found.assign(p_adjusted=0.06))
-    assert "0 are superadditive on accuracy" in made(search_section.search_section, unsure)[0]
-    words, (table,) = made(search_section.search_section, edited)
-    assert [row[-1] for row in table.rows] == ["at the floor", "no"]
-    assert "1 is superadditive on accuracy" in words
-    assert "Accuracy has next to nothing left to lose for 1 of 2." in words
-
-
-def test_a_search_of_an_older_version_and_one_that_found_nothing(run: RunFolder) -> None:
-    found = run.tables["superadditive"]
-    older = found.drop(columns="interaction_in_search")
-    _, (table,) = made(search_section.search_section, changed(run, superadditive=older))
-    assert [row[3] for row in table.rows] == ["\u2013", "\u2013"]
-    words = " ".join(search_section.search_sentences(changed(run, superadditive=older)))
-    assert "The most superadditive set, L0.H3+L1.H5, has an interaction of" in words
-    words, tables = made(search_section.search_section, changed(run, superadditive=found[:0]))
-    assert (words, tables) == ("The search found no set.", [])
-
-
 # -- runs without any of it -----------------------------------------------------------------------
 
 
@@ -333,6 +207,5 @@ def test_runs_of_older_versions_have_none_of_these_sections(tmp_path: Path) -> N
     for make in (
         data_section,
         training_section.training_section,
-        search_section.search_section,
     ):
         assert make(old, GALLERY) is None
