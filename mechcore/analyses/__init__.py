@@ -13,6 +13,8 @@ ANALYSES: Registry[type[Analysis]] = Registry(
     "analysis",
     "mechcore.analyses",
     {
+        "data": "mechcore.analyses.data:Describe",
+        "training": "mechcore.analyses.training:Train",
         "accuracy": "mechcore.analyses.accuracy:Accuracy",
         "smallest": "mechcore.analyses.smallest:Smallest",
         "core": "mechcore.analyses.core:Core",

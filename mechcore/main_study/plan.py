@@ -13,6 +13,8 @@ from typing import Any
 from mechcore.ablation.settings import RoleSettings
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.accuracy import Accuracy
+from mechcore.analyses.data import Describe
+from mechcore.analyses.training import Train
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
@@ -24,7 +26,7 @@ from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import TEST_ROLES, ModelConfig
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
-from mechcore.steps.masks import AcceptMasks, Describe, FindMasks, Means, Train
+from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
@@ -111,7 +113,7 @@ class _Planner:
         if config.training is not None:
             self.known["training"] = self._train(config.training)
         describe = Describe(self._names, config.analyses.sweep is not None)
-        self.known["describe"] = self.job(describe, roles=ROLES)
+        self.known["describe"] = self.job(describe)
         if config.sparsities:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
             if config.analyses.halves is not None:
@@ -122,8 +124,10 @@ class _Planner:
         return Part(self.name, config, self.known, [*masks])
 
     def _analyse(self, name: str) -> None:
-        """Plan an analysis, unless it was left out, or one that it needs was."""
+        """Plan an analysis, unless it was planned before, or left out, or one that it needs was."""
         kind, config = ANALYSES[name], self.config
+        if kind in (Train, Describe):
+            return
         analysis = kind() if kind.always else getattr(config.analyses, name, None)
         needs_masks = not config.sparsities and name != "effective_size"
         if analysis is None or needs_masks or ("masks" not in self.several and kind.needs):
@@ -220,7 +224,7 @@ class _Planner:
         steps[settings.total_steps(n)] = FINAL
         classes = () if base.class_names is not None else classes_of(base, data)
         step = Train(settings, max(steps), self._names, tuple(classes))
-        job = self._about(_data=data).job(step, roles=ROLES, label="training")
+        job = self._about(_data=data).job(step)
         # Its classes have names of their own from now on.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
         self._series = {

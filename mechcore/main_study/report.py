@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mechcore.analyses import ANALYSES
 from mechcore.report import sections as old
 from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.accuracy_section import accuracy_section, subnetwork_sentences
-from mechcore.report.blame import blame_section
-from mechcore.report.blocks import Finding, Section
-from mechcore.report.data_section import data_section, majority_sentences
+from mechcore.report.blocks import Finding, Section, Tile
 from mechcore.report.dose_section import dose_section, dose_sentences
 from mechcore.report.groups import group_sentences
 from mechcore.report.interaction_sentences import interaction_sentences
@@ -28,12 +27,9 @@ from mechcore.report.summary import (
     outlier_sentences,
     single_ablation,
     size_sentences,
-    tiles,
     whole_core,
 )
-from mechcore.report.training_section import training_section, training_sentences
-from mechcore.steps.base import MainStep
-from mechcore.steps.masks import Describe, Train
+from mechcore.report.summary import tiles as old_tiles
 from mechcore.tables import Schema
 
 # Sections of analyses that do not bring their own yet.
@@ -51,7 +47,6 @@ _SECTIONS: Any = {
 _HEADLINES: Any = {
     "accuracy": (
         ("accuracy", group_sentences),
-        ("data", majority_sentences),
         ("subnetworks", subnetwork_sentences),
         ("subnetworks", missing_sentences),
         ("subnetworks", outlier_sentences),
@@ -70,17 +65,35 @@ _HEADLINES: Any = {
 }
 
 
+def _names(run: RunFolder) -> list[str]:
+    """Analyses that a run can have; without masks those that need no other results."""
+    return [name for name in ANALYSES if not (only_sizes(run.config) and ANALYSES[name].needs)]
+
+
+def opening(run: RunFolder) -> Section | None:
+    """What stands before the summary: the sections of analyses that open the page, as one."""
+    parts = [part for name in ANALYSES if ANALYSES[name].opens for part in _made(name, run)]
+    blocks = [block for part in parts for block in part.blocks]
+    files = [file for part in parts for file in part.files]
+    return replace(parts[0], blocks=blocks, files=files) if parts else None
+
+
 def sections(run: RunFolder) -> Iterator[Section]:
     """All sections between the summary and the method."""
-    makers: list[Any] = [data_section, training_section]
-    names = ["effective_size"] if only_sizes(run.config) else list(ANALYSES)
-    for name in names:
-        makers += _SECTIONS.get(name, ())
-        if name not in _SECTIONS:
-            makers.append(ANALYSES[name].sections)
-    for make in makers:
+    for name in _names(run):
+        if not ANALYSES[name].opens:
+            yield from _made(name, run)
+
+
+def _made(name: str, run: RunFolder) -> Iterator[Section]:
+    for make in _SECTIONS.get(name, (ANALYSES[name].sections,)):
         made = make(run)
         yield from [made] if isinstance(made, Section) else made or ()
+
+
+def tiles(run: RunFolder) -> Sequence[Tile]:
+    """Headline numbers."""
+    return [tile for name in ANALYSES for tile in ANALYSES[name].tiles(run)] or old_tiles(run)
 
 
 def _id(name: str) -> str:
@@ -88,18 +101,17 @@ def _id(name: str) -> str:
 
 
 def findings(run: RunFolder) -> Iterator[Finding]:
-    """What the run found."""
-    yield from (Finding(text, "training") for text in training_sentences(run))
+    """What the run found, but for what stands before the summary."""
     for name in ANALYSES:
-        for section, say in _HEADLINES.get(name, ((_id(name), ANALYSES[name].headlines),)):
-            yield from (Finding(text, section) for text in say(run))
+        if not ANALYSES[name].opens:
+            for section, say in _HEADLINES.get(name, ((_id(name), ANALYSES[name].headlines),)):
+                yield from (Finding(text, section) for text in say(run))
 
 
 def tables() -> Iterator[Schema]:
     """Those that studies leave."""
-    steps: list[type[MainStep]] = [Describe, Train, *(ANALYSES[name] for name in ANALYSES)]
-    for step in steps:
-        yield from step.schemas
+    for name in ANALYSES:
+        yield from ANALYSES[name].schemas
 
 
 _INTERVALS = (
@@ -220,5 +232,5 @@ REPORT = StudyReport(
     findings=findings,
     sections=sections,
     words=Words(_INTERVALS, _TERMS, _CREDIT),
-    opening=blame_section,
+    opening=opening,
 )

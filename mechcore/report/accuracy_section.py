@@ -9,8 +9,7 @@ import pandas as pd
 
 from mechcore.report import figures
 from mechcore.report.blocks import Block, Drawing, Paragraph, Section, Table, not_run
-from mechcore.report.data_section import most_frequent
-from mechcore.report.groups import FULL, data_sets, of_data, subsets_of
+from mechcore.report.groups import FULL, data_sets, most_frequent, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.subnetworks.core import BOTH_LABELS
 from mechcore.wording import (
