@@ -70,7 +70,8 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         "shared": known.shared,
         "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
     }
-    drawn = any(isinstance(block, View) for part in parts for block in part.blocks)
+    all_parts = parts if opening is None else [opening, *parts]
+    drawn = any(isinstance(block, View) for part in all_parts for block in part.blocks)
     drawn = drawn or any(run.flips_attention)
     return (
         environment(known.about, study.words.terms)

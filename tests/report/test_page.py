@@ -25,7 +25,7 @@ from mechcore.report import (
     interaction_figures,
     size_section,
     subnetwork_figures,
-    training_section,
+    training_figures,
 )
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Picture
@@ -40,7 +40,7 @@ FIGURES = {
     ablation_figures: "single_drops",
     size_section: "effective_sizes",
     subnetwork_figures: "head_overlap",
-    training_section: "training_curves",
+    training_figures: "training_curves",
 }
 
 
