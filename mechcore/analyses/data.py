@@ -1,4 +1,4 @@
-"""What the study works on: the model, how many examples, cut or not, and how labels are balanced."""
+"""What a study works on: its model, how many examples, cut or not, the balance of labels."""
 
 from __future__ import annotations
 
@@ -114,8 +114,9 @@ class Describe(Analysis):
                 labels = labels_in(table, role, data, subset)
                 by_subset.append([name, subset, whole(labels.sum()), _balance(labels)])
         header = ["data", "examples", "of available", "texts cut", "subsets", "labels"]
-        caption = "The data, and the balance of their labels"
-        yield Table(caption, header, overview, frozenset({0, 5}))
+        yield Table(
+            "The data, and the balance of their labels", header, overview, frozenset({0, 5})
+        )
         if not by_subset:
             yield Paragraph(_NO_SUBSETS, note=True)
             return
@@ -144,9 +145,8 @@ class Describe(Analysis):
 
 def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
     """(role, data), in the order of the roles."""
-    order = list(ROLES)
     pairs = dict.fromkeys(zip(table["role"], table["data"], strict=True))
-    return sorted(pairs, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+    return sorted(pairs, key=lambda pair: [*ROLES, pair[0]].index(pair[0]))
 
 
 def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Paragraph]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mechcore.ablation.settings import RoleSettings
@@ -16,7 +16,7 @@ from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Section, Shown, Table
+    from mechcore.report.blocks import Block, Shown, Table
     from mechcore.report.run_folder import RunFolder
     from mechcore.report.scatter_block import Reading, Scatter
 
@@ -49,7 +49,6 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.data.examples import ALL
         from mechcore.steps.ablation import INFORMATION_OOD_MEAN, swept_answers
         from mechcore.steps.config import TEST_ROLES
 
@@ -77,9 +76,8 @@ class Roles(RoleSettings, Analysis):
         yield Paragraph(verdict, lead=True)
         yield from map(Paragraph, more)
         measures = {place: _measure(run, roles, place) for place in PLACES}
-        for measure in measures.values():
-            if measure.caveat:
-                yield Paragraph(measure.caveat, note=True)
+        caveats = filter(None, (measure.caveat for measure in measures.values()))
+        yield from (Paragraph(caveat, note=True) for caveat in caveats)
         rows = in_order(roles)
         if all(measure.readings for measure in measures.values()):
             yield _drawing(rows, measures)
@@ -96,19 +94,10 @@ class Roles(RoleSettings, Analysis):
             if checked := confirmation(roles):
                 yield checked
 
-    @classmethod
-    def sections(cls, run: RunFolder) -> Iterator[Section]:
-        """Its section, which names the file that roles come from, too."""
-        for section in super().sections(run):
-            yield replace(section, files=[*section.files, "information.csv"])
-
 
 @dataclass(frozen=True)
 class _Measure:
-    """Changes on the data of a place by component, in points; a caveat where they are a makeshift.
-
-    They are of ``information``, or else of ``accuracy``.
-    """
+    """Changes by component on the data of a place, in points; a caveat if not of information."""
 
     place: str
     name: str
@@ -143,7 +132,8 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
     """Changes in information; where no component has one, changes in accuracy instead."""
     from mechcore.evaluation.recalibration import CANNOT_TELL
 
-    columns = [f"information_drop{end}_{place}" for end in ("", "_low", "_high")]
+    ends = ("", "_low", "_high")
+    columns = [f"information_drop{end}_{place}" for end in ends]
     known = roles.dropna(subset=columns[:1])
     if len(known):
         return _Measure(place, "information", _readings(known, "component", columns))
@@ -151,15 +141,14 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
     caveat = f"{PLACES[place].capitalize()}, information is not known: {reason}."
     drops = run.singles
     if drops is not None:
-        drops = drops[(drops["subset"] == ALL) & (drops["role"] == place)]
-        drops = drops.dropna(subset=["accuracy_drop"])
+        chosen = (drops["subset"] == ALL) & (drops["role"] == place)
+        drops = drops[chosen & drops["accuracy_drop"].notna()]
     if drops is None or drops.empty:
         return _Measure(place, "information", {}, caveat)
     data = drops["data"].iloc[0]
     caveat += f" Drawn is the change of accuracy on {data}, which {CANNOT_TELL}."
-    columns = ["accuracy_drop", "accuracy_drop_low", "accuracy_drop_high"]
-    readings = _readings(drops[drops["data"] == data], "set", columns)
-    return _Measure(place, "accuracy", readings, caveat)
+    drops, columns = drops[drops["data"] == data], [f"accuracy_drop{end}" for end in ends]
+    return _Measure(place, "accuracy", _readings(drops, "set", columns), caveat)
 
 
 def _readings(table: pd.DataFrame, name: str, columns: Sequence[str]) -> dict[str, Reading]:
@@ -228,10 +217,9 @@ def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) 
     if categories is not None:
         rows = rows.merge(categories[["component", "category"]], how="left", on="component")
         rows = rows.fillna({"category": ""})
-    caption = (
-        f"Components {f'by what they do to {by.title}' if by else 'in order of layers'}: "
-        f"{_CHANGE}, in points, with 95 % intervals; below zero the model is worse"
-    )
+    order = f"by what they do to {by.title}" if by else "in order of layers"
+    caption = f"Components {order}: {_CHANGE}, in points, with 95 % intervals; "
+    caption += "below zero the model is worse"
     if f"information_drop_{OOD_MEAN}" in rows:
         caption += (
             ". Outputs are replaced by their mean over training data; one column takes the mean "
@@ -245,14 +233,13 @@ def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) 
         )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         part = rows[start:stop]
-        if part.empty:
-            return
         columns: list[Shown] = ["component", "role", "sure"]
         for place in OUT_FIRST:
             columns += _columns(measures[place], part["component"].tolist())
         columns.append(Column("held_out", "text", header="on the other half", optional=True))
         columns.append(Column("category", "text", header="attends to", optional=True))
-        yield table_of(part, ROLES_TABLE, caption, columns, folded=start > 0)
+        if len(part):
+            yield table_of(part, ROLES_TABLE, caption, columns, folded=start > 0)
         caption = f"The other {len(rows) - OPEN_ROWS} components"
 
 

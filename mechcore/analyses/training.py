@@ -105,7 +105,7 @@ class Train(Analysis):
         header = ["step", "loss (nats)"]
         for role, names in members.items():
             over = "all examples" if names == [ALL] else f"{len(names)} subsets"
-            header.append(f"{_column(role)} ({over})")
+            header.append(f"{_COLUMNS.get(role, role)} ({over})")
         caption = "Training loss since the row before, and accuracy (means over the subsets above)"
         yield Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
 
@@ -177,14 +177,9 @@ def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:
 
 def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:
     for role, names in members.items():
+        column = _COLUMNS.get(role, role)
         if names == [ALL]:
-            yield f"{_column(role)} is over all {role_name(role)} examples."
+            yield f"{column} is over all {role_name(role)} examples."
         else:
-            yield (
-                f"{_column(role)} is the mean over {count(len(names), 'subset')}, each counting "
-                f"the same: {', '.join(names)}."
-            )
-
-
-def _column(role: str) -> str:
-    return _COLUMNS.get(role, role)
+            over = f"{count(len(names), 'subset')}, each counting the same: {', '.join(names)}"
+            yield f"{column} is the mean over {over}."

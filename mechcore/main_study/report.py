@@ -65,11 +65,6 @@ _HEADLINES: Any = {
 }
 
 
-def _names(run: RunFolder) -> list[str]:
-    """Analyses that a run can have; without masks those that need no other results."""
-    return [name for name in ANALYSES if not (only_sizes(run.config) and ANALYSES[name].needs)]
-
-
 def opening(run: RunFolder) -> Section | None:
     """What stands before the summary: the sections of analyses that open the page, as one."""
     parts = [part for name in ANALYSES if ANALYSES[name].opens for part in _made(name, run)]
@@ -79,9 +74,10 @@ def opening(run: RunFolder) -> Section | None:
 
 
 def sections(run: RunFolder) -> Iterator[Section]:
-    """All sections between the summary and the method."""
-    for name in _names(run):
-        if not ANALYSES[name].opens:
+    """All sections between the summary and the method; without masks, of what needs nothing."""
+    for name in ANALYSES:
+        left_out = only_sizes(run.config) and ANALYSES[name].needs
+        if not (left_out or ANALYSES[name].opens):
             yield from _made(name, run)
 
 

@@ -70,8 +70,8 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         "shared": known.shared,
         "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
     }
-    all_parts = parts if opening is None else [opening, *parts]
-    drawn = any(isinstance(block, View) for part in all_parts for block in part.blocks)
+    blocks = [block for part in (opening, *parts) if part is not None for block in part.blocks]
+    drawn = any(isinstance(block, View) for block in blocks)
     drawn = drawn or any(run.flips_attention)
     return (
         environment(known.about, study.words.terms)

@@ -43,7 +43,7 @@ def test_the_verdict_comes_first(run: RunFolder, section: Section) -> None:
     assert roles is not None
     assert section.blocks[0] == Paragraph(verdict(roles), lead=True)
     assert list(Roles.headlines(run)) == [verdict(roles)]
-    assert (section.id, section.files) == ("blame", ["roles.csv", "information.csv"])
+    assert (section.id, section.files) == ("blame", ["roles.csv"])
 
 
 def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Section) -> None:

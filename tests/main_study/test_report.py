@@ -63,7 +63,7 @@ def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder
     part = opening(run)
     assert part is not None
     assert (part.id, part.title) == ("blame", "Which components are to blame?")
-    assert part.files == ["roles.csv", "information.csv", "flips.csv"]
+    assert part.files == ["roles.csv", "flips.csv"]
     kinds = [type(block) for block in part.blocks]
     assert kinds == [Paragraph, Scatter, Table, Table, Table]
     ids = [section.id for section in sections(run)]
