@@ -35,7 +35,7 @@ def study(steps: int, n_seeds: int) -> StudyConfig:
         prune=prune_settings("thorough", steps=steps, tolerance=1.0),
         seeds=tuple(range(42, 42 + n_seeds)),
         sparsities=(0.5,),
-        analyses=Analyses(heads=None, ablation=None, paths=None),
+        analyses=Analyses(heads=None, ablation=None, paths=None, dose=None),
     )
 
 

@@ -2,8 +2,9 @@
 
 Code is compared as it was parsed, without docstrings: comments, layout and documentation do not
 count. A module counts together with all that it imports of its own package and of mechcore,
-wherever in its text the import stands. Of the standard library, and of packages whose versions are
-known to matter, only the versions count.
+wherever in its text the import stands. What only shows a result does not count: class methods
+named as in `SHOWING`, and what nothing else in their module uses. Of the standard library, and of
+packages whose versions are known to matter, only the versions count.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ PACKAGE = "mechcore"
 
 WITHOUT_EFFECT = ("errors", "progress", "registry", "source_code", "study")
 """Parts of mechcore that change no result: what they say, show, find, and where they keep it."""
+
+SHOWING = frozenset(("blocks", "headlines", "sections", "tiles"))
+"""Class methods that only show results."""
 
 VERSIONED = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
 """Packages that every result may depend on; their versions count."""
@@ -60,7 +64,7 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
                 continue
             if _file_of(module) is None:
                 name = f"{module}.{each.__qualname__}"  # several lambdas have the same one
-                found[name] = _combined(found.get(name, ""), _digest(_source_of(each)))
+                found[name] = _combined(found.get(name, ""), _digest(ast.parse(_source_of(each))))
             else:
                 waiting.append(module)
     while waiting:
@@ -142,13 +146,44 @@ def _file_of(module: str) -> Path | None:
 def _read(module: str, file: Path, modified: int, size: int) -> tuple[str, tuple[str, ...]]:
     """Digest of a module, and the modules of its own package and of mechcore that it imports."""
     del modified, size  # they are in the key: an edited file is read again
-    text = file.read_text(encoding="utf-8")
-    imported = set(_imports(ast.parse(text), module, file.name == "__init__.py"))
-    return _digest(text), tuple(sorted(imported - {module}))
+    tree = _computing(ast.parse(file.read_text(encoding="utf-8")))
+    imported = set(_imports(tree, module, file.name == "__init__.py"))
+    return _digest(tree), tuple(sorted(imported - {module}))
 
 
-def _digest(text: str) -> str:
-    tree = ast.parse(text)
+def _computing(tree: ast.Module) -> ast.Module:
+    """A module without what only shows results."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    shows = {id(node) for each in classes for node in each.body if _shows(node)}
+    if not shows:
+        return tree
+    for each in classes:
+        each.body = [node for node in each.body if id(node) not in shows] or [ast.Pass()]
+    while True:
+        names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+        used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+        left = [node for node in tree.body if not _private(node) or _private(node) & used]
+        if len(left) == len(tree.body):
+            return tree
+        tree.body = left
+
+
+def _shows(node: ast.stmt) -> bool:
+    decorated = getattr(node, "decorator_list", ())
+    named = getattr(node, "name", "") in SHOWING
+    return named and any(ast.unparse(each) == "classmethod" for each in decorated)
+
+
+def _private(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module gives to something, if all are for it alone."""
+    names = {getattr(node, "name", "")}
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = {ast.unparse(target) for target in targets}
+    return names if all(name.startswith("_") for name in names) else set()
+
+
+def _digest(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if ast.get_docstring(node, clean=False) is not None:

@@ -254,11 +254,50 @@ def test_another_package_does_not_count(package: Package, tmp_path: Path) -> Non
 
 def test_the_main_study_does_not_depend_on_how_it_is_reported() -> None:
     """But on the columns of tables, as it reads them with their types."""
+    from mechcore.analyses import ANALYSES
     from mechcore.steps.masks import Means
 
-    found = set(code_digests([Means()]))
-    assert {"mechcore.tables", "mechcore.steps.base"} <= found
-    assert not {name for name in found if name.startswith("mechcore.report")}
+    for step in (Means, *(ANALYSES[name] for name in ANALYSES)):
+        modules = set(code_digests([step]))
+        assert {"mechcore.tables", "mechcore.steps.base"} <= modules
+        assert not {name for name in modules if name.startswith("mechcore.report")}, step
+
+
+SHOWN = """
+_CAPTION = "How many"
+_LIMIT = 3
+
+class Few:
+    def compute(self): return _few()
+    @classmethod
+    def blocks(cls): return _line(_CAPTION)
+
+def _few(): return _LIMIT
+def _line(text): return f"{text}: {_few()}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        ('"How many"', '"How few"', False),
+        ('f"{text}:', 'f"{text} -', False),
+        ("return _line(_CAPTION)", "import PACK.other; return 0", False),
+        ("_LIMIT = 3", "_LIMIT = 4", True),
+        ("return _few()", "return _few() + 1", True),
+        ("    @classmethod\n", "", True),
+    ],
+)
+def test_what_only_shows_a_result_does_not_count(
+    package: Package, before: str, after: str, counts: bool
+) -> None:
+    package.write("few.py", SHOWN)
+    package.write("other.py", "")
+    kind = package.module("few").Few
+    digests = package.digests(kind)
+    assert before in SHOWN
+    package.write("few.py", SHOWN.replace(before, after))
+    assert (package.digests(kind) != digests) is counts
 
 
 # -- functions and scripts ------------------------------------------------------------------------

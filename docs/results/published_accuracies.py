@@ -1,7 +1,6 @@
-"""The accuracies published with arXiv 2403.03942 as tables that ``mechcore effective-size`` reads.
+"""Effective sizes of the accuracies published with arXiv 2403.03942.
 
-python docs/results/published_accuracies.py mnli-acc_over_ft.json full.csv
-python docs/results/published_accuracies.py mnli-sparsity-grid-acc.json grid.csv
+python docs/results/published_accuracies.py mnli-acc_over_ft.json mnli-sparsity-grid-acc.json
 """
 
 from __future__ import annotations
@@ -13,6 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+import mechcore
+from mechcore.subnetworks.effective_size import mean_effective_size
+
+GROUPS = {
+    "ID": ["validation_matched", "validation_mismatched"],
+    "OOD": [
+        "lexical_overlap_ln_preposition",
+        "lexical_overlap_ln_subject-object_swap",
+        "constituent_cn_embedded_under_if",
+        "constituent_cn_embedded_under_verb",
+    ],
+}
 
 
 def accuracies(path: Path) -> pd.DataFrame:
@@ -40,4 +52,6 @@ def _leaves(content: Any) -> Iterator[list[Any]]:
 
 
 if __name__ == "__main__":
-    accuracies(Path(sys.argv[1])).to_csv(sys.argv[2], index=False)
+    full, grid = (accuracies(Path(name)) for name in sys.argv[1:])
+    sizes = mechcore.effective_size(full, grid, groups=GROUPS, tolerance=0.03)
+    print(mean_effective_size(sizes).to_string(index=False))

@@ -28,7 +28,7 @@ class CoreAblation(Ablating, Analysis):
     title: ClassVar[str] = "Ablation"
     label: ClassVar[str] = "ablation of the core"
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    reads: ClassVar[tuple[str, ...]] = ("sweep",)
+    reads: ClassVar[tuple[str, ...]] = ("swept",)
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in(
         "mechcore.ablation.effects:ABLATION",
@@ -65,7 +65,7 @@ class CoreAblation(Ablating, Analysis):
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
         n_sets = self.max_joint * (self.max_joint - 1) / 2
-        if "sweep" not in job.needs:
+        if "swept" not in job.needs:
             n_sets += CORE * size.n_heads + self.max_non_core
         sampled = sum(min(self.control_examples, size.examples.get(r, 0)) for r in TEST_ROLES)
         return SHARED * (n_sets * size.tested + self.controls * sampled)
@@ -77,5 +77,5 @@ class CoreAblation(Ablating, Analysis):
 
         inputs = inputs_of(work)
         means, core = means_of(work, inputs), core_of(work)
-        known = ablations_in(work.needed("sweep"), self.names) if "sweep" in work.job.needs else {}
+        known = ablations_in(work.needed("swept"), self.names) if "swept" in work.job.needs else {}
         return core_ablation_tables(inputs, means, core, self, known)

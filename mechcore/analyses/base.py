@@ -78,6 +78,9 @@ class Planning(Protocol):
     def means(self, role: str) -> Job:
         """Mean activations on the data of a role."""
 
+    def masks_of_halves(self) -> Mapping[str, Job]:
+        """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
+
     def at_checkpoints(
         self,
         sparsities: Sequence[float],
@@ -102,6 +105,7 @@ class Analysis(MainStep):
         title: of its section.
         opens: its section stands before the summary, together with those of others that do.
         always: it cannot be left out, and has no settings.
+        study_options: settings of the study that its command has options for, too.
         asked: a study asks for it by name; others are done unless they are left out.
         needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
             ``"masks"`` or ``"answers"``.
@@ -118,6 +122,7 @@ class Analysis(MainStep):
     opens: ClassVar[bool] = False
     always: ClassVar[bool] = False
     asked: ClassVar[bool] = False
+    study_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def works_with(cls, fill: str) -> bool:

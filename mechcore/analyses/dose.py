@@ -43,6 +43,11 @@ class Dose(Ablating, Analysis):
     def __post_init__(self) -> None:
         check(self, "dose")
 
+    @classmethod
+    def works_with(cls, fill: str) -> bool:
+        """The answer cannot be cut off with outputs on other examples."""
+        return fill != "counterfactual"
+
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
         tested = sum(min(self.max_examples, size.examples.get(role, 0)) for role in TEST_ROLES)

@@ -26,6 +26,7 @@ class EffectiveSize(Analysis):
     kind: ClassVar[str] = "effective_size"
     title: ClassVar[str] = "Effective size"
     label: ClassVar[str] = "effective size"
+    study_options: ClassVar[tuple[str, ...]] = ("checkpoints",)
     schemas = tables_in(
         "mechcore.steps.sizes:FULL_TABLE",
         "mechcore.steps.sizes:GRID_TABLE",

@@ -37,7 +37,7 @@ class Flips(Analysis):
     title: ClassVar[str] = "Which answers flip?"
     opens: ClassVar[bool] = True
     label: ClassVar[str] = "answers that flip"
-    needs: ClassVar[tuple[str, ...]] = ("sweep", "roles")
+    needs: ClassVar[tuple[str, ...]] = ("swept", "roles")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in("mechcore.ablation.flips:FLIPS")
 
@@ -59,7 +59,7 @@ class Flips(Analysis):
         inputs = inputs_of(work)
         label_map = inputs.readout(TEST_ROLES[0]).label_map
         assert label_map is not None, "studies have data with labels"
-        swept = list(ablations_in(work.needed("sweep"), self.names).values())
+        swept = list(ablations_in(work.needed("swept"), self.names).values())
         examples = {role: inputs.data[role].examples for role in TEST_ROLES}
         table = flip_table(swept, examples, label_map.classes)
         acting = ranked(work.table("roles", "roles"))["component"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from mechcore.analyses.base import Analysis, tables_in
+from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.steps.base import subnetworks_in
-from mechcore.study.step import Work
+from mechcore.study.step import Job, Work
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,12 +23,16 @@ class Halves(Analysis):
     kind: ClassVar[str] = "halves"
     label: ClassVar[str] = "cores of halves of the training data"
     asked: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("masks", "masks of halves")
+    needs: ClassVar[tuple[str, ...]] = ("masks",)
     schemas = tables_in(
         "mechcore.subnetworks.halves:HALF_OVERLAP",
         "mechcore.subnetworks.halves:HALF_CORES",
         "mechcore.steps.masks:MISSING_HALF_MASKS",
     )
+
+    def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
+        """It needs the subnetworks of each half, too."""
+        yield self.kind, plan.job(self, needs=plan.masks_of_halves())
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

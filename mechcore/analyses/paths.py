@@ -31,7 +31,7 @@ class Paths(Ablating, Analysis):
     title: ClassVar[str] = "Who reads the core"
     label: ClassVar[str] = "readers of the core"
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    reads: ClassVar[tuple[str, ...]] = ("roles", "sweep")
+    reads: ClassVar[tuple[str, ...]] = ("roles", "swept")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in(
         "mechcore.paths.tables:PATHS",
@@ -76,7 +76,7 @@ class Paths(Ablating, Analysis):
 
     def _reuses(self, job: Job) -> bool:
         """Whether drops of the sweep are taken over; other fills draw anew for other examples."""
-        return "sweep" in job.needs and self.fill in ("mean", "zero")
+        return "swept" in job.needs and self.fill in ("mean", "zero")
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
@@ -91,7 +91,7 @@ class Paths(Ablating, Analysis):
             return {schema.name: pd.DataFrame(columns=schema.names) for schema in self.schemas}
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
-        known = ablations_in(work.needed("sweep"), self.names) if self._reuses(work.job) else {}
+        known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
         for role, swept in known.items():
             rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)

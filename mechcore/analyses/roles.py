@@ -39,7 +39,7 @@ class Roles(RoleSettings, Analysis):
     title: ClassVar[str] = "Which components are to blame?"
     opens: ClassVar[bool] = True
     label: ClassVar[str] = "roles of components"
-    needs: ClassVar[tuple[str, ...]] = ("drops", "sweep")
+    needs: ClassVar[tuple[str, ...]] = ("sweep", "swept")
     reads: ClassVar[tuple[str, ...]] = (OOD_MEAN,)
     schemas = tables_in("mechcore.ablation.confirmed:ROLES_TABLE")
 
@@ -52,12 +52,12 @@ class Roles(RoleSettings, Analysis):
         from mechcore.steps.ablation import INFORMATION_OOD_MEAN, swept_answers
         from mechcore.steps.config import TEST_ROLES
 
-        table = work.table("drops", "information")
+        table = work.table("sweep", "information")
         table = table[table["subset"] == ALL]
         inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
-        own, folders = None, {"sweep": work.needed("sweep")}
+        own, folders = None, {"swept": work.needed("swept")}
         if OOD_MEAN in work.job.needs:
-            own = work.table("drops", INFORMATION_OOD_MEAN.name)
+            own = work.table("sweep", INFORMATION_OOD_MEAN.name)
             own = own[own["subset"] == ALL]
             folders[OOD_MEAN] = work.needed(OOD_MEAN)
         roles = component_roles(inside, outside, self, ood_mean=own)

@@ -36,10 +36,10 @@ class Ablating(MainStep):
 
 
 @dataclass(frozen=True)
-class Answers(Ablating):
+class Swept(Ablating):
     """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
 
-    kind: ClassVar[str] = "sweep"
+    kind: ClassVar[str] = "swept"
     label: ClassVar[str] = "ablation one by one"
     for_others: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
@@ -68,7 +68,7 @@ class Answers(Ablating):
 
 
 @dataclass(frozen=True)
-class OodMeanAnswers(Answers):
+class SweptOodMean(Swept):
     """The same out of domain, with the mean of the texts there in place of training's.
 
     It also leaves what the training mean injects there, in nats of every example's margin.
@@ -115,6 +115,7 @@ class Sweep(Analysis):
 
     kind: ClassVar[str] = "sweep"
     label: ClassVar[str] = "drops, one by one"
+    needs: ClassVar[tuple[str, ...]] = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
         "mechcore.ablation.information:INFORMATION",
@@ -137,12 +138,12 @@ class Sweep(Analysis):
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The answers, those with the other mean, and the tables of both."""
-        swept = {"sweep": plan.job(Answers(components=self.components))}
+        swept = {"swept": plan.job(Swept(components=self.components))}
         if self.ood_mean and plan.fill == "mean":
             means = {"means": plan.means("ood"), "train means": plan.known["means"]}
-            swept[OOD_MEAN] = plan.job(OodMeanAnswers(components=self.components), needs=means)
+            swept[OOD_MEAN] = plan.job(SweptOodMean(components=self.components), needs=means)
         yield from swept.items()
-        yield "drops", plan.job(replace(self, components="all", ood_mean=True), needs=swept)
+        yield "sweep", plan.job(replace(self, components="all", ood_mean=True), needs=swept)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
@@ -152,7 +153,7 @@ class Sweep(Analysis):
         from mechcore.ablation.stability import drop_stability
         from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
 
-        swept = ablations_in(work.needed("sweep"), self.names)
+        swept = ablations_in(work.needed("swept"), self.names)
         stable = [drop_stability(of, **self._statistics) for of in swept.values()]
         tables = self._tables(swept) | {"stability": joined(stable)}
         if OOD_MEAN in work.job.needs:

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import mechcore
+from mechcore.analyses import ANALYSES
 from mechcore.cli import (
     ablation,
     bench,
@@ -26,11 +27,12 @@ from mechcore.cli import (
 )
 from mechcore.cli.help import Command, group
 from mechcore.cli.holding import holding
+from mechcore.cli.questions import question
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
-_AGAIN = ("run", "demo", "reproduce", "effective-size", "train", "bench")
+_AGAIN = ("run", "demo", "reproduce", "train", "bench")
 """Commands that go on when they are given again; the others that keep what is finished ask for
 ``--resume``."""
 
@@ -77,8 +79,8 @@ def _main(
 
 
 _steps = (
-    *(subnetworks.means, subnetworks.prune, subnetworks.compare, subnetworks.core),
-    *(subnetworks.effective_size, subnetworks.export, components.heads, ablation.ablate),
+    *(subnetworks.means, subnetworks.prune, subnetworks.compare),
+    *(subnetworks.export, components.heads, ablation.ablate),
     *(interactions.interactions, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
@@ -87,6 +89,10 @@ _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Models and methods": (training.train, study.train_world, bench.bench),
 }
 _STUDIES = group("Settings, progress, cleaning up and reports of studies.")
+
+
+_OWN = {command.__name__ for commands in _PANELS.values() for command in commands}
+_PANELS["Questions"] = [question(name) for name in ANALYSES if name not in _OWN]
 
 
 def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | None) -> None:
@@ -179,7 +185,7 @@ def _pasted(arguments: Sequence[str]) -> str:
 
 def _how_to_go_on(given: Sequence[str]) -> str:
     name = next(iter(given), "")
-    if name in _AGAIN:
+    if name in _AGAIN or name.replace("-", "_") in ANALYSES:
         return "; give the same command again to go on"
     command = typer.main.get_group(app).commands.get(name)
     if any(each.name == "resume" for each in getattr(command, "params", ())):

@@ -35,12 +35,14 @@ class From:
         names: of the settings, or of groups of them, with dots; all if there are none.
         without: settings among these that get no option.
         defaults: of this command, where they are others than those of the class.
+        every: a group of which each setting has an option, by default called as the setting.
     """
 
     kind: Any
     names: Sequence[str] = ()
     without: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    every: str = ""
 
     def options(self) -> list[_Option]:
         """The options, each with all that it sets."""
@@ -48,6 +50,9 @@ class From:
         defaults = {**_defaults(self.kind), **self.defaults}
         for name, entry, group in self._entries():
             flags = entry.setting.option.format(group=group.replace("_", "-"))
+            place, _, last = name.rpartition(".")
+            if self.every and place == self.every and not flags:
+                flags = f"--{last.replace('_', '-')}"
             if not flags or not self._wanted(name):
                 continue
             new = _Option((), flags.split(), entry, defaults.get(name), _panel(self.kind, name))

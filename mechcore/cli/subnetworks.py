@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from mechcore import progress
-from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
     DEVICE,
@@ -23,17 +21,13 @@ from mechcore.cli.shared import (
     Resume,
     check_out,
     load,
-    mask_files,
     means_of,
     must_not_exist,
     show,
-    show_core,
-    show_sizes,
     show_subnetworks,
 )
 from mechcore.errors import InputError, warn
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import EMBEDDED, StudyConfig
+from mechcore.main_study.config import StudyConfig
 
 _SERIES = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, *PRUNING)
 
@@ -162,107 +156,6 @@ def compare(
     print(f"masks, tables and figures: {out}")
 
 
-def core(
-    masks: Annotated[
-        list[Path], typer.Argument(help="Files of mechcore prune, or folders of them.")
-    ],
-    any_model: AnyModel = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
-        "mechcore-core"
-    ),
-) -> None:
-    """Head frequencies and the heuristic core of several subnetworks."""
-    from mechcore.pruning import Subnetwork
-    from mechcore.steps import tables as study_steps
-    from mechcore.tables import write_tables
-
-    must_not_exist(out)
-    files = [file for path in masks for file in mask_files(path)]
-    found = [Subnetwork.load(file) for file in files]
-    _, tables = study_steps.core_tables(found, files, any_model=any_model)
-    write_tables(out, tables)
-    show_core(tables["core"], tables["core_summary"])
-    print(f"tables: {out}")
-
-
-@grouped
-def effective_size(
-    given: Annotated[
-        Given[StudyConfig],
-        From(
-            StudyConfig,
-            (*_SERIES, "analyses.effective_size.tolerance"),
-            defaults={"sparsities": EffectiveSize().sparsities},
-        ),
-    ],
-    checkpoints: Annotated[
-        str | None,
-        typer.Option("--checkpoints", help="Checkpoints, or folders of them, by commas."),
-    ] = None,
-    full: Annotated[
-        Path | None,
-        typer.Option("--full", help="Table instead: the full model's accuracies."),
-    ] = None,
-    grid: Annotated[
-        Path | None, typer.Option("--grid", help="Table instead: the subnetworks' accuracies.")
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option("--group", help="For tables, once per group: NAME=SUBSET,SUBSET."),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
-        "mechcore-sizes"
-    ),
-) -> None:
-    """How few components each checkpoint of a training run needs, in and out of domain.
-
-    Run it again to go on after an interruption.
-    """
-    config = given.settings
-    if config.model.source is not None:
-        raise InputError("--model is for one checkpoint; name the series with --checkpoints")
-    if "model.embedded" in given.values and checkpoints:
-        raise InputError(
-            f"--embedded {config.model.embedded} and --checkpoints exclude each other: an embedded "
-            "model has its own; leave one of them out"
-        )
-    if (full is None) != (grid is None):
-        raise InputError("--full and --grid belong together; give both, or neither")
-    from mechcore.models.placing import check_device
-    from mechcore.report.blocks import Gallery
-    from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.steps.sizes import checkpoint_series, size_tables
-    from mechcore.study.run import run_study
-    from mechcore.subnetworks.effective_size import read_full, read_grid
-    from mechcore.tables import write_tables
-
-    assert config.analyses.effective_size is not None
-    sizes = replace(config.analyses.effective_size, sparsities=config.sparsities)
-    if full is not None and grid is not None:
-        must_not_exist(out)
-        groups = _groups(group or [])
-        tables = size_tables(read_full(full), read_grid(grid), groups, sizes.tolerance)
-        write_tables(out / "tables", tables)
-        Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
-    else:
-        if group:
-            raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
-        check_device(config.resources.place)
-        series = checkpoint_series(split(checkpoints), config.model)
-        study = replace(
-            config,
-            model=list(series.values())[-1],
-            checkpoints=tuple(split(checkpoints)) or (EMBEDDED,),
-            sparsities=(),
-            analyses=Analyses(effective_size=sizes),
-        )
-        with progress.shown():
-            (report,) = run_study(study, out)
-        print(f"report: {report}")
-    show_sizes(out)
-    print(f"tables and figures: {out}")
-
-
 @grouped
 def export(
     given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *DEVICE, *TRAIN, *TASK))],
@@ -313,16 +206,3 @@ def export(
         allow_pickle=model.allow_pickle,
     )
     print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
-
-
-def _groups(texts: list[str]) -> dict[str, list[str]]:
-    """Groups of subsets by name."""
-    found = {}
-    for text in texts:
-        name, equals, subsets = text.partition("=")
-        if not equals or not name.strip() or not split(subsets):
-            raise InputError(f"--group {text!r}: expected NAME=SUBSET,SUBSET")
-        if name.strip() in found:
-            raise InputError(f"--group {text!r}: named twice; name all its subsets at once")
-        found[name.strip()] = split(subsets)
-    return found

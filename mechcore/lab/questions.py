@@ -11,6 +11,8 @@ it is named after.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +33,7 @@ from mechcore.ablation import (
 from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
+from mechcore.analyses import ANALYSES
 from mechcore.analyses.paths import Paths
 from mechcore.analyses.sweep import Sweep
 from mechcore.attention import attention_examples
@@ -39,6 +42,7 @@ from mechcore.components.paths import ReceiverLike
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
 from mechcore.errors import InputError, MechcoreError
+from mechcore.lab.answers import Answer
 from mechcore.lab.opened import Opened, Planned, ReportPath
 from mechcore.lab.subnetworks import Pruned, Smallest
 from mechcore.main_study.config import StudyConfig
@@ -48,19 +52,60 @@ from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
-from mechcore.settings import with_values
+from mechcore.report.run_folder import RunFolder
+from mechcore.settings import check, entries, with_values
 from mechcore.steps.ablation import INFORMATION_OOD_MEAN, known_groups, swept_answers
 from mechcore.steps.base import HEADS_FILE, subnetworks_in
 from mechcore.steps.masks import missing_in, no_mask
 from mechcore.steps.tables import accuracy_table, evaluate_full
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.run import run_study
+from mechcore.study.step import plain
 from mechcore.tables import Schema
 from mechcore.wording import OUT_FIRST
 
 
 class Lab(Opened):
     """What `open` gives: questions about a model and its data, a method each."""
+
+    def ask(self, name: str, **settings: Any) -> Answer:
+        """Answer a question, see `mechcore.analyses`; ``lab.roles()`` is ``lab.ask("roles")``.
+
+        Args:
+            name: of the analysis, one of mechcore or one that was added.
+            settings: of the analysis, where they are others than those of the lab.
+
+        Raises:
+            InputError: there is no such analysis or setting, or a value cannot be used.
+        """
+        kind, changes = ANALYSES[name], {}
+        if not kind.always:
+            base: Any = getattr(self.config.analyses, name, None) or kind()
+            if unknown := settings.keys() - entries(kind):
+                raise InputError(
+                    f"{name}: no setting {min(unknown)!r}; expected {', '.join(entries(kind))}"
+                )
+            changes = {name: replace(base, **settings)}
+            check(changes[name], name)
+        analyses = with_values(self.config.analyses, changes)
+        part = self.plan(analyses=analyses, only=(name,))
+        self.done(part.jobs[name])
+        tables = {
+            schema.name: schema.read(path)
+            for job in part.jobs.values()
+            for schema in job.step.schemas
+            if (path := self.store.folder(job.key) / TABLES_FOLDER / f"{schema.name}.csv").is_file()
+        }
+        config = {"settings": plain(part.config), "model": {"source": self.config.model.source}}
+        return Answer(kind, RunFolder(Path(), config, tables))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in ANALYSES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self.ask, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *ANALYSES})
 
     def accuracy(self) -> pd.DataFrame:
         """Accuracy of the whole model on every subset, out of domain first.
@@ -92,7 +137,7 @@ class Lab(Opened):
                 f"blame: settings are a {type(settings).__name__}; expected RoleSettings of "
                 "mechcore, as in RoleSettings(alpha=0.1)"
             )
-        table = self._swept("drops", INFORMATION)
+        table = self._swept("sweep", INFORMATION)
         known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
         if subset not in known:
             raise InputError(f"blame: no subset {subset!r}; the data has {', '.join(known)}")
@@ -100,10 +145,10 @@ class Lab(Opened):
         outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
         own = None
         if OOD_MEAN in self._sweeping().jobs:
-            own = self._swept("drops", INFORMATION_OOD_MEAN).query("subset == @subset")
+            own = self._swept("sweep", INFORMATION_OOD_MEAN).query("subset == @subset")
         settings = settings or self.config.analyses.roles or RoleSettings()
         roles = component_roles(inside, outside, settings, ood_mean=own)
-        job = self._sweeping().jobs["drops"]
+        job = self._sweeping().jobs["sweep"]
         assert isinstance(job.step, Sweep)
         folders = dict(zip(job.needs, self.done(*job.needs.values()), strict=True))
         answers = swept_answers(folders, job.step.names)

@@ -91,6 +91,8 @@ class StudyConfig:
         "Checkpoints of the model's training, for effective sizes: directories, or folders of "
         "them; embedded alone stands for the embedded encoder's, training alone for those of "
         "the study's own training.",
+        "--checkpoints",
+        panel="Model",
         place=True,
         example="[embedded]",
     )
@@ -122,6 +124,13 @@ class StudyConfig:
     )
     analyses: Analyses = setting(
         Analyses(), "What is done with the subnetworks; null leaves an analysis out."
+    )
+    only: tuple[str, ...] = setting(
+        (),
+        "Answer only these questions, with what they need: names of analyses. With none, all that "
+        "are not left out.",
+        "--only",
+        panel="Analyses",
     )
     batch_size: int = setting(
         64, "Examples per evaluation batch.", "--batch-size", least=1, panel="Compute"

@@ -35,6 +35,9 @@ from mechcore.subnetworks.halves import HALVES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 
+OF_SUBNETWORKS = ("means", "masks", "answers")
+"""What others need of jobs that a study without sparsities has not."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -94,6 +97,7 @@ class _Planner:
     """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
+        config = _with_its_model(config)
         self.name, self.config, self.hash_file = name, config, hash_file
         check_sources(config.model, config.data, ROLES)
         self.fill = config.analyses.fill
@@ -116,12 +120,32 @@ class _Planner:
         self.known["describe"] = self.job(describe)
         if config.sparsities:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
-            if config.analyses.halves is not None:
-                self.several["masks of halves"] = self._of_halves()
+        self._check_fill()
         for name in ANALYSES:
             self._analyse(name)
-        masks = self.several.get("masks", {}).values()
-        return Part(self.name, config, self.known, [*masks])
+        masks = [*self.several.get("masks", {}).values()]
+        if not config.only:
+            return Part(self.name, config, self.known, masks)
+        if lacking := [name for name in config.only if name not in self.known]:
+            raise InputError(
+                f"only: {lacking[0]} has nothing to do in this study; expected sparsities, or for "
+                "effective_size checkpoints (--checkpoints)"
+            )
+        asked = in_order([self.known[name] for name in ("describe", *config.only)])
+        keys = {job.key for job in asked}
+        known = {what: job for what, job in self.known.items() if job.key in keys}
+        return Part(self.name, config, known, [job for job in masks if job.key in keys])
+
+    def _check_fill(self) -> None:
+        """Make sure that all analyses can be done with the fill."""
+        wanted = self.config.analyses
+        on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
+        without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
+        if without and self.config.sparsities:
+            raise InputError(
+                f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} "
+                f"cannot be done; choose another fill, or leave them out (--without {without})"
+            )
 
     def _analyse(self, name: str) -> None:
         """Plan an analysis, unless it was planned before, or left out, or one that it needs was."""
@@ -129,16 +153,13 @@ class _Planner:
         if kind in (Train, Describe):
             return
         analysis = kind() if kind.always else getattr(config.analyses, name, None)
-        needs_masks = not config.sparsities and name != "effective_size"
-        if analysis is None or needs_masks or ("masks" not in self.several and kind.needs):
+        if analysis is None and name in config.only:
+            analysis = kind()
+        if analysis is None:
             return
-        if not kind.works_with(self.fill):
-            raise InputError(
-                f"analyses: fill is {self.fill!r}, with which {name} does not work; choose another "
-                f"fill, or leave out {name} (--without {name})"
-            )
-        off = [need for need in kind.needs if not self._has(need) and need in ANALYSES]
-        if off and kind.asked:
+        there = {*self.known, *self.several}
+        off = [n for n in kind.needs if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
+        if off and (kind.asked or name in config.only):
             raise InputError(
                 f"analyses: {name} needs {off[0]}, which this study leaves out: ask for both, or "
                 "leave both out"
@@ -146,9 +167,6 @@ class _Planner:
         if not off:
             for what, job in analysis.jobs(self):
                 self.known[what] = job
-
-    def _has(self, need: str) -> bool:
-        return need in self.known or need in self.several
 
     def _about(self, **changed: Any) -> _Planner:
         """Makes the jobs of the same study on another model, or other data."""
@@ -290,8 +308,8 @@ class _Planner:
         step = Answers(role, self.config.batch_size)
         return self.job(step, roles=(role,), needs=needs, label=f"answers {role}, {name}")
 
-    def _of_halves(self) -> dict[str, Job]:
-        """Masks of each half of the training data."""
+    def masks_of_halves(self) -> dict[str, Job]:
+        """See `Planning.masks_of_halves`."""
         config = self.config
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
@@ -319,9 +337,22 @@ class _Planner:
         given = self.config.checkpoints
         if not given or given == (TRAINED,):
             return self._series if given else {}
-        paths = () if given == (EMBEDDED,) else given
-        series: dict[Any, ModelConfig] = checkpoint_series(paths, self.config.model)
+        series = _series(given, self.config.model)
         return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
+
+
+def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
+    return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
+
+
+def _with_its_model(config: StudyConfig) -> StudyConfig:
+    """The study with the last of its checkpoints as its model, where it names none."""
+    asked = "effective_size" in config.only and config.model.source is None
+    if asked and not config.checkpoints:
+        return replace(config, checkpoints=(EMBEDDED,))
+    if config.model.source is not None or config.checkpoints in ((), (EMBEDDED,), (TRAINED,)):
+        return config
+    return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
 
 
 def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:

@@ -260,6 +260,11 @@ class Gallery:
         return Picture(name, caption, alt, uri, width, height, self.formats, fold)
 
 
+def as_svg(figure: Figure) -> bytes:
+    """The figure as an SVG file."""
+    return _drawn(figure, "svg")
+
+
 def _drawn(figure: Figure, end: str) -> bytes:
     content = io.BytesIO()
     with style():

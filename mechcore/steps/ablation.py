@@ -91,7 +91,7 @@ def swept_answers(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict
         folders: of the results of both.
         names: of the test data, by role.
     """
-    answers = ablations_in(folders["sweep"], names)
+    answers = ablations_in(folders["swept"], names)
     if OOD_MEAN in folders:
         answers[OOD_MEAN] = ablations_in(folders[OOD_MEAN], names)["ood"]
     return answers

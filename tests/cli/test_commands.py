@@ -26,6 +26,7 @@ from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.stability import SEARCH_STABILITY
+from mechcore.analyses.ablation import CoreAblation
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
@@ -40,7 +41,6 @@ from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.paths.search import PATH_SCREENING
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.pruning import Subnetwork
-from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
 from mechcore.worlds import tiny_world
@@ -262,7 +262,7 @@ def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["settings"]["model"]["embedded"] == "decoder"
     full = pd.read_csv("decoder/tables/accuracy.csv").query("subnetwork == 'full'")
     assert full[full["subset"] == "all"]["accuracy"].min() > 0.9
-    assert call(f"demo {small} --no-sweep --out encoder --ood-subsets so_swap,prep") == 0
+    assert call(f"demo {small} --without sweep --out encoder --ood-subsets so_swap,prep") == 0
     rows = pd.read_csv("encoder/tables/accuracy.csv").query("role == 'ood'")
     assert set(rows["subset"]) == {"so_swap", "prep", "all"}
     assert Path("decoder/tables/roles.csv").is_file()
@@ -279,7 +279,7 @@ def test_run_again_to_go_on_or_to_change(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(AblateCore, "run", interrupted)
+        patch.setattr(CoreAblation, "run", interrupted)
         capsys.readouterr()
         assert call(f"{command} --out parts") == 130
     error = capsys.readouterr().err
@@ -314,7 +314,7 @@ def test_a_study_from_init_to_clean(
         ("controls: 20\n", "controls: 1\n"),
         ("max_examples: 300", "max_examples: 6"),
         ("seeds: [42, 43, 44]", "seeds: [1, 2]"),
-        ("sweep: all", "sweep: mlps"),
+        ("components: all  #", "components: mlps  #"),
     ):
         assert before in text
         text = text.replace(before, after)
@@ -386,9 +386,7 @@ def test_means(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert MeanActivations.load("padded.safetensors", model).counts > n_tokens
 
 
-def test_prune_and_core_repeat_what_a_run_does(
-    files: Path, whole: Path, pruned: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prune_repeats_what_a_run_does(files: Path, whole: Path, pruned: Path) -> None:
     found = tables(whole / "tables")
     assert tables(pruned / "tables") == {
         name: found[name]
@@ -398,18 +396,6 @@ def test_prune_and_core_repeat_what_a_run_does(
         assert Mask.load(pruned / "masks" / path.name) == Mask.load(path)
     assert call(f"prune {own(files)} {QUICK} --means {whole}/means.safetensors --out again") == 0
     assert tables(Path("again/tables")) == tables(pruned / "tables")
-
-    names = ("core", "core_summary", "head_frequency", "head_overlap")
-    wanted = {name: found[name] for name in names}
-    for i, masks in enumerate(
-        (whole, pruned / "masks", " ".join(map(str, sorted((pruned / "masks").iterdir()))))
-    ):
-        capsys.readouterr()
-        assert call(f"core {masks} --out core{i}") == 0
-        assert tables(Path(f"core{i}")) == wanted
-    shown = capsys.readouterr().out
-    for component in pd.read_csv("core0/core.csv")["component"]:
-        assert component in shown
 
 
 @pytest.mark.parametrize("method", ["attribution", "random"])
@@ -530,23 +516,11 @@ def test_effective_size_of_checkpoints(
     for row in part[part["subset"].str.startswith("ood:")].itertuples():
         assert row.accuracy == wanted[row.subset.removeprefix("ood:"), row.sparsity]
     assert Path("out/figures/effective-size.svg").is_file()
-    # The tables it wrote can be read again.
-    subsets = [f"--group ID={','.join(s for s in grid['subset'].unique() if s[:2] == 'id')}"]
-    again = f"effective-size --full out/tables/full.csv --grid out/tables/grid.csv {subsets[0]}"
-    assert call(f"{again} --tolerance 0.1 --out again") == 0
-    pd.testing.assert_frame_equal(
-        pd.read_csv("again/tables/mean_effective_size.csv"), means.query("group == 'ID'")
-    )
-    # A study of nothing else shows the same.
+    # A study of nothing else has the same.
     settings = json.loads(Path("out/config.json").read_text())["settings"]
     Path("sizes.yaml").write_text(yaml.safe_dump(settings))
-    capsys.readouterr()
-    assert call(f"{command} --out out") == 0
-    shown = capsys.readouterr().out
-    table = shown.removeprefix("report: out/report.html\n").partition("tables and figures: out")[0]
-    assert table.count("\n") == 3 + len(means)  # the header has two lines
     assert call("run sizes.yaml --out study --store out/store") == 0
-    assert capsys.readouterr().out == f"{table}report: study/report.html\n"
+    assert tables(Path("study/tables")) == tables(Path("out/tables"))
 
 
 def test_export(files: Path) -> None:
@@ -1461,23 +1435,12 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "pruning method 'nosuch': unknown",
         ),
         ("compare {own} --methods layer-matched", "name l0 among them, too"),
-        ("effective-size --model {final}", "name the series with --checkpoints"),
         ("effective-size --checkpoints {files} {data}", "is no checkpoint and has none in it"),
         ("effective-size --embedded decoder", "the embedded decoder has no series"),
-        ("effective-size --full {files}/id.csv", "--full and --grid belong together"),
-        (
-            "effective-size --full {files}/id.csv --grid {files}/id.csv --group ID=a",
-            "no column checkpoint",
-        ),
-        (
-            "effective-size --full {files}/id.csv --grid {files}/id.csv --group ID",
-            "--group 'ID': expected NAME=SUBSET,SUBSET",
-        ),
-        (
-            "effective-size --full {files}/id.csv --grid {files}/id.csv --group A=a --group A=b",
-            "--group 'A=b': named twice; name all its subsets at once",
-        ),
-        ("effective-size --group ID=a", "--group is for --full and --grid"),
+        ("effective-size {own} --seeds 1", "only: effective_size has nothing to do in this study"),
+        ("roles nosuch.yaml", "nosuch.yaml: no such file"),
+        ("roles {files}", "no study in this folder"),
+        ("dose {own} --components 0", "--components is 0; expected a whole number from 1"),
         ("export --model {final}", "--mask is missing"),
         ("export --model {final} --mask nosuch", "mask file nosuch: no such file"),
         ("export --mask {means}", "not a mask written by mechcore"),
@@ -1501,10 +1464,6 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "--explain: L9.H9 is no head of the model, which has "
             f"layers 0-{EMBEDDED.n_layers - 1} with heads 0-{EMBEDDED.n_heads - 1}, L0.H0",
         ),
-        ("core", "Missing argument"),
-        ("core nosuch", "nosuch: no such file"),
-        ("core {files}", "not a mask written by mechcore"),
-        ("core {means}", "not a mask written by mechcore"),
         ("study report nosuch", "nosuch/config.json: not found"),
         ("study report {files}", "config.json: not found"),
     ],
@@ -1519,7 +1478,6 @@ def test_bad_commands(refused: Refused, command: str, message: str) -> None:
         "run {own}",
         "prune {own}",
         "ablate {own} --components L1.H0",
-        "core {files}",
     ],
 )
 def test_a_folder_in_use_is_left_alone(refused: Refused, here: Path, command: str) -> None:
@@ -1529,19 +1487,7 @@ def test_a_folder_in_use_is_left_alone(refused: Refused, here: Path, command: st
     refused(f"{command} --out mine", f"mine: {message}")
 
 
-@pytest.mark.parametrize("command", ["run {own}", "prune {own}", "means", "heads", "core {files}"])
+@pytest.mark.parametrize("command", ["run {own}", "prune {own}", "means", "heads"])
 def test_a_file_in_the_way_is_left_alone(refused: Refused, here: Path, command: str) -> None:
     (here / "mine.csv").write_text("text")
     refused(f"{command} --out mine.csv", "mine.csv: ")
-
-
-def test_an_empty_folder_of_masks(refused: Refused, here: Path) -> None:
-    (here / "masks").mkdir()
-    refused("core masks", "masks: no mask files")
-
-
-def test_masks_of_different_models(refused: Refused, here: Path) -> None:
-    for name, shape in (("a", ModelShape(2, 2)), ("b", ModelShape(2, 3))):
-        mask = Mask.full(shape)
-        Subnetwork(mask, 0.5, 1, torch.zeros_like(mask.values)).save(here / f"{name}.safetensors")
-    refused("core a.safetensors b.safetensors", "masks of different models")

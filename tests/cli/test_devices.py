@@ -10,17 +10,22 @@ import pytest
 import torch
 import typer
 
+from mechcore.analyses import ANALYSES
 from mechcore.cli import app, main
 from mechcore.components import Mask, ModelShape
 
-WITHOUT_MODELS = {"init", "status", "clean", "core", "report", "train-world", "trials"}
+WITHOUT_MODELS = {"init", "status", "clean", "report", "train-world", "trials"}
 WITHOUT_MODELS |= {"train-base", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
+
+QUESTIONS = [name for name in ANALYSES if name not in ("heads", "paths")]
+"""Those whose commands are made from their analyses."""
 
 ASKED = {
     "means": "--model none",
     "prune": "--model none --train none.csv",
     "compare": "--model none --train none.csv --id none.csv --ood none.csv",
+    **{name.replace("_", "-"): "--model none --task mnli-hans" for name in QUESTIONS},
     "effective-size": "--checkpoints none",
     "export": "--model none --mask mask.safetensors",
     "heads": "--model none --data none.csv",

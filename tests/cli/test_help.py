@@ -15,6 +15,7 @@ import pytest
 import typer
 
 import mechcore
+from mechcore.analyses import ANALYSES
 from mechcore.cli import app, main
 from mechcore.main_study.config import StudyConfig
 from mechcore.settings import all_entries
@@ -58,8 +59,6 @@ def test_commands_stand_in_groups() -> None:
             "means",
             "prune",
             "compare",
-            "core",
-            "effective-size",
             "export",
             "heads",
             "ablate",
@@ -67,6 +66,9 @@ def test_commands_stand_in_groups() -> None:
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
+        "Questions": [
+            name.replace("_", "-") for name in ANALYSES if name not in ("heads", "paths")
+        ],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
     }
@@ -114,7 +116,7 @@ def test_ways_to_ask_for_help(
             "--prune-method --prune-preset --prune-settings --prune-steps --prune-precision "
             "--seeds --sparsities",
         ),
-        ("Analyses", "--fill --tolerance --resamples --no-sweep --ood-mean"),
+        ("Analyses", "--fill --tolerance --resamples --with --without --only --ood-mean"),
         ("Compute", "--cpus --device --executor --batch-size"),
         ("Output", "--out --dry-run"),
     ],

@@ -173,7 +173,7 @@ def origins_of(monkeypatch: pytest.MonkeyPatch, command: str) -> dict[str, str]:
 
 def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert origins_of(monkeypatch, "demo") == {}
-    assert origins_of(monkeypatch, "demo decoder --no-sweep") == dict.fromkeys(
+    assert origins_of(monkeypatch, "demo decoder --without sweep") == dict.fromkeys(
         ("model.embedded", "analyses.sweep"), "command line"
     )
     wanted = dict.fromkeys(
@@ -314,10 +314,9 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
     ("command", "message"),
     [
         ("run --seeds 1", "--model DIR --train FILE --id FILE --ood FILE, or --model DIR --task"),
-        ("run --no-sweep", "or study an embedded one: mechcore demo"),
+        ("run --without sweep", "or study an embedded one: mechcore demo"),
         (f"run {OWN} --embedded decoder", "--embedded decoder and the model"),
         (f"prune {OWN} --embedded encoder", "--embedded encoder and the model"),
-        ("effective-size --checkpoints x --embedded encoder", "and --checkpoints exclude each"),
         (f"run {OWN} --device-map auto --device cpu", "--device cpu and device_map auto exclude"),
         (
             "run --prune-settings steps=10 --prune-steps 20",

@@ -43,7 +43,7 @@ analyses:
   fill: half
   sweep: null
   paths: null
-  more: {{lengths: {{longest: 9}}}}
+  lengths: {{longest: 9}}
 """
 
 
@@ -118,6 +118,36 @@ def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path, 
     report = (out / "report.html").read_text(encoding="utf-8")
     assert "Lengths of texts" in report
     assert "How many texts are long" in report
+    assert f"{lengths['longer'].sum()} of 48 test texts are long." in report
+
+
+LAB = """
+import mechcore
+lab = mechcore.open("embedded", store={store!r})
+answer = lab.lengths(longest=9)
+print(answer.headline, answer.table["longer"].tolist(), "lengths" in dir(lab))
+"""
+
+
+def test_the_analysis_is_a_command_a_method_and_a_setting(
+    mechcore: Mechcore, installed: Path, tmp_path: Path, told: Path
+) -> None:
+    out, small = tmp_path / "out", ("--max-train", "8", "--max-id", "8", "--max-ood", "8")
+    assert "How many test texts are longer than so many tokens." in mechcore("--help")
+    assert "Tokens of the longest text that is not long." in mechcore("lengths", "--help")
+    printed = mechcore("lengths", "--longest", "9", *small, "--out", str(out))
+    table = pd.read_csv(out / "tables" / "lengths.csv")
+    sentence = f"{table['longer'].sum()} of 16 test texts are long."
+    assert sentence in printed
+    # In the run's folder the same question is answered again with another setting alone.
+    printed = mechcore("lengths", str(out), "--longest", "1")
+    assert "16 of 16 test texts are long." in printed
+    assert len(list((out / "tables").glob("lengths.csv"))) == 1
+    printed = python(installed, "-c", LAB.format(store=str(tmp_path / "store")), told=told)
+    assert "test texts are long. [" in printed
+    assert printed.rstrip().endswith("True")
+    mechcore("study", "init", str(tmp_path / "study.yaml"))
+    assert "lengths: null" in (tmp_path / "study.yaml").read_text(encoding="utf-8")
 
 
 def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_path: Path) -> None:

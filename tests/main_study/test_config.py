@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.ablation import RoleSettings
 from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.flips import Flips
+from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
+from mechcore.analyses.roles import Roles
 from mechcore.analyses.search import Search
+from mechcore.analyses.smallest import Smallest
+from mechcore.analyses.sweep import Sweep
 from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
@@ -261,19 +266,20 @@ configs = st.builds(
         Analyses,
         heads=maybe(st.builds(Heads, counts)),
         ablation=maybe(st.builds(CoreAblation, st.integers(0, 99), st.integers(0, 99))),
-        sweep=st.sampled_from([None, "heads", "mlps", "all"]),
-        roles=st.builds(RoleSettings, *[st.floats(0.001, 0.999)] * 3),
+        sweep=maybe(st.builds(Sweep, st.sampled_from(["heads", "mlps", "all"]), st.booleans())),
+        roles=maybe(st.builds(Roles, *[st.floats(0.001, 0.999)] * 3)),
+        flips=maybe(st.builds(Flips)),
         paths=maybe(st.builds(Paths, st.integers(0, 99), counts)),
-        loss=shares,
-        halves=st.booleans(),
-        ood_mean=st.booleans(),
+        dose=maybe(st.builds(Dose, counts, counts)),
+        smallest=maybe(st.builds(Smallest, shares)),
+        halves=maybe(st.builds(Halves)),
         search=maybe(st.builds(Search, subset=words, max_size=st.integers(2, 9))),
         effective_size=st.builds(
             EffectiveSize, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
         ),
         fill=st.sampled_from(["mean", "mine"]),
-        more=st.dictionaries(names, st.dictionaries(texts, counts | shares | texts, max_size=2)),
     ),
+    only=st.lists(st.sampled_from(["roles", "core"]), unique=True, max_size=2).map(tuple),
     batch_size=counts,
     n_resamples=counts,
     resources=st.builds(
@@ -324,13 +330,13 @@ def test_every_setting_is_drawn_above() -> None:
     drawn = {
         StudyConfig: "model variants training checkpoints data method prune seeds "
         "sparsities "
-        "seeds_per_job analyses batch_size n_resamples resources",
+        "seeds_per_job analyses only batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_names prompt "
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "
         "ood_subsets max_train max_id max_ood seed",
-        Analyses: "heads ablation sweep ood_mean roles paths loss halves search effective_size "
-        "fill more",
+        Analyses: "smallest halves heads sweep roles flips ablation paths dose search "
+        "effective_size fill",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():

@@ -167,7 +167,7 @@ def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
         model: {source: no such folder, answers: {yes: " Yes", no: " No"}}
         data: {train: a.csv, id: b.csv, ood: c.csv, label_map: {0: x}}
         prune: {preset: paper, lr: 1}
-        analyses: {sweep: mlps, heads: {max_examples: 9}}
+        analyses: {sweep: {components: mlps}, heads: {max_examples: 9}}
         """
     config = read(tmp_path, text)
     assert (config.seeds, config.sparsities) == ((1, 2), (0.25,))
@@ -215,7 +215,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("seeds: x\nvariants: {a: {}, b: {}}", "yaml: seeds: found 'x'; expected a valid array$"),
         ("training: {}\nvariants: {a: {}}", "variants.a: training: begins at a model of yours"),
         ("data: {trian: x}", "data.trian: no such setting; expected task, folder, train, id"),
-        ("analyses: {head: {}}", "analyses.head: no such setting; expected heads, ablation"),
+        ("analyses: {head: {}}", "analyses.head: no such setting; expected smallest, halves"),
         ("analyses: {heads: {n: 1}}", "analyses.heads.n: no such setting; expected max_examples"),
         ("analyses: {ablation: {n: 1}}", "expected max_joint, max_non_core"),
         ("analyses: {effective_size: {n: 1}}", "expected sparsities, tolerance"),

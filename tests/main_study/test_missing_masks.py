@@ -48,7 +48,7 @@ CONFIG = StudyConfig(
     seeds=SEEDS,
     sparsities=(LOW, HIGH),
     n_resamples=10,
-    analyses=Analyses(heads=None, ablation=None, paths=None),
+    analyses=Analyses(heads=None, ablation=None, paths=None, dose=None),
 )
 
 
@@ -97,7 +97,7 @@ def out(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_it_is_said_at_once_that_examples_are_too_few(tmp_path: Path) -> None:
-    analyses = Analyses(heads=None, sweep=None, ablation=None, paths=None, search=None)
+    analyses = Analyses(heads=None, sweep=None, ablation=None, paths=None, dose=None, search=None)
     config = replace(CONFIG, sparsities=(LOW,), seeds=(42,), analyses=analyses)
     with warnings.catch_warnings():
         warnings.simplefilter("error", MechcoreWarning)  # nothing needs more
@@ -283,6 +283,7 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
             heads=None,
             ablation=None,
             paths=None,
+            dose=None,
             effective_size=EffectiveSize(sparsities=(0.02, 0.04, 0.5)),
         ),
     )

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from helpers import CLASSES, Cases
-from mechcore.steps.analyses import Answers
 from study.sources import data_config
 
 from mechcore.analyses.ablation import CoreAblation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.search import Search
+from mechcore.analyses.sweep import Sweep
 from mechcore.errors import MechcoreWarning
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
+from mechcore.steps.answers import Answers
 from mechcore.steps.base import MainStep, Size
 from mechcore.steps.config import ModelConfig
 from mechcore.study.run import prepare
@@ -72,15 +73,15 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "accuracy": [20],
         "smallest": [20],
         "core": [20],
-        "heads": [20],  # of 30 in the data
-        "pictures": [20],
-        "sweep": [0.5 * 45 * 80],
+        "scores": [20],  # of 30 in the data
+        "heads": [20],
+        "swept": [0.5 * 45 * 80],
         "ood_mean": [0.5 * 45 * 50 + 2 * 3 * 50],  # and slopes with either mean
-        "drops": [20],
+        "sweep": [20],
         "roles": [20],
         "flips": [3 * 40],  # at most 3 texts for each head
         # 6 pairs of 4 and 99 controls of the core, at half a pass each; the sweep has the rest.
-        "ablate": [0.5 * (6 + 99) * 80],
+        "ablation": [0.5 * (6 + 99) * 80],
         # Of 45 components and 8 core heads: the full model and the answers, 4 passes; what is
         # blind to the core, and 10 readers by 8 heads, at three tenths of a pass each. Out of
         # domain 20 controls beside the 10 readers.
@@ -94,17 +95,17 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
     changed = replace(config, analyses=replace(config.analyses, sweep=None))
     # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 99 controls of the core.
     found = counted(changed, SIZE)
-    assert found["ablate"] == [0.5 * (8 + 6 + 6 + 99) * 80]
+    assert found["ablation"] == [0.5 * (8 + 6 + 6 + 99) * 80]
     few = CoreAblation(max_joint=4, max_non_core=6, controls=7, control_examples=40)
     fewer = replace(changed, analyses=replace(changed.analyses, ablation=few))
-    assert counted(fewer, SIZE)["ablate"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]
+    assert counted(fewer, SIZE)["ablation"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]
     assert found["paths"] == [80 * (4 + 0.3 * (90 + 80))]  # no roles, so no controls
 
 
 @pytest.mark.parametrize(("sweep", "sets"), [("heads", 40), ("mlps", 5), ("all", 45)])
 def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, sets: int) -> None:
-    changed = replace(config, analyses=replace(config.analyses, sweep=sweep))
-    assert counted(changed, SIZE)["sweep"] == [0.5 * sets * 80]
+    changed = replace(config, analyses=replace(config.analyses, sweep=Sweep(sweep)))
+    assert counted(changed, SIZE)["swept"] == [0.5 * sets * 80]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +140,8 @@ def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> Non
     assert found["full id"] == [9]
     assert found["full ood"] == [2000]
     assert found["masks id"] == [18, 9]
-    assert found["heads"] == [9]
-    assert found["sweep"] == [0.5 * (144 + 12) * 2009]
+    assert found["scores"] == [9]
+    assert found["swept"] == [0.5 * (144 + 12) * 2009]
 
 
 def test_every_job_costs_something(config: StudyConfig) -> None:

@@ -11,24 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mechcore.steps.analyses import Answers, Sizes
 from study.sources import checkpoint_like, data_config, write_data
 
-from mechcore.ablation import RoleSettings
 from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
+from mechcore.analyses.roles import Roles
 from mechcore.analyses.search import Search
+from mechcore.analyses.smallest import Smallest
 from mechcore.analyses.sweep import Sweep
 from mechcore.errors import InputError
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
 from mechcore.pruning import PruneSettings
+from mechcore.steps.answers import Answers
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.masks import AcceptMasks, Describe
+from mechcore.steps.masks import AcceptMasks, Describe, half_of
 from mechcore.study.step import Job
 
 
@@ -87,16 +89,16 @@ def changed(before: Plan, after: Plan) -> set[str]:
 
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
-    *("accuracy", "core", "heads", "pictures", "ablate", "sweep", "drops", "roles"),
+    *("accuracy", "core", "scores", "heads", "ablation", "swept", "sweep", "roles"),
     *("flips", "smallest", "paths", "dose", "means ood", "ood_mean"),
 }
-TRAIN = EVERYTHING - {"heads", "full id", "full ood", "means ood"}
-JUDGED = {"drops", "roles", "flips", "paths", "dose"}
-SWEPT = {"sweep", "ood_mean", *JUDGED}
-TABLES = {"accuracy", "ablate", *JUDGED}
-ID = {"describe", "full id", "sub id", "heads", "pictures", "sweep", "smallest", *TABLES}
-OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", "means ood", "ood_mean", *TABLES}
-READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "pictures", "ablate"}
+TRAIN = EVERYTHING - {"scores", "full id", "full ood", "means ood"}
+JUDGED = {"sweep", "roles", "flips", "paths", "dose"}
+SWEPT = {"swept", "ood_mean", *JUDGED}
+TABLES = {"accuracy", "ablation", *JUDGED}
+ID = {"describe", "full id", "sub id", "scores", "heads", "swept", "smallest", *TABLES}
+OOD = {"describe", "full ood", "sub ood", "swept", "smallest", "means ood", "ood_mean", *TABLES}
+READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "heads", "ablation"}
 READ |= {"paths"}
 MASKS = READ | {"prune"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}
@@ -208,31 +210,31 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     # analyses
     "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | SWEPT | {"smallest"}),
     "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
-    "heads.max_examples": (lambda w: w.analyses(heads=Heads(7)), {"heads", "pictures"}),
+    "heads.max_examples": (lambda w: w.analyses(heads=Heads(7)), {"scores", "heads"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
-    "max_joint": (lambda w: w.analyses(ablation=CoreAblation(max_joint=1)), {"ablate"}),
-    "max_non_core": (lambda w: w.analyses(ablation=CoreAblation(max_non_core=1)), {"ablate"}),
-    "controls": (lambda w: w.analyses(ablation=CoreAblation(controls=1)), {"ablate"}),
+    "max_joint": (lambda w: w.analyses(ablation=CoreAblation(max_joint=1)), {"ablation"}),
+    "max_non_core": (lambda w: w.analyses(ablation=CoreAblation(max_non_core=1)), {"ablation"}),
+    "controls": (lambda w: w.analyses(ablation=CoreAblation(controls=1)), {"ablation"}),
     "control_examples": (
         lambda w: w.analyses(ablation=CoreAblation(control_examples=1)),
-        {"ablate"},
+        {"ablation"},
     ),
     "no ablation": (lambda w: w.analyses(ablation=None), set()),
     # The core's ablations are taken from the sweep, where there is one.
-    "sweep": (lambda w: w.analyses(sweep=Sweep()), {"ablate", *SWEPT}),
+    "sweep": (lambda w: w.analyses(sweep=Sweep()), {"ablation", *SWEPT}),
     # Only what takes the mean's place can be that of another domain.
-    "no ood_mean": (lambda w: w.analyses(ood_mean=False), JUDGED),
-    "fill": (lambda w: w.analyses(fill="zero"), {"ablate", "sweep", *JUDGED}),
-    "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
-    "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablate", "paths"}),
+    "no ood_mean": (lambda w: w.analyses(sweep=Sweep("heads", ood_mean=False)), JUDGED),
+    "fill": (lambda w: w.analyses(fill="zero"), {"ablation", "swept", *JUDGED}),
+    "loss": (lambda w: w.analyses(smallest=Smallest(0.1)), {"smallest"}),
+    "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablation", "paths"}),
     "roles": (
-        lambda w: w.analyses(roles=RoleSettings(alpha=0.1)),
+        lambda w: w.analyses(roles=Roles(alpha=0.1)),
         {"roles", "flips", "paths", "dose"},
     ),
     "paths": (lambda w: w.analyses(paths=Paths(controls=3)), {"paths"}),
-    "fewer examples": (lambda w: w.analyses(paths=Paths(max_examples=3)), {"paths", "dose"}),
-    "doses": (lambda w: w.analyses(paths=DOSE2), {"dose"}),
-    "no doses": (lambda w: w.analyses(paths=DOSE0), set()),
+    "fewer examples": (lambda w: w.analyses(paths=Paths(max_examples=3)), {"paths"}),
+    "doses": (lambda w: w.analyses(dose=Dose(2)), {"dose"}),
+    "no doses": (lambda w: w.analyses(dose=None), set()),
     "no paths": (lambda w: w.analyses(paths=None), set()),
     "groups": (lambda w: w.data(groups={"g": ("x",)}), JUDGED | {"accuracy"}),
     "sizes without checkpoints": (
@@ -275,7 +277,7 @@ def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: P
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
         code = {job.step.kind: job.recipe["code"] for job in make_plan(config).jobs}
         there = {f"mechcore.models.architectures.{name}" for name in own}
-        for step in ("means", "prune", "answers", "sweep", "paths"):
+        for step in ("means", "prune", "answers", "swept", "paths"):
             assert there <= set(code[step]), (kind, step)
         others = {f"mechcore.models.architectures.{name}" for name in {"bert", "llama"} - {*own}}
         assert not others & set(code["prune"])
@@ -318,8 +320,7 @@ def test_halves_are_pruned_beside_what_there_is(config: StudyConfig) -> None:
     assert [job.key for job in part.masks] == [job.key for job in before.parts[0].masks]
     assert len({job.key for job in after.jobs if label(job) == "prune"}) == 12
     assert len({job.name for job in after.jobs}) == len(after.jobs)
-    groups = {name.partition(":")[0] for name in part.jobs["halves"].needs}
-    assert groups == {"all data", "half 1", "half 2"}
+    assert {half_of(job) for job in part.jobs["halves"].needs.values()} == {None, 1, 2}
     assert {job.key for job in part.masks} < {j.key for j in part.jobs["halves"].needs.values()}
     other = make_plan(replace(config, analyses=analyses, data=replace(config.data, seed=1)))
     assert not keys(other, "means") & keys(after, "means")
@@ -347,7 +348,7 @@ def test_seeds_added_at_the_end_keep_full_chunks(config: StudyConfig) -> None:
 
 
 def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> None:
-    kinds = ("describe", "means", "prune", "full id", "full ood", "sub id", "sub ood", "heads")
+    kinds = ("describe", "means", "prune", "full id", "full ood", "sub id", "sub ood", "scores")
     before = keys(make_plan(config), *kinds)
     after = keys(make_plan(replace(config, sparsities=(0.3, 0.4, 0.5))), *kinds)
     assert before < after
@@ -401,8 +402,8 @@ def embedded(**settings: Any) -> StudyConfig:
 def test_checkpoints_share_what_the_study_has(tmp_path: Path) -> None:
     alone, plan = make_plan(embedded()), make_plan(embedded(checkpoints=("embedded",)))
     assert keys(alone) < keys(plan)
-    sizes = plan.parts[0].jobs["sizes"]
-    assert isinstance(sizes.step, Sizes)
+    sizes = plan.parts[0].jobs["effective_size"]
+    assert isinstance(sizes.step, EffectiveSize)
     n = len(sizes.step.checkpoints)
     assert n > 2
     assert len(sizes.needs) == n
@@ -419,7 +420,7 @@ def test_the_tolerance_of_effective_size_invalidates_it_alone() -> None:
     config = embedded(checkpoints=("embedded",))
     other = Analyses(effective_size=EffectiveSize((0.3, 0.5), tolerance=0.1))
     before, after = make_plan(config), make_plan(replace(config, analyses=other))
-    assert changed(before, after) == {"sizes"}
+    assert changed(before, after) == {"effective_size"}
 
 
 def test_a_checkpoint_that_changes_invalidates_its_own_jobs(
@@ -429,17 +430,17 @@ def test_a_checkpoint_that_changes_invalidates_its_own_jobs(
         checkpoint_like(tmp_path / "run" / f"step-{step}", str(step))
     study = replace(config, checkpoints=(str(tmp_path / "run"),))
     before = make_plan(study)
-    sizes = before.parts[0].jobs["sizes"].step
-    assert isinstance(sizes, Sizes)
+    sizes = before.parts[0].jobs["effective_size"].step
+    assert isinstance(sizes, EffectiveSize)
     assert sizes.checkpoints == (1, 2)
     (tmp_path / "run" / "step-2" / "model.safetensors").write_text("new")
     after = make_plan(study)
     new = [job for job in after.jobs if job.key not in keys(before)]
     assert {label(job) for job in new} == {
         *("means", "prune", "masks", "full id", "full ood", "sub id", "sub ood", "accuracy"),
-        "sizes",
+        "effective_size",
     }
-    assert all(label(job) == "sizes" or "checkpoint 2" in job.name for job in new)
+    assert all(label(job) == "effective_size" or "checkpoint 2" in job.name for job in new)
 
 
 # -- what cannot be planned -----------------------------------------------------------------------
@@ -492,10 +493,12 @@ def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: Stud
     def with_fill(fill: str, **more: Any) -> StudyConfig:
         return replace(config, analyses=replace(config.analyses, fill=fill, **more))
 
-    with pytest.raises(InputError, match="paths cannot be cut: say paths: null"):
+    with pytest.raises(
+        InputError, match=r"with which paths and dose cannot be done.*--without paths,dose"
+    ):
         make_plan(with_fill("counterfactual"))
-    make_plan(with_fill("counterfactual", paths=None))
-    with pytest.raises(InputError, match="fill is 'resample', which a search"):
+    make_plan(with_fill("counterfactual", paths=None, dose=None))
+    with pytest.raises(InputError, match="fill is 'resample', with which search"):
         make_plan(with_fill("resample", search=Search()))
 
 

@@ -49,7 +49,9 @@ def config(folder: Path, n: int) -> StudyConfig:
         sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
-        analyses=Analyses(heads=Heads(8), ablation=CoreAblation(1, 1, controls=2), paths=None),
+        analyses=Analyses(
+            heads=Heads(8), ablation=CoreAblation(1, 1, controls=2), paths=None, dose=None
+        ),
     )
 
 

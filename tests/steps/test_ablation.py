@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import Cases
-from mechcore.steps.analyses import Search
 from steps.few_inputs import inputs_of
 
 from mechcore.ablation import (
@@ -25,11 +24,11 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.analyses.search import Search
+from mechcore.analyses.sweep import Swept
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import (
     SWEEP_TABLES,
-    Sweep,
     known_groups,
     sweep_tables,
 )
@@ -201,18 +200,14 @@ def test_a_job_of_a_study_keeps_what_an_interrupted_one_finds_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    modules = {
-        "sweep": importlib.import_module("mechcore.steps.ablation"),
-        "search": importlib.import_module("mechcore.steps.analyses"),
-    }
-    module = modules[step]
+    module = importlib.import_module(f"mechcore.analyses.{step}")
     monkeypatch.setattr(module, "inputs_of", lambda _: inputs)
     monkeypatch.setattr(module, "means_of", lambda *_: means)
     common = {"seed": 0, "batch_size": 8, "fill": "mean"}
     made = {
-        "sweep": lambda: Sweep(**common, components="mlps"),
+        "sweep": lambda: Swept(**common, components="mlps"),
         "search": lambda: Search(
-            **common, n_resamples=10, how=Search(role="id", components="mlps", max_size=2)
+            **common, n_resamples=10, role="id", components="mlps", max_size=2
         ),
     }[step]()
     folder, partial = tmp_path / "result", tmp_path / "partial"

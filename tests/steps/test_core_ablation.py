@@ -15,11 +15,12 @@ from steps.few_inputs import inputs_of
 
 from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, sets
 from mechcore.ablation.controls import ABLATION_CONTROLS
+from mechcore.analyses.ablation import CoreAblation
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import sweep_tables
-from mechcore.steps.core_ablation import AblateCore, beside, core_ablation_tables, joint_sets
+from mechcore.steps.core_ablation import beside, core_ablation_tables, joint_sets
 from mechcore.steps.inputs import Inputs
 
 
@@ -33,10 +34,10 @@ def means(inputs: Inputs) -> MeanActivations:
     return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
 
 
-def step(**changes: Any) -> AblateCore:
+def step(**changes: Any) -> CoreAblation:
     settings: dict[str, Any] = {"n_resamples": 10, "max_joint": 2, "max_non_core": 2, "controls": 3}
     settings |= {"control_examples": 5, "seed": 3, "batch_size": 4, "fill": "mean"}
-    return AblateCore(names={}, **settings | changes)
+    return CoreAblation(names={}, **settings | changes)
 
 
 # -- which core heads are ablated together --------------------------------------------------------

@@ -182,7 +182,7 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
         config = study(tmp_path / name, tmp_path)
-        config = replace(config, checkpoints=(), analyses=Analyses(None, None))
+        config = replace(config, checkpoints=(), analyses=Analyses(heads=None, ablation=None))
         run_study(config, tmp_path / f"out-{name}")
         found.append(table(tmp_path / f"out-{name}", "accuracy"))
     pd.testing.assert_frame_equal(found[0], found[1], atol=1e-4)
@@ -194,7 +194,7 @@ def test_a_changed_training_changes_every_job(cases: Cases, tmp_path: Path) -> N
     before, after = make_plan(config).jobs, make_plan(other).jobs
     assert not {job.key for job in before} & {job.key for job in after}
     kinds = {job.step.kind for job in before}
-    assert kinds >= {"train", "prune", "search", "sizes"}
+    assert kinds >= {"train", "prune", "search", "effective_size"}
 
 
 def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Path) -> None:

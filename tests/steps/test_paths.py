@@ -15,13 +15,14 @@ from helpers import Cases, word_tokenizer
 from mechcore.ablation import ComponentSet, ablate
 from mechcore.ablation.effects import Answers
 from mechcore.ablation.roles import NONE, OUT_ONLY
+from mechcore.analyses.paths import Paths
 from mechcore.components import ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
 from mechcore.paths.dependence import largest_readers
 from mechcore.steps.base import Size
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
-from mechcore.steps.paths import Paths, core_tables
+from mechcore.steps.paths import core_tables
 
 STEP = Paths(
     seed=3,
@@ -30,7 +31,7 @@ STEP = Paths(
     names={},
     groups={},
     n_resamples=10,
-    n_controls=2,
+    controls=2,
     max_examples=300,
     least=0.01,
 )
@@ -142,7 +143,7 @@ def test_drops_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
     fill: str, reused: bool
 ) -> None:
     step, swept, alone = replace(STEP, fill=fill), SimpleNamespace(), SimpleNamespace()
-    swept.needs, alone.needs = {"sweep": None}, {}
+    swept.needs, alone.needs = {"swept": None}, {}
     size = Size({"train": 9, "id": 9, "ood": 9}, n_heads=8, n_mlps=2)
     saved = step.passes(alone, size) - step.passes(swept, size)
     assert (saved > 0) == reused
@@ -168,7 +169,7 @@ def test_a_core_that_leaves_too_few_heads_has_no_controls(
 
 
 def test_nothing_runs_after_the_core(inputs: Inputs, means: MeanActivations) -> None:
-    step: Any = replace(STEP, n_controls=0)
+    step: Any = replace(STEP, controls=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mechcore.steps.paths.cuts_behind", lambda *_: {})
         tables = core_tables(inputs, means, CORE, step, ROLES, {})

@@ -113,7 +113,7 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
         seeds=(42,),
         sparsities=(0.5,),
         checkpoints=(str(tiny_encoder_dir()),),
-        analyses=Analyses(heads=None, ablation=None, paths=None, effective_size=sizes),
+        analyses=Analyses(heads=None, ablation=None, paths=None, dose=None, effective_size=sizes),
     )
     with pytest.raises(StudyError) as failure:
         run_study(config, tmp_path / "out", executor=OnRay())

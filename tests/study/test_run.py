@@ -27,10 +27,13 @@ from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import STABILITY
+from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
-from mechcore.analyses.heads import Heads
+from mechcore.analyses.heads import Heads, Scores
 from mechcore.analyses.paths import Paths
+from mechcore.analyses.sweep import Swept, SweptOodMean
 from mechcore.components import Component, Mask, ModelShape, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
@@ -40,8 +43,9 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
-from mechcore.steps import ablation, analyses, core_ablation, flips, masks, paths
+from mechcore.steps import masks
 from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
+from mechcore.steps.answers import Answers
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
@@ -66,19 +70,17 @@ CONFIG = StudyConfig(
         paths=Paths(controls=2, max_examples=16),
     ),
 )
-KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
-KINDS += ["smallest", "core", "heads", "pictures", "sweep", "ood_mean", "drops", "roles", "flips"]
-KINDS += ["ablate", "paths", "dose"]
+KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
+KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
+KINDS += ["ablation", "paths", "dose"]
 STEPS = {
     step.kind: step
     for step in (
-        *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
-        *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
-        *(ablation.Sweep, ablation.Drops, ablation.Roles, core_ablation.AblateCore, analyses.Sizes),
-        *(analyses.Pictures, flips.Flips, paths.Paths, ablation.SweepOodMean),
+        *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks, Answers, Scores),
+        *(Swept, SweptOodMean, *(ANALYSES[name] for name in ANALYSES)),
     )
 }
-OF_PATHS = {s.name: " ".join(s.required) for s in (*paths.Paths.schemas, *paths.Dose.schemas)}
+OF_PATHS = {s.name: " ".join(s.required) for s in (*Paths.schemas, *Dose.schemas)}
 COLUMNS = {
     "data": "data role subset label n share",
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
@@ -420,14 +422,15 @@ TINY = replace(
     analyses=Analyses(
         heads=Heads(8),
         ablation=CoreAblation(max_joint=2, max_non_core=1, controls=2),
-        paths=None,  # which takes longer than all the rest
+        paths=None,
+        dose=None,  # which takes longer than all the rest
     ),
 )
 BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, paths=None))
 WHOLE = Counter(
     {"describe": 1, "means": 2, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
-    | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "flips": 1}
-    | {"ablate": 1, "ood_mean": 1}
+    | {"core": 1, "scores": 1, "heads": 1, "swept": 1, "sweep": 1, "roles": 1, "flips": 1}
+    | {"ablation": 1, "ood_mean": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -484,7 +487,7 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("failing", ["prune", "pictures"])
+@pytest.mark.parametrize("failing", ["prune", "heads"])
 def test_a_study_goes_on_where_it_was_interrupted(
     tmp_path: Path, tiny: Path, calls: Calls, failing: str
 ) -> None:
@@ -525,14 +528,14 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, ablation=1)
 
 
 @pytest.mark.parametrize(
     ("change", "again"),
     [
         ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(smallest=1, drops=1, roles=1, flips=1, ablate=1)),
+        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, ablation=1)),
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
@@ -636,18 +639,18 @@ def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
 def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
     analyses = replace(TINY.analyses, heads=Heads(7))
     config = replace(TINY, sparsities=(0.3,), analyses=analyses)
-    calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
+    calls.fail_at, calls.error = "scores", MechcoreError("no heads today")
     with pytest.raises(
         StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
     ) as e:
         run_study(config, done)
-    assert [each.job.step.kind for each in e.value.failures] == ["heads", "pictures"]
+    assert [each.job.step.kind for each in e.value.failures] == ["scores", "heads"]
     assert "no heads today" in str(e.value)
-    assert calls == OF_SUBNETWORKS + counts(heads=1) - counts(pictures=1)
+    assert calls == OF_SUBNETWORKS + counts(scores=1) - counts(heads=1)
     calls.clear()
     calls.fail_at = None
     run_study(config, done)
-    assert calls == counts(heads=1, pictures=1)
+    assert calls == counts(scores=1, heads=1)
 
 
 @pytest.mark.parametrize(
@@ -757,7 +760,15 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     run_study(config, tmp_path / "run")
     # The final checkpoint at 0.3 is the study's own model: its jobs are the same.
     assert calls == counts(
-        describe=1, means=2, prune=4, masks=4, answers=12, accuracy=3, smallest=1, core=1, sizes=1
+        describe=1,
+        means=2,
+        prune=4,
+        masks=4,
+        answers=12,
+        accuracy=3,
+        smallest=1,
+        core=1,
+        effective_size=1,
     )
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
     grid = tables["grid"].query("checkpoint == @LAST and subset == 'ood:prep'")
@@ -794,7 +805,7 @@ def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     ablation = CoreAblation(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
     run_study(replace(TINY, sparsities=(0.9, 0.96), analyses=wanted), empty)
-    assert calls == counts(ablate=1)
+    assert calls == counts(ablation=1)
     tables = {path.stem: pd.read_csv(path) for path in (empty / "tables").iterdir()}
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]

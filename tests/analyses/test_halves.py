@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from main_study.small_study import CONFIG
-from mechcore.steps.halves import common_masks
 
 from mechcore.analyses.halves import Halves
 from mechcore.components import Mask, ModelShape
@@ -16,11 +15,12 @@ from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, Request
 from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
+from mechcore.subnetworks.halves import common_masks
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 
 ANALYSES = replace(
-    CONFIG.analyses, heads=None, sweep=None, ablation=None, paths=None, halves=Halves()
+    CONFIG.analyses, heads=None, sweep=None, ablation=None, paths=None, dose=None, halves=Halves()
 )
 FULL = Mask.full(ModelShape(2, 2))
 

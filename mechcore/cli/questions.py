@@ -1,0 +1,108 @@
+"""Commands made from the analyses, one for each question."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mechcore.analyses import ANALYSES
+from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
+from mechcore.cli.options import From, Given, grouped
+from mechcore.cli.shared import (
+    MODEL,
+    PRUNING,
+    TASK,
+    TEST,
+    TRAIN,
+    check_embedded,
+    check_one_place,
+    show,
+)
+from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
+from mechcore.settings import entries, origins, with_values
+
+_COMMON = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "analyses.fill")
+
+_Where = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Folder of a run to add to, or a study as YAML; else the options say what it is of.",
+        show_default=False,
+    ),
+]
+
+
+def question(name: str) -> Callable[..., None]:
+    """The command that answers one question; it has an option for each setting of the analysis."""
+    kind, own = ANALYSES[name], f"analyses.{name}"
+    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
+    # What is left open is the study's; anything else is of the analysis alone.
+    without = [f"{own}.{entry.name}" if entry.optional else entry.name for entry in of_both]
+    names = (*_COMMON, *kind.study_options, own)
+
+    def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
+        base, folder = _begun(where)
+        if not kind.always and getattr(base.analyses, name) is None:
+            base = replace(base, analyses=with_values(base.analyses, {name: kind()}))
+        study = given.over(base)
+        # A folder keeps the answers that it has.
+        only = dict.fromkeys((*base.only, name)) if base.only or folder is None else ()
+        study = replace(study, resources=resources.over(study.resources), only=tuple(only))
+        check_embedded(given, study.model)
+        if "device" in resources.values:
+            check_one_place(study)
+        found = origins(("defaults", StudyConfig()), (f"{where}", base), (COMMAND_LINE, study))
+        out = str(folder or f"mechcore-{name.replace('_', '-')}")
+        how.do(
+            *("heuristic-core", study, study.resources),
+            out=out,
+            origins=found,
+            show=lambda run: _show(run, name),
+        )
+
+    ask.__name__ = name
+    ask.__doc__ = f"{kind.__doc__}\n\nRun it again to resume; results that a run has are used."
+    ask.__annotations__ = {
+        "given": Annotated[Given[StudyConfig], From(StudyConfig, names, without, every=own)],
+        "resources": ResourceOptions,
+        "how": RunOptions,
+        "where": _Where,
+    }
+    return grouped(ask)
+
+
+def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
+    """The study that a question is asked about, and its folder if it has one already."""
+    from mechcore.main_study.config_file import read_config
+    from mechcore.study.results import opened
+
+    if where is None:
+        return StudyConfig(), None
+    if not where.is_dir():
+        return read_config(where), None
+    study = opened(where).settings
+    if not isinstance(study, StudyConfig) or study.variants:
+        raise InputError(
+            f"{where}: holds a study of another kind, or of several models; expected the folder of "
+            "a run of one model"
+        )
+    return study, where
+
+
+def _show(run: Path, name: str) -> None:
+    """The headlines of an analysis, and its first table."""
+    import pandas as pd
+
+    from mechcore.report.blocks import Table
+    from mechcore.report.run_folder import read_run
+
+    folder, kind = read_run(run), ANALYSES[name]
+    blocks = [block for section in kind.sections(folder) for block in section.blocks]
+    tables = [block for block in blocks if isinstance(block, Table)]
+    if tables:
+        show(pd.DataFrame(tables[0].rows, columns=list(tables[0].header)))
+    for sentence in kind.headlines(folder):
+        print(sentence)
