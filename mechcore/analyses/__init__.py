@@ -31,3 +31,8 @@ ANALYSES: Registry[type[Analysis]] = Registry(
     },
 )
 """Analyses by name, each after those that it needs."""
+
+
+def question_names() -> list[str]:
+    """Names of the analyses that can be asked alone."""
+    return [name for name in ANALYSES if ANALYSES[name].question]

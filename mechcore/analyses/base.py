@@ -105,6 +105,7 @@ class Analysis(MainStep):
         title: of its section.
         opens: its section stands before the summary, together with those of others that do.
         always: it cannot be left out, and has no settings.
+        question: it can be asked alone, by a command and a method; else the planner makes its job.
         study_options: settings of the study that its command has options for, too.
         asked: a study asks for it by name; others are done unless they are left out.
         needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
@@ -121,6 +122,7 @@ class Analysis(MainStep):
     title: ClassVar[str] = ""
     opens: ClassVar[bool] = False
     always: ClassVar[bool] = False
+    question: ClassVar[bool] = True
     asked: ClassVar[bool] = False
     study_options: ClassVar[tuple[str, ...]] = ()
 

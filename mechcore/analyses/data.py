@@ -37,6 +37,7 @@ class Describe(Analysis):
     section: ClassVar[str] = "data"
     title: ClassVar[str] = "Data"
     always: ClassVar[bool] = True
+    question: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ROLES
     schemas = tables_in("mechcore.steps.tables:DATA_TABLE")
 

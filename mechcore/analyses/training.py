@@ -48,6 +48,7 @@ class Train(Analysis):
     title: ClassVar[str] = "Training"
     label: ClassVar[str] = "training"
     always: ClassVar[bool] = True
+    question: ClassVar[bool] = False
     roles: ClassVar[tuple[str, ...]] = ROLES
     schemas: ClassVar[tuple[Schema, ...]] = (TRAINING,)
 

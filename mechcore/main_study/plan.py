@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mechcore.ablation.settings import RoleSettings
-from mechcore.analyses import ANALYSES
+from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.accuracy import Accuracy
 from mechcore.analyses.data import Describe
 from mechcore.analyses.training import Train
@@ -121,7 +121,10 @@ class _Planner:
         if config.sparsities:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
         self._check_fill()
-        for name in ANALYSES:
+        if others := [name for name in config.only if name not in question_names()]:
+            expected = f"expected some of {', '.join(question_names())}"
+            raise InputError(f"only: {others[0]} is no question of its own; {expected}")
+        for name in question_names():
             self._analyse(name)
         masks = [*self.several.get("masks", {}).values()]
         if not config.only:
@@ -148,10 +151,8 @@ class _Planner:
             )
 
     def _analyse(self, name: str) -> None:
-        """Plan an analysis, unless it was planned before, or left out, or one that it needs was."""
+        """Plan an analysis, unless it was left out, or one that it needs was."""
         kind, config = ANALYSES[name], self.config
-        if kind in (Train, Describe):
-            return
         analysis = kind() if kind.always else getattr(config.analyses, name, None)
         if analysis is None and name in config.only:
             analysis = kind()

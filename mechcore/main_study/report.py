@@ -92,16 +92,13 @@ def tiles(run: RunFolder) -> Sequence[Tile]:
     return [tile for name in ANALYSES for tile in ANALYSES[name].tiles(run)] or old_tiles(run)
 
 
-def _id(name: str) -> str:
-    return ANALYSES[name].section or name
-
-
 def findings(run: RunFolder) -> Iterator[Finding]:
     """What the run found, but for what stands before the summary."""
     for name in ANALYSES:
-        if not ANALYSES[name].opens:
-            for section, say in _HEADLINES.get(name, ((_id(name), ANALYSES[name].headlines),)):
-                yield from (Finding(text, section) for text in say(run))
+        kind = ANALYSES[name]
+        makers = _HEADLINES.get(name, ((kind.section or name, kind.headlines),))
+        for section, say in () if kind.opens else makers:
+            yield from (Finding(text, section) for text in say(run))
 
 
 def tables() -> Iterator[Schema]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from pages import with_tables
+from study.sources import checkpoint_like, data_config
 
-from mechcore.analyses import ANALYSES
+from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.flips import Flips
 from mechcore.analyses.roles import Roles
+from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
 from mechcore.main_study.report import REPORT, findings, opening, sections, tiles
 from mechcore.report.blocks import Block, Paragraph, Scatter, Table, Tile
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.summary import tiles as old_tiles
+from mechcore.steps.config import ModelConfig
+from mechcore.training import TrainSettings
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,21 @@ def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequ
 def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -> None:
     sizes = RunFolder(run.path, {"sparsities": []}, {"data": run.tables["data"]})
     assert [section.id for section in sections(sizes)] == ["data"]
+
+
+def test_what_a_study_begins_with_is_no_question(tmp_path: Path) -> None:
+    model = ModelConfig(source=str(checkpoint_like(tmp_path / "model")))
+    study = StudyConfig(
+        model=model, data=data_config(tmp_path / "data"), training=TrainSettings(steps=5)
+    )
+    first, second, *_ = make_plan(study).jobs
+    assert [first.name, second.name] == ["training", "describe"]
+    assert (type(first.step), type(second.step)) == (ANALYSES["training"], ANALYSES["data"])
+    for name in ("data", "training"):
+        assert name in ANALYSES
+        assert name not in question_names()
+        with pytest.raises(InputError, match=f"only: {name} is no question of its own"):
+            make_plan(replace(study, only=(name,)))
 
 
 def test_every_table_has_one_schema() -> None:
