@@ -108,7 +108,9 @@ def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -
 def test_what_a_study_begins_with_is_no_question(tmp_path: Path) -> None:
     model = ModelConfig(source=str(checkpoint_like(tmp_path / "model")))
     study = StudyConfig(
-        model=model, data=data_config(tmp_path / "data"), training=TrainSettings(steps=5)
+        model=model,
+        data=data_config(tmp_path / "data"),
+        training=TrainSettings(steps=5, batch_size=4),
     )
     first, second, *_ = make_plan(study).jobs
     assert [first.name, second.name] == ["training", "describe"]
