@@ -13,6 +13,8 @@ ANALYSES: Registry[type[Analysis]] = Registry(
     "analysis",
     "mechcore.analyses",
     {
+        "data": "mechcore.analyses.data:Describe",
+        "training": "mechcore.analyses.training:Train",
         "accuracy": "mechcore.analyses.accuracy:Accuracy",
         "smallest": "mechcore.analyses.smallest:Smallest",
         "core": "mechcore.analyses.core:Core",
@@ -31,3 +33,8 @@ ANALYSES: Registry[type[Analysis]] = Registry(
     },
 )
 """Analyses by name, each after those that it needs."""
+
+
+def question_names() -> list[str]:
+    """Names of the analyses that can be asked alone."""
+    return [name for name in ANALYSES if ANALYSES[name].question]

@@ -28,7 +28,7 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown, Table
+    from mechcore.report.blocks import Block, Shown, Table, Tile
     from mechcore.report.run_folder import RunFolder
 
 
@@ -137,6 +137,32 @@ class CoreAblation(Ablating, Analysis):
         if core is not None:
             yield _whole_core(core)
 
+    @classmethod
+    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+        """The core head that costs most out of domain."""
+        from mechcore.report.blocks import Tile
+        from mechcore.report.groups import over_subsets
+
+        worst = _worst_single(run)
+        if worst is not None:
+            value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)} points"
+            subsets = over_subsets(run.table("accuracy"), "ood", worst["data"])
+            yield Tile(f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}")
+
+
+def _worst_single(run: RunFolder) -> pd.Series | None:
+    """The single ablation with the largest drop over all examples of an out-of-domain set."""
+    from mechcore.report.run_folder import SINGLE
+
+    table = run.table("ablation")
+    if table is None:
+        return None
+    chosen = (table["kind"] == SINGLE) & (table["role"] == "ood") & (table["subset"] == ALL)
+    singles = table[chosen].dropna(subset=["accuracy_drop"])
+    if len(singles) == 0 or singles["accuracy_drop"].max() <= 0:
+        return None
+    return singles.iloc[int(singles["accuracy_drop"].argmax())]
+
 
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
     from mechcore.report import figures
@@ -196,7 +222,6 @@ def _single_heads(
 ) -> Iterator[str]:
     """The core head whose ablation lowers out-of-domain accuracy most, and one that raises it."""
     from mechcore.report.run_folder import SINGLE
-    from mechcore.report.summary import worst_single
 
     singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
     if singles.empty:
@@ -204,7 +229,7 @@ def _single_heads(
     if singles["accuracy_drop"].isna().all():
         yield "What ablating a single core head does to out-of-domain accuracy is not known."
         return
-    several, worst = singles["set"].nunique() > 1, worst_single(run)
+    several, worst = singles["set"].nunique() > 1, _worst_single(run)
     if worst is None:
         heads = "any core head" if several else "the core head"
         yield f"Ablating {heads} alone does not lower out-of-domain accuracy."

@@ -14,6 +14,7 @@ from mechcore.wording import (
     FULL,
     SPACE,
     count,
+    interval,
     listed,
     number,
     percent,
@@ -27,7 +28,7 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Section, Table
+    from mechcore.report.blocks import Block, Section, Table, Tile
     from mechcore.report.run_folder import RunFolder
     from mechcore.tables import Column
 
@@ -82,8 +83,7 @@ class Accuracy(Analysis):
         """Accuracy and margin on every subset, and means over groups of subsets."""
         from mechcore.report import figures
         from mechcore.report.blocks import Drawing, missing
-        from mechcore.report.data_section import most_frequent
-        from mechcore.report.groups import data_sets, of_data, places
+        from mechcore.report.groups import data_sets, most_frequent, of_data, places
 
         accuracy, labels = run.filled("accuracy"), run.table("data")
         if accuracy is None:
@@ -125,6 +125,22 @@ class Accuracy(Analysis):
         yield from _group_sentences(run)
         yield from _subnetwork_sentences(run)
         yield from _notes(run)
+
+    @classmethod
+    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+        """Accuracy of the full model on each kind of test data."""
+        from mechcore.report.blocks import Tile
+        from mechcore.report.groups import data_sets, of_data, over_subsets
+
+        accuracy = run.table("accuracy")
+        if accuracy is None:
+            return
+        full = accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
+        for role, data in data_sets(full):
+            row = of_data(full, role, data).iloc[0]
+            ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
+            note = f"{ends} on {data}{over_subsets(accuracy, role, data)}"
+            yield Tile(f"Full model, {role_name(role)}", percent(row["accuracy"]), note)
 
 
 _OVER_SEEDS = "for subnetworks the lowest and highest over seeds"

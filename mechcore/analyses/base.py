@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.pruning.settings import PruneSettings
-    from mechcore.report.blocks import Block, Section
+    from mechcore.report.blocks import Block, Section, Tile
     from mechcore.report.run_folder import RunFolder
     from mechcore.study.step import Job, Work
 
@@ -103,7 +103,9 @@ class Analysis(MainStep):
         kind: its name everywhere: in the store, in files, as a command and as a method.
         section: id of its section on the page; the kind by default.
         title: of its section.
+        opens: its section stands before the summary, together with those of others that do.
         always: it cannot be left out, and has no settings.
+        question: it can be asked alone, by a command and a method; else the planner makes its job.
         study_options: settings of the study that its command has options for, too.
         asked: a study asks for it by name; others are done unless they are left out.
         needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
@@ -119,7 +121,9 @@ class Analysis(MainStep):
 
     section: ClassVar[str] = ""
     title: ClassVar[str] = ""
+    opens: ClassVar[bool] = False
     always: ClassVar[bool] = False
+    question: ClassVar[bool] = True
     asked: ClassVar[bool] = False
     study_options: ClassVar[tuple[str, ...]] = ()
     shows: ClassVar[tuple[str, ...]] = ()
@@ -155,6 +159,12 @@ class Analysis(MainStep):
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterable[str]:
         """What it found, a sentence each, for the summary; the first is its headline."""
+        del run
+        return ()
+
+    @classmethod
+    def tiles(cls, run: RunFolder) -> Iterable[Tile]:
+        """Its headline numbers, for the summary."""
         del run
         return ()
 

@@ -24,7 +24,7 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown
+    from mechcore.report.blocks import Block, Shown, Tile
     from mechcore.report.run_folder import RunFolder
 
 
@@ -106,6 +106,22 @@ class Core(Analysis):
                 "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
                 "head_overlap.csv.",
             )
+
+    @classmethod
+    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+        """Its size, and that by chance."""
+        import pandas as pd
+
+        from mechcore.report.blocks import Tile
+
+        summary = run.filled("core_summary")
+        if summary is None:
+            return
+        row = summary.iloc[0]
+        note = f"of {count(row['n_heads'], 'head')}"
+        if pd.notna(row["expected_by_chance"]) and not run.of_one_draw:
+            note += f"; {small(row['expected_by_chance'])} expected by chance"
+        yield Tile("Heuristic core", count(row["core_size"], "head"), note)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:

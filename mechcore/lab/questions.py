@@ -33,7 +33,7 @@ from mechcore.ablation import (
 from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
-from mechcore.analyses import ANALYSES
+from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.sweep import Sweep
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike, ModelShape
@@ -99,12 +99,12 @@ class Lab(Opened):
         return Answer(kind, RunFolder(Path(), config, tables))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in ANALYSES:
+        if name.startswith("_") or name not in question_names():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return partial(self.ask, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *ANALYSES})
+        return sorted({*super().__dir__(), *question_names()})
 
     def accuracy(self) -> pd.DataFrame:
         """Accuracy of the whole model on every subset, out of domain first.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mechcore.analyses.training import Train
 from mechcore.main_study.comparison import check_sparsities
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.config_file import located, read_content
@@ -16,7 +17,6 @@ from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import check_names, resolved
-from mechcore.steps.masks import Train
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind

@@ -71,6 +71,34 @@ def proper_subsets(table: pd.DataFrame, role: str, data: str) -> list[str]:
     return [name for name in subsets_of(of_data(table, role, data), role, data) if name != ALL]
 
 
+def over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
+    """That a figure is over all examples of several subsets; empty where there are none."""
+    n = 0 if accuracy is None else len(proper_subsets(accuracy, role, data))
+    return f", all examples of {count(n, 'subset')}" if n else ""
+
+
+def labels_in(table: pd.DataFrame, role: str, data: str, subset: str = ALL) -> pd.Series:
+    """Examples by label, most frequent first; ``table`` is that of the data.
+
+    Those of `ALL` are of all subsets together where they have no rows of their own.
+    """
+    part = of_data(table, role, data)
+    if subset != ALL or (part["subset"] == ALL).any():
+        part = part[part["subset"] == subset]
+    return part.groupby("label", sort=False)["n"].sum().sort_values(ascending=False, kind="stable")
+
+
+def most_frequent(
+    table: pd.DataFrame, role: str, data: str, subset: str = ALL
+) -> tuple[str, float] | None:
+    """The most frequent label of a subset, or all that are, and its share; None without labels."""
+    labels = labels_in(table, role, data, subset)
+    if len(labels) == 0 or not labels.index[0]:
+        return None
+    most = map(str, labels.index[labels == labels.iloc[0]])
+    return " or ".join(most), float(labels.iloc[0] / labels.sum())
+
+
 def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
     """Which subsets each of these groups is a mean over; empty where the run does not say."""
     table = run.table("group_accuracy")

@@ -45,6 +45,11 @@ class RunFolder:
         """Settings of the analyses, as far as ``config.json`` has them."""
         return (self.config.get("settings") or {}).get("analyses") or {}
 
+    def data_facts(self, role: str) -> Mapping[str, Any]:
+        """What ``config.json`` says of the data of a role; empty where it says nothing."""
+        facts = (self.config.get("data") or {}).get(role)
+        return facts if isinstance(facts, dict) else {}
+
     def filled(self, name: str) -> pd.DataFrame | None:
         """The table of that name; None where it was not made or has no row."""
         table = self.table(name)

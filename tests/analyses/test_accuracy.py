@@ -222,3 +222,14 @@ def test_what_a_run_lacks_is_not_run(tmp_path: Path) -> None:
         assert words(section).startswith("Not run: ")
         assert len(section.blocks) == 1
         assert section.files == []
+
+
+def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None:
+    notes = {tile.label: tile.note for tile in Accuracy.tiles(run)}
+    outside = notes["Full model, out-of-domain"]
+    assert outside.endswith("] on tiny-ood, all examples of 4 subsets")
+    full = (
+        run.tables["accuracy"].query("subnetwork == 'full' and subset == 'all'").set_index("role")
+    )
+    low, high = (100 * full.at["id", f"accuracy_{end}"] for end in ("low", "high"))
+    assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"

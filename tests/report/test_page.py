@@ -24,7 +24,7 @@ from mechcore.report import (
     figures,
     interaction_figures,
     subnetwork_figures,
-    training_section,
+    training_figures,
 )
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Picture
@@ -38,7 +38,7 @@ FIGURES = {
     interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_drops",
     subnetwork_figures: "head_overlap effective_sizes",
-    training_section: "training_curves",
+    training_figures: "training_curves",
 }
 
 

@@ -76,7 +76,7 @@ KINDS += ["ablation", "paths", "dose"]
 STEPS = {
     step.kind: step
     for step in (
-        *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks, Answers, Scores),
+        *(masks.Means, masks.FindMasks, masks.AcceptMasks, Answers, Scores),
         *(Swept, SweptOodMean, *(ANALYSES[name] for name in ANALYSES)),
     )
 }
