@@ -119,7 +119,9 @@ class Sweep(Analysis):
     kind: ClassVar[str] = "sweep"
     title: ClassVar[str] = "Every component alone"
     label: ClassVar[str] = "drops, one by one"
-    shows: ClassVar[tuple[str, ...]] = ("sweep",)
+    shows: ClassVar[tuple[str, ...]] = (
+        *("sweep", "information", "sweep_ood_mean", "information_ood_mean"),
+    )
     needs: ClassVar[tuple[str, ...]] = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
