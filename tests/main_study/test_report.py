@@ -95,7 +95,7 @@ def test_an_analysis_of_anyone_may_open_the_page(run: RunFolder) -> None:
 
 def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequest) -> None:
     own = [tile.label for tile in tiles(run)]
-    assert own[:3] == ["Full model, out-of-domain", "Full model, in-domain", "Heuristic core"]
+    assert own[:2] == ["Full model, out-of-domain", "Full model, in-domain"]
     request.getfixturevalue("guest")
     assert Tile("guests", "1") in tiles(run)
 
