@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mechcore.pruning.settings import PruneSettings
     from mechcore.report.blocks import Block, Section, Tile
     from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
 
 
@@ -133,6 +134,13 @@ class Analysis(MainStep):
         """Whether it can be done with a fill."""
         del fill
         return True
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Make sure, before any work, that its settings suit the model and the data.
+
+        Raises:
+            InputError: they do not.
+        """
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """Its tables by name, from what `mechcore.steps.base` reads of the job.

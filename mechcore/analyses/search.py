@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import Ablating
+from mechcore.components import KINDS, Component
 from mechcore.data.examples import ALL
 from mechcore.settings import check, setting
 from mechcore.steps.base import SHARED, WITH_GRADIENT, Size, inputs_of, means_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from mechcore.report.blocks import Block, Drawing, Table
     from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
 
 RACED = 0.4
 """Share of its examples that a race is expected to need."""
@@ -66,7 +68,9 @@ class Search(Ablating, Analysis):
         "ood", "Which of the test data to search on.", "--search-on"
     )
     subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
-    components: Literal["heads", "mlps", "all"] = setting("all", "Components to choose from.")
+    components: str = setting(
+        "all", "Components to choose from: heads, mlps, all, or names by commas.", "--components"
+    )
     max_size: int = setting(3, "Components of the largest sets.", "--max-size", least=2)
     n_pairs: int = setting(
         100, "Pairs ablated or raced, the best by screening.", "--pairs", least=1
@@ -109,10 +113,20 @@ class Search(Ablating, Analysis):
         "--screening-by",
     )
 
+    precision: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32", "Of the tree's matrix products; float16 is for GPUs that are slow at bfloat16."
+    )
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
         check(self, "search")
+        for name in self._named:
+            Component.parse(name)
+
+    @property
+    def _named(self) -> list[str]:
+        """Names of components, where it chooses among some."""
+        return [] if self.components in KINDS else self.components.split(",")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -129,6 +143,15 @@ class Search(Ablating, Analysis):
             "bound": self.bound if raced else None,
             "screening_by": self.screening_by,
         }
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """See `Analysis.check_inputs`."""
+        from mechcore.ablation.search import check_search
+        from mechcore.components import ModelShape
+
+        shape = ModelShape.of(inputs.model)
+        among = self._named or shape.kind(self.components)
+        check_search(shape, inputs.data[self.role], components=among, **self.options)
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
@@ -148,7 +171,10 @@ class Search(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        n_examples, n = size.examples[self.role], size.components(self.components)
+        n_examples, n = (
+            size.examples[self.role],
+            len(self._named) or size.components(self.components),
+        )
         all_pairs, half = n * (n + 1) / 2, n_examples / 2
         grown = self.max_size - 1
         reported = SHARED * REPORTED * grown * half
@@ -171,7 +197,8 @@ class Search(Ablating, Analysis):
             inputs.model,
             inputs.data[self.role],
             means_of(work, inputs),
-            components=ModelShape.of(inputs.model).kind(self.components),
+            components=self._named or ModelShape.of(inputs.model).kind(self.components),
+            precision=self.precision,
             **self.options,
             fill=self.fill,
             n_resamples=self.n_resamples,

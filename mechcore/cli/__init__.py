@@ -19,7 +19,6 @@ from mechcore.cli import (
     ablation,
     bench,
     components,
-    interactions,
     paths,
     study,
     subnetworks,
@@ -81,7 +80,7 @@ def _main(
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare),
     *(subnetworks.export, components.heads, ablation.ablate),
-    *(interactions.interactions, paths.paths),
+    paths.paths,
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),

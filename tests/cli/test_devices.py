@@ -30,7 +30,6 @@ ASKED = {
     "export": "--model none --mask mask.safetensors",
     "heads": "--model none --data none.csv",
     "ablate": "--model none --components all",
-    "interactions": "--model none",
     "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",

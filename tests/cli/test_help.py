@@ -62,7 +62,6 @@ def test_commands_stand_in_groups() -> None:
             "export",
             "heads",
             "ablate",
-            "interactions",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
