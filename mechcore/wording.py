@@ -17,6 +17,8 @@ PLACES = {"id": "in domain", "ood": "out of domain"}
 """Where something holds, by the role of the test data."""
 ALL = "all"
 """The subset that holds every example of a data set."""
+FULL = "full"
+"""Name of the full model among the subnetworks."""
 
 OUT_FIRST = ("ood", "id")
 """Roles of test data where out of domain is told first."""

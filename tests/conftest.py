@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -112,6 +112,35 @@ def real_data() -> Path:
 def cases(tmp_path_factory: pytest.TempPathFactory) -> helpers.Cases:
     """Tiny classifiers of every architecture, built when first asked for."""
     return helpers.Cases(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4 layers x 8 heads with a core of four, and every table."""
+    from made_up_run import World, write_run
+
+    world = World(
+        sweep=True,
+        found=("L0.H3+L1.H5", "L1.H2+L3.MLP"),
+        checkpoints=(100, 500),
+        training=(100, 200, 500),
+        balance=True,
+        groups={"main text": ("so_swap", "preposition"), "rare": ("so_swap", "absent")},
+        n_cut=12,
+        roles=True,
+        paths=True,
+        smallest=True,
+        stability=True,
+    )
+    return write_run(tmp_path_factory.mktemp("report") / "rich", world)
+
+
+@pytest.fixture(scope="session")
+def new_run() -> Callable[..., Path]:
+    """Write a run: ``new_run(path, **fields_of_world)``."""
+    from made_up_run import World, write_run
+
+    return lambda path, **fields: write_run(path, World(**fields))
 
 
 @pytest.fixture(params=helpers.ARCHITECTURES)

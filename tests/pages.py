@@ -1,9 +1,16 @@
-"""A page as tests read it."""
+"""A page, or blocks of one, as tests read it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
+
+from mechcore.report.blocks import Block, Paragraph, Table
+from mechcore.report.run_folder import RunFolder
+from mechcore.wording import SPACE
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -42,3 +49,24 @@ class Page(HTMLParser):
 
     def attributes(self, tag: str, name: str) -> list[str]:
         return [value for t, attrs in self.tags if t == tag and (value := attrs.get(name))]
+
+
+def words_of(blocks: Iterable[Block]) -> str:
+    """All paragraphs."""
+    texts = (block.text for block in blocks if isinstance(block, Paragraph))
+    return " ".join(texts).replace(SPACE, " ")
+
+
+def tables_of(blocks: Iterable[Block]) -> list[Table]:
+    """All tables."""
+    return [block for block in blocks if isinstance(block, Table)]
+
+
+def rows_of(table: Table) -> list[list[str]]:
+    """Their cells."""
+    return [[cell.replace(SPACE, " ") for cell in row] for row in table.rows]
+
+
+def with_tables(run: RunFolder, **tables: Any) -> RunFolder:
+    """A run with other tables; one that is None was not made."""
+    return replace(run, tables={**run.tables, **tables})

@@ -29,13 +29,14 @@ def study(training: Path, name: str, out: Path) -> None:
     model = ["--model", str(training / "checkpoints" / "final"), "--max-length", "128"]
     means = out / "means.safetensors"
     _run(means, "means", *model, *train, "--max-train", "2000")
-    tested = [*model, *train, "--means", str(means)]
-    tested += ["--id", str(data / "mnli_dev_matched.tsv.gz")]
-    tested += ["--ood", str(data / "hans_validation.tsv.gz")]
+    texts = ["--id", str(data / "mnli_dev_matched.tsv.gz")]
+    texts += ["--ood", str(data / "hans_validation.tsv.gz")]
+    tested = [*model, *train, "--means", str(means), *texts]
     for race in HALVES:
         label = race.removeprefix("race-")
         race_of = ["--all", "--max-size", "2", "--ood-label", label, "--max-ood", "1200"]
-        _run(out / label / "race.csv", "interactions", *tested, *race_of, "--max-id", "64")
+        searched = [*model, *train, "--max-train", "2000", *texts, *race_of, "--max-id", "64"]
+        _run(out / label / "tables" / "race.csv", "search", *searched)
     core = pd.read_csv(TABLES / CORES[name] / "core.csv")["component"]
     senders = ["--senders", ",".join(core), "--max-ood", "600"]
     found = out / "paths" / "path_information.csv"
@@ -51,8 +52,8 @@ def _run(result: Path, command: str, *options: str) -> None:
     """Run a command whose last file is ``result``, unless that is there."""
     if not result.exists():
         result.parent.mkdir(parents=True, exist_ok=True)
-        place = result if command == "means" else result.parent
-        resume = ["--resume"] if command != "means" and any(place.iterdir()) else []
+        place = {"means": result, "search": result.parents[1]}.get(command, result.parent)
+        resume = ["--resume"] if command == "paths" and any(place.iterdir()) else []
         program = [sys.executable, "-m", "mechcore", command]
         subprocess.run([*program, *options, *resume, "--out", str(place)], check=True)
 
@@ -61,7 +62,7 @@ def tables(training: Path, out: Path) -> dict[str, pd.DataFrame]:
     """The tables of one model that the page is made from."""
     found = {"training": pd.read_csv(training / "tables" / "training.csv")}
     for race in HALVES:
-        table = pd.read_csv(out / race.removeprefix("race-") / "race.csv")
+        table = pd.read_csv(out / race.removeprefix("race-") / "tables" / "race.csv")
         table[["effect", "low", "high"]] = table[["effect", "low", "high"]].round(5)
         found[race] = table.drop(columns=["size", "data", "role"])
     paths = pd.read_csv(out / "paths" / "path_information.csv").query("subset == 'all'")

@@ -21,7 +21,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def reference() -> str:
     """One section per kind of study, and in it one per table."""
-    kinds = {TITLES[name]: REPORTS[name].tables for name in TITLES}
+    kinds = {TITLES[name]: REPORTS[name].tables() for name in TITLES}
     kinds |= {"Ablation of all subsets": (DIVIDENDS, SHAPLEY)}
     lines = []
     for title, schemas in kinds.items():

@@ -13,6 +13,8 @@ ANALYSES: Registry[type[Analysis]] = Registry(
     "analysis",
     "mechcore.analyses",
     {
+        "data": "mechcore.analyses.data:Describe",
+        "training": "mechcore.analyses.training:Train",
         "accuracy": "mechcore.analyses.accuracy:Accuracy",
         "smallest": "mechcore.analyses.smallest:Smallest",
         "core": "mechcore.analyses.core:Core",
@@ -22,10 +24,17 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "roles": "mechcore.analyses.roles:Roles",
         "flips": "mechcore.analyses.flips:Flips",
         "ablation": "mechcore.analyses.ablation:CoreAblation",
+        "interactions": "mechcore.analyses.interactions:Interactions",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
         "search": "mechcore.analyses.search:Search",
+        "stability": "mechcore.analyses.stability:Stability",
         "effective_size": "mechcore.analyses.effective_size:EffectiveSize",
     },
 )
 """Analyses by name, each after those that it needs."""
+
+
+def question_names() -> list[str]:
+    """Names of the analyses that can be asked alone."""
+    return [name for name in ANALYSES if ANALYSES[name].question]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.pruning.settings import PruneSettings
-    from mechcore.report.blocks import Block, Section
+    from mechcore.report.blocks import Block, Section, Tile
     from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
 
 
@@ -103,7 +104,9 @@ class Analysis(MainStep):
         kind: its name everywhere: in the store, in files, as a command and as a method.
         section: id of its section on the page; the kind by default.
         title: of its section.
+        opens: its section stands before the summary, together with those of others that do.
         always: it cannot be left out, and has no settings.
+        question: it can be asked alone, by a command and a method; else the planner makes its job.
         study_options: settings of the study that its command has options for, too.
         asked: a study asks for it by name; others are done unless they are left out.
         needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
@@ -112,21 +115,32 @@ class Analysis(MainStep):
         roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
             other results alone.
         schemas: of its tables.
+        shows: names of those that its section is made from; all by default.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     section: ClassVar[str] = ""
     title: ClassVar[str] = ""
+    opens: ClassVar[bool] = False
     always: ClassVar[bool] = False
+    question: ClassVar[bool] = True
     asked: ClassVar[bool] = False
     study_options: ClassVar[tuple[str, ...]] = ()
+    shows: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
         """Whether it can be done with a fill."""
         del fill
         return True
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Make sure, before any work, that its settings suit the model and the data.
+
+        Raises:
+            InputError: they do not.
+        """
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """Its tables by name, from what `mechcore.steps.base` reads of the job.
@@ -157,12 +171,18 @@ class Analysis(MainStep):
         return ()
 
     @classmethod
+    def tiles(cls, run: RunFolder) -> Iterable[Tile]:
+        """Its headline numbers, for the summary."""
+        del run
+        return ()
+
+    @classmethod
     def sections(cls, run: RunFolder) -> Iterator[Section]:
         """Its sections of the page; here one of its blocks."""
         from mechcore.report.blocks import Section
 
         blocks: Sequence[Block] = [*cls.blocks(run)]
         if blocks:
-            names = (schema.name for schema in cls.schemas)
+            names = cls.shows or [schema.name for schema in cls.schemas]
             files = [f"{name}.csv" for name in names if run.table(name) is not None]
             yield Section(cls.section or cls.kind, cls.title, blocks, files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,9 +10,22 @@ from mechcore.analyses.base import Analysis, tables_in
 from mechcore.errors import warn
 from mechcore.steps.base import subnetworks_in
 from mechcore.study.step import Work
+from mechcore.wording import (
+    SIGNIFICANT,
+    count,
+    number,
+    p_value,
+    percent,
+    small,
+    sparsity,
+    whole,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mechcore.report.blocks import Block, Shown, Tile
+    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -49,3 +62,153 @@ class Core(Analysis):
             return {schema.name: pd.DataFrame(columns=schema.names) for schema in self.schemas}
         subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
         return core_tables(subnetworks)[1]
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The core against chance and its heads, and in how many subnetworks each component is."""
+        from mechcore.report import figures, subnetwork_figures
+        from mechcore.report.blocks import AS_FIGURE, Drawing, Paragraph, missing, table_of
+        from mechcore.tables import Column
+
+        summary, core = run.filled("core_summary"), run.filled("core")
+        if summary is None:
+            without = Paragraph(f"{run.no_core.capitalize()}.", note=True)
+            what = "the comparison of subnetworks that gives the core"
+            yield without if run.no_masks else missing(what)
+            return
+        yield from map(Paragraph, cls.headlines(run))
+        yield from map(Paragraph, _agreement(summary.iloc[0]))
+        if core is not None:
+            categories = run.table("head_categories")
+            if categories is not None:
+                core = core.merge(categories[["component", "category"]], "left", "component")
+                core = core.fillna({"category": ""})
+            attends = Column("category", "text", header="attends to", optional=True)
+            columns: list[Shown] = ["component", "n_subnetworks", "rate_low", attends]
+            yield table_of(core, run.schemas["core"], "The core heads", columns)
+        frequency, overlap = run.filled("head_frequency"), run.filled("head_overlap")
+        if frequency is not None:
+            yield Drawing(
+                figures.head_frequency(frequency, run.core),
+                "head-frequency",
+                "In how many seeds each component is kept"
+                + ("; core heads are outlined." if run.core else "."),
+                "Heatmap, layer by head, of how many seeds keep each component; the numbers are in "
+                "head_frequency.csv.",
+                fold=f"How many seeds keep each component{AS_FIGURE}",
+            )
+        if overlap is not None:
+            yield Drawing(
+                subnetwork_figures.head_overlap(overlap),
+                "head-overlap",
+                "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a "
+                f"share of the heads of either).{_by_chance(overlap)}",
+                "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
+                "head_overlap.csv.",
+            )
+
+    @classmethod
+    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+        """Its size, and that by chance."""
+        import pandas as pd
+
+        from mechcore.report.blocks import Tile
+
+        summary = run.filled("core_summary")
+        if summary is None:
+            return
+        row = summary.iloc[0]
+        note = f"of {count(row['n_heads'], 'head')}"
+        if pd.notna(row["expected_by_chance"]) and not run.of_one_draw:
+            note += f"; {small(row['expected_by_chance'])} expected by chance"
+        yield Tile("Heuristic core", count(row["core_size"], "head"), note)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """Size of the core against chance."""
+        import pandas as pd
+
+        summary, core = run.filled("core_summary"), run.filled("core")
+        if summary is None:
+            return
+        row = summary.iloc[0]
+        n, size = row["n_subnetworks"], row["core_size"]
+        all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
+        chance = ""
+        if pd.notna(row["expected_by_chance"]) and not run.of_one_draw:
+            chance = (
+                " If the subnetworks of each seed kept as many heads of each layer, picked at "
+                f"random, {small(row['expected_by_chance'])} would be shared by all on average"
+            )
+        if size == 0:
+            text = f"The heuristic core is empty: no head is in {all_of}."
+            yield f"{text}{chance}." if chance else text
+            return
+        # The names come from core.csv, which may be absent though the summary is there.
+        names = f": {', '.join(run.core)}" if run.core else ""
+        verb = "is" if size == 1 else "are"
+        text = f"{whole(size)} of {count(row['n_heads'], 'head')} {verb} in {all_of}{names}."
+        if chance:
+            text += f"{chance} ({p_value(row['p_value'])})."
+        if run.of_one_draw:
+            text += (
+                " All are of one seed or ranking, so that they share heads whatever matters: take "
+                "several seeds."
+            )
+        elif pd.notna(row["p_value"]) and row["p_value"] >= SIGNIFICANT:
+            text += (
+                " That p-value is not small: a core of this size is no evidence that the "
+                "subnetworks share more heads than chance would have them share."
+            )
+        if core is not None and "rate_low" in core and n > 1 and not run.of_one_draw:
+            text += (
+                f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])} of "
+                "further seeds (lower bound of 95 %, for one head)."
+            )
+        if n == 1:
+            text += " With one subnetwork, its heads are the core by definition."
+        yield text
+
+
+def _agreement(summary: pd.Series) -> Iterator[str]:
+    """How alike the lowest and the highest target sparsity are in what they keep."""
+    import pandas as pd
+
+    rho, p = summary["spearman_rho"], summary["spearman_p"]
+    if pd.isna(rho):
+        return
+    # Tables of earlier versions do not name the two.
+    low, high = (
+        f" ({sparsity(target)})" if pd.notna(target) else ""
+        for target in (summary.get(f"{end}_sparsity") for end in ("low", "high"))
+    )
+    text = (
+        f"How often each head is kept at the lowest target sparsity{low} and at the highest{high} "
+        f"correlates with Spearman's rho = {number(rho)}"
+    )
+    if pd.isna(p):
+        yield f"{text}. It has no p-value, since the two share seeds or a ranking."
+    else:
+        unsure = " That p-value is not small: the two need not be related."
+        yield f"{text} ({p_value(p)}).{unsure if p >= SIGNIFICANT else ''}"
+
+
+def _by_chance(overlap: pd.DataFrame) -> str:
+    """How far pairs of subnetworks are alike beside random ones."""
+    apart = overlap[overlap["p_value"].notna()]
+    n_alike = len(overlap) - len(apart)
+    text = ""
+    if len(apart):
+        mean, chance = map(number, apart[["jaccard", "expected"]].mean())
+        beyond = int((apart["p_value"] < SIGNIFICANT).sum())
+        text = (
+            f" On average {mean}; as many random heads of each layer would share {chance}. Of "
+            f"{count(len(apart), 'pair')}, {whole(beyond)} share more than by that chance "
+            f"(p < {SIGNIFICANT:g}, not corrected for how many pairs there are)."
+        )
+    if n_alike:
+        text += (
+            f" {count(n_alike, 'pair')} of one seed or ranking, which are alike whatever matters, "
+            "cannot be compared with chance."
+        )
+    return text

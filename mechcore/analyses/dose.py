@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,9 +12,13 @@ from mechcore.settings import check, setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.study.step import Job, Work
+from mechcore.wording import OUT_FIRST, PLACES, count, listed, number
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mechcore.report.blocks import Block, Shown
+    from mechcore.report.run_folder import RunFolder
 
 _LEVELS = 4
 """Values of a mask that are tried."""
@@ -69,3 +73,56 @@ class Dose(Ablating, Analysis):
             options |= {"role": role, "seed": self.seed}
             tables.append(dose_table(model, chosen, inputs.data[role], means, **options))
         return {"dose": joined(tables)}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The changes by dose, component and data set."""
+        from mechcore.ablation.dose import DOSE, DOSES
+        from mechcore.report.blocks import Paragraph, table_of
+        from mechcore.report.groups import PLACED, placed
+
+        table = run.filled("dose")
+        if table is None:
+            return
+        yield from map(Paragraph, cls.headlines(run))
+        columns: list[Shown] = ["component", PLACED]
+        columns += [
+            DOSE[f"drop_{100 * dose:.0f}"].called(f"dose {dose:g}", negated=True) for dose in DOSES
+        ]
+        columns += [DOSE[name].called(name, negated=True) for name in ("direct", "indirect")]
+        ordered = placed(table.sort_values("role", ascending=False, kind="stable"))
+        yield table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """How many change the margin more with every dose, and which are repaired."""
+        from mechcore.ablation.dose import MONOTONE, NOT_MONOTONE, repairs
+
+        table = run.filled("dose")
+        if table is None:
+            return
+        for role in OUT_FIRST:
+            part = table[table["role"] == role]
+            states = part["monotone"].value_counts()
+            text = f"Ablated by degrees {PLACES[role]}, {states.get(MONOTONE, 0)} of "
+            text += f"{count(len(part), 'component')} change the margin more with every dose"
+            if NOT_MONOTONE in states:
+                text += f", and {states[NOT_MONOTONE]} are shown not to"
+            named = [_repaired(row) for _, row in part.iterrows() if repairs(row)]
+            yield f"{text}. " + (
+                f"Later components repair part of the direct effect of {listed(named)}."
+                if named
+                else "None is shown to be repaired by later components."
+            )
+
+
+def _repaired(row: pd.Series) -> str:
+    direct, indirect = (number(0.0 - row[name], 2, signed=True) for name in ("direct", "indirect"))
+    return f"{row['component']} ({direct} nats directly, {indirect} through them)"
+
+
+_CAPTION = (
+    "Change in margin (nats) as more of a component's output is replaced: at a dose of 1 it is "
+    "ablated. Direct is the change where the answer alone does not see the component, indirect the "
+    "rest of that at dose 1, through later components"
+)

@@ -14,9 +14,13 @@ from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Work
+from mechcore.wording import count, listed, percent, sparsity, whole
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mechcore.report.blocks import Block, Shown, Table
+    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,15 @@ class EffectiveSize(Analysis):
     """Effective size over the checkpoints of a training run."""
 
     kind: ClassVar[str] = "effective_size"
-    title: ClassVar[str] = "Effective size"
+    section: ClassVar[str] = "effective-size"
+    title: ClassVar[str] = "Effective size over training"
     label: ClassVar[str] = "effective size"
     study_options: ClassVar[tuple[str, ...]] = ("checkpoints",)
     schemas = tables_in(
+        "mechcore.subnetworks.effective_size:MEAN_EFFECTIVE_SIZE",
+        "mechcore.subnetworks.effective_size:EFFECTIVE_SIZE",
         "mechcore.steps.sizes:FULL_TABLE",
         "mechcore.steps.sizes:GRID_TABLE",
-        "mechcore.subnetworks.effective_size:EFFECTIVE_SIZE",
-        "mechcore.subnetworks.effective_size:MEAN_EFFECTIVE_SIZE",
         "mechcore.steps.masks:MISSING_GRID_MASKS",
     )
 
@@ -92,6 +97,62 @@ class EffectiveSize(Analysis):
             tables["missing_grid_masks"] = missing[columns].astype({"seed": int})
         return tables
 
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """Sizes by checkpoint beside the full model's accuracy, over seeds and of each seed."""
+        from mechcore.report.blocks import Drawing, Paragraph, table_of
+        from mechcore.report.groups import members_sentence, missing_table
+        from mechcore.report.subnetwork_figures import effective_sizes
+        from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE
+
+        means, sizes = run.filled("mean_effective_size"), run.filled("effective_size")
+        if means is None:
+            return
+        yield from map(Paragraph, cls.headlines(run))
+        if members := members_sentence(run, [*dict.fromkeys(means["group"])]):
+            yield Paragraph(members)
+        yield Drawing(
+            effective_sizes(means),
+            "effective-size",
+            "Left: accuracy of the full model at each checkpoint. Right: its effective size, the "
+            "share of components that the sparsest faithful subnetwork keeps; the shade spans the "
+            "seeds. Open marks: for some seed no subnetwork was faithful, which counts as 100 %.",
+            "Two line charts over checkpoints; their numbers are in the table below.",
+        )
+        yield _over_seeds(means)
+        if sizes is not None:
+            columns = [c for c in EFFECTIVE_SIZE.names if c != "faithful"]
+            yield table_of(sizes, EFFECTIVE_SIZE, _OF_SEEDS, columns, folded=True)
+        if run.filled("missing_grid_masks") is not None:
+            yield missing_table(run, "missing_grid_masks")
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """How the size changes from the first checkpoint to the last; bounds and missing masks."""
+        means, missing = run.filled("mean_effective_size"), run.filled("missing_grid_masks")
+        if means is None:
+            return
+        groups, sizes = list(dict.fromkeys(means["group"])), []
+        n = len(groups) if len(groups) <= _MOST_GROUPS else _MOST_GROUPS - 1
+        for group in groups[:n]:
+            part = means[means["group"] == group]
+            ends = dict.fromkeys([0, len(part) - 1])
+            sizes.append(f"{' to '.join(_size_at(part.iloc[end]) for end in ends)} on {group}")
+        changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
+        further = f" The table also has {listed(groups[n:])}." if groups[n:] else ""
+        yield f"The effective size {changes} {listed(sizes)}.{further}"
+        yield from _bounds(run)
+        if missing is not None:
+            named = [
+                f"{listed(part['subnetwork'].tolist())} at checkpoint {checkpoint}"
+                for checkpoint, part in missing.groupby("checkpoint", sort=False)
+            ]
+            yield (
+                f"Masks are missing, as their training failed: {'; '.join(named)}. A seed's "
+                "effective size is chosen among the masks that it has, so that it can be too "
+                "large; a seed or checkpoint without masks has none."
+            )
+
 
 def _subnetworks(work: Work, what: str) -> pd.DataFrame:
     """The table of that name, without a row where no mask was made."""
@@ -103,3 +164,66 @@ def _subnetworks(work: Work, what: str) -> pd.DataFrame:
     if path.is_file():
         return SUBNETWORKS.read(path)
     return pd.DataFrame(columns=SUBNETWORKS.names)
+
+
+def _size_at(row: pd.Series) -> str:
+    """A size at its checkpoint, and for how many seeds it is 100 % as none was small enough."""
+    text = f"{percent(row['effective_size'])} at {row['checkpoint']}"
+    if without := int(row["n_seeds"] - row["n_faithful"]):
+        text += f" (100 % for {without} of {count(row['n_seeds'], 'seed')}, which had no faithful "
+        text += "subnetwork)"
+    return text
+
+
+def _bounds(run: RunFolder) -> Iterator[str]:
+    """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
+    sizes, grid = run.table("effective_size"), run.filled("grid")
+    if sizes is None or grid is None:
+        return
+    sparsest = grid["sparsity"].max()
+    bound = sizes.assign(bound=sizes["sparsity"] == sparsest)
+    of_groups = (
+        (str(group), part.groupby("checkpoint", sort=False)["bound"].all())
+        for group, part in bound.groupby("group", sort=False)
+    )
+    where = [f"on {group} at {_which(bounds)}" for group, bounds in of_groups if bounds.any()]
+    if where:
+        yield (
+            f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "
+            f"of all seeds are faithful {listed(where)}. Effective sizes there are upper bounds. A "
+            "model at chance has faithful subnetworks that know nothing."
+        )
+
+
+def _which(chosen: pd.Series) -> str:
+    """Checkpoints, by name unless there are many."""
+    names = [str(checkpoint) for checkpoint in chosen.index[chosen]]
+    if len(names) == len(chosen):
+        return "every checkpoint"
+    if len(names) > _MOST_CHECKPOINTS:
+        return f"{len(names)} of {len(chosen)} checkpoints"
+    return f"checkpoint{'s' * (len(names) > 1)} {listed(names)}"
+
+
+def _over_seeds(means: pd.DataFrame) -> Table:
+    from mechcore.report.blocks import table_of
+    from mechcore.subnetworks.effective_size import MEAN_EFFECTIVE_SIZE
+
+    size = MEAN_EFFECTIVE_SIZE["effective_size"]
+    ranges = [*map(size.between, means["low"], means["high"])]
+    seeds = zip(means["n_faithful"], means["n_seeds"], strict=True)
+    faithful = [f"{whole(n)} of {whole(n_seeds)}" for n, n_seeds in seeds]
+    columns: list[Shown] = ["group", "checkpoint", "effective_size", ("over seeds", ranges)]
+    columns += [("faithful", faithful), "full_accuracy"]
+    return table_of(means, MEAN_EFFECTIVE_SIZE, _OVER_SEEDS, columns, folded=True)
+
+
+_MOST_GROUPS = 3
+"""Groups whose effective size is told in words."""
+_MOST_CHECKPOINTS = 5
+"""Checkpoints that are told by name."""
+_OVER_SEEDS = (
+    "Effective size: mean with its interval over seeds, and their range; how many seeds have a "
+    "faithful subnetwork; accuracy of the full model"
+)
+_OF_SEEDS = "Effective size of every seed: the sparsest faithful subnetwork and its accuracy"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,10 +10,13 @@ from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.steps.base import Size, inputs_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.study.step import Job, Work
+from mechcore.tables import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechcore.report.blocks import Block, Shown
+    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 MOST_TOKENS = 64
@@ -31,6 +34,8 @@ class Flips(Analysis):
     """
 
     kind: ClassVar[str] = "flips"
+    title: ClassVar[str] = "Which answers flip?"
+    opens: ClassVar[bool] = True
     label: ClassVar[str] = "answers that flip"
     needs: ClassVar[tuple[str, ...]] = ("swept", "roles")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
@@ -62,6 +67,34 @@ class Flips(Analysis):
         drawn = attention_on(inputs, table[table["component"].isin(heads)])
         write_json(work.folder / FLIPS_ATTENTION_FILE, drawn)
         return {"flips": table}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The texts of all components that were found to do something."""
+        from mechcore.ablation.flips import FLIPS, SHOWN
+        from mechcore.ablation.roles import ranked
+        from mechcore.report.blocks import table_of
+        from mechcore.report.groups import PLACED, placed
+
+        table, roles = run.filled("flips"), run.filled("roles")
+        if table is None or roles is None:
+            return
+        order = {name: i for i, name in enumerate(ranked(roles)["component"])}
+        rows = placed(table[table["component"].isin(order)])
+        if rows.empty:
+            return
+        rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
+        rows["text"] = [
+            " \u2016 ".join(filter(None, pair))
+            for pair in zip(rows["text_a"], rows["text_b"], strict=True)
+        ]
+        columns: list[Shown] = ["component", PLACED, "subset", Column("text", "text"), "label"]
+        columns += ["answer", "answer_without", "margin", "margin_without"]
+        caption = (
+            f"Answers that flip without one of {len(order)} components that do something, at most "
+            f"{SHOWN} of each"
+        )
+        yield table_of(rows, FLIPS, caption, columns, folded=True)
 
 
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:

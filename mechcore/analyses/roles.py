@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,9 +10,24 @@ from mechcore.ablation.settings import RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import OOD_MEAN
 from mechcore.study.step import Work
+from mechcore.tables import Column
+from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mechcore.report.blocks import Block, Shown, Table
+    from mechcore.report.run_folder import RunFolder
+    from mechcore.report.scatter_block import Reading, Scatter
+
+OPEN_ROWS = 15
+"""Components in the list before it is opened."""
+
+_LOOKS = (
+    *("both", "harmful-out", "in", "in", "out", "out", "harmful-in", "threshold", "none", "none"),
+)
+"""CSS classes of `mechcore.ablation.roles.ROLES`; the same for what may be the same."""
+_CHANGE = "change without it"
 
 
 @dataclass(frozen=True)
@@ -20,6 +35,9 @@ class Roles(RoleSettings, Analysis):
     """What every component is needed for, and which roles found on a half hold on the other."""
 
     kind: ClassVar[str] = "roles"
+    section: ClassVar[str] = "blame"
+    title: ClassVar[str] = "Which components are to blame?"
+    opens: ClassVar[bool] = True
     label: ClassVar[str] = "roles of components"
     needs: ClassVar[tuple[str, ...]] = ("sweep", "swept")
     reads: ClassVar[tuple[str, ...]] = (OOD_MEAN,)
@@ -31,7 +49,6 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.data.examples import ALL
         from mechcore.steps.ablation import INFORMATION_OOD_MEAN, swept_answers
         from mechcore.steps.config import TEST_ROLES
 
@@ -46,3 +63,197 @@ class Roles(RoleSettings, Analysis):
         roles = component_roles(inside, outside, self, ood_mean=own)
         answers = swept_answers(folders, self.names)
         return {"roles": confirm_roles(roles, answers, self, seed=self.seed)}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The verdict, every component on two axes, and all of them in a list."""
+        from mechcore.report.blocks import Paragraph
+
+        roles = run.filled("roles")
+        if roles is None:
+            return
+        verdict, *more = cls.headlines(run)
+        yield Paragraph(verdict, lead=True)
+        yield from map(Paragraph, more)
+        measures = {place: _measure(run, roles, place) for place in PLACES}
+        caveats = filter(None, (measure.caveat for measure in measures.values()))
+        yield from (Paragraph(caveat, note=True) for caveat in caveats)
+        rows = in_order(roles)
+        if all(measure.readings for measure in measures.values()):
+            yield _drawing(rows, measures)
+        yield from _list(run, rows, measures)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """The verdict, and how much of it holds on the other half of the examples."""
+        from mechcore.ablation import confirmation, verdict
+
+        roles = run.filled("roles")
+        if roles is not None:
+            yield verdict(roles)
+            if checked := confirmation(roles):
+                yield checked
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Changes by component on the data of a place, in points; a caveat if not of information."""
+
+    place: str
+    name: str
+    readings: Mapping[str, Reading]
+    caveat: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {PLACES[self.place]}"
+
+    def words(self, component: str) -> str:
+        """The change without a component."""
+        from mechcore.evaluation.recalibration import CANNOT_TELL
+
+        change = _text(self.readings[component], " points")
+        return f"{self.title} {change} without it" + (f", {CANNOT_TELL}" if self.caveat else "")
+
+
+def in_order(roles: pd.DataFrame) -> pd.DataFrame:
+    """All components: those that were found to do something first, then by their largest drop."""
+    import pandas as pd
+
+    from mechcore.ablation.roles import ranked
+
+    acting = ranked(roles)
+    rest = roles.drop(index=acting.index)
+    drops = rest[[f"information_drop_{place}" for place in OUT_FIRST]].abs().max(axis=1)
+    return pd.concat([acting, rest.loc[drops.sort_values(ascending=False, kind="stable").index]])
+
+
+def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
+    """Changes in information; where no component has one, changes in accuracy instead."""
+    from mechcore.evaluation.recalibration import CANNOT_TELL
+
+    ends = ("", "_low", "_high")
+    columns = [f"information_drop{end}_{place}" for end in ends]
+    known = roles.dropna(subset=columns[:1])
+    if len(known):
+        return _Measure(place, "information", _readings(known, "component", columns))
+    reason = str(roles[f"reason_{place}"].iloc[0]) or "no figure could be measured"
+    caveat = f"{PLACES[place].capitalize()}, information is not known: {reason}."
+    drops = run.singles
+    if drops is not None:
+        chosen = (drops["subset"] == ALL) & (drops["role"] == place)
+        drops = drops[chosen & drops["accuracy_drop"].notna()]
+    if drops is None or drops.empty:
+        return _Measure(place, "information", {}, caveat)
+    data = drops["data"].iloc[0]
+    caveat += f" Drawn is the change of accuracy on {data}, which {CANNOT_TELL}."
+    drops, columns = drops[drops["data"] == data], [f"accuracy_drop{end}" for end in ends]
+    return _Measure(place, "accuracy", _readings(drops, "set", columns), caveat)
+
+
+def _readings(table: pd.DataFrame, name: str, columns: Sequence[str]) -> dict[str, Reading]:
+    """Drops as changes in points, their intervals turned round."""
+    from mechcore.report.scatter_block import Reading
+
+    rows = zip(table[name], *(-100 * table[column] for column in columns), strict=True)
+    return {str(key): Reading(value, high, low) for key, value, low, high in rows}
+
+
+def _text(reading: Reading | None, unit: str = "") -> str:
+    """A change with its interval."""
+    if reading is None:
+        return NOT_AVAILABLE
+    ends = (reading.value, reading.low, reading.high)
+    value, low, high = (number(end, 1, signed=True) for end in ends)
+    return f"{value}{unit} [{low}, {high}]"
+
+
+def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
+    """Every component on two axes."""
+    from mechcore.ablation.roles import NONE, ROLES, UNDECIDED
+    from mechcore.report.scatter_block import Spot, scatter
+
+    looks = dict(zip(ROLES, _LOOKS, strict=True))
+    x, y = measures.values()
+    spots = [
+        Spot(
+            name,
+            x.readings[name],
+            y.readings[name],
+            looks[row["role"]],
+            bool(row["sure"]),
+            f"{name}, {row['role']}{'' if row['sure'] else ' (not sure)'}. "
+            f"{x.words(name)}; {y.words(name)}",
+            row["role"] not in (NONE, UNDECIDED),
+        )
+        for _, row in rows.iterrows()
+        if (name := row["component"]) in x.readings and name in y.readings
+    ]
+    caption = (
+        "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
+        "intervals; a hollow dot is a role that is not sure. Choose a dot to see the head; arrow "
+        "keys go from dot to dot in the order of the list."
+    )
+    if missing := len(rows) - len(spots):
+        caption += f" {missing} of {len(rows)} are not drawn, as their figures are missing."
+    counts = rows["role"].value_counts()
+    legend = [(looks[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
+    titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}: {_CHANGE} (points)")
+    return scatter(caption, titles, spots, legend)
+
+
+def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Iterator[Table]:
+    """Every component; those after the first are folded."""
+    from mechcore.ablation.confirmed import ROLES_TABLE, held_out_change
+    from mechcore.report.blocks import table_of
+
+    known = [measures[place] for place in OUT_FIRST if measures[place].readings]
+    by = min(known, key=lambda measure: bool(measure.caveat), default=None)
+    if by is not None and by.name == "accuracy":  # roles have no order then
+        size = {name: abs(reading.value) for name, reading in by.readings.items()}
+        sizes = rows["component"].map(size).sort_values(ascending=False, kind="stable")
+        rows = rows.loc[sizes.index]
+    categories = run.table("head_categories")
+    if categories is not None:
+        rows = rows.merge(categories[["component", "category"]], how="left", on="component")
+        rows = rows.fillna({"category": ""})
+    order = f"by what they do to {by.title}" if by else "in order of layers"
+    caption = f"Components {order}: {_CHANGE}, in points, with 95 % intervals; "
+    caption += "below zero the model is worse"
+    if f"information_drop_{OOD_MEAN}" in rows:
+        caption += (
+            ". Outputs are replaced by their mean over training data; one column takes the mean "
+            "over the out-of-domain texts instead, and a role must hold with both"
+        )
+    if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
+        rows = rows.assign(held_out=held_out)
+        caption += (
+            ". The column on the other half has the change in information on the half of the "
+            "examples that did not select the component"
+        )
+    for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
+        part = rows[start:stop]
+        columns: list[Shown] = ["component", "role", "sure"]
+        for place in OUT_FIRST:
+            columns += _columns(measures[place], part["component"].tolist())
+        columns.append(Column("held_out", "text", header="on the other half", optional=True))
+        columns.append(Column("category", "text", header="attends to", optional=True))
+        if len(part):
+            yield table_of(part, ROLES_TABLE, caption, columns, folded=start > 0)
+        caption = f"The other {len(rows) - OPEN_ROWS} components"
+
+
+def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[Shown]:
+    """What the list has of the components on the data of a place."""
+    from mechcore.ablation.confirmed import ROLES_TABLE
+
+    place = measure.place
+    if measure.name == "accuracy":
+        yield f"{measure.title} (points)", [_text(measure.readings.get(c)) for c in components]
+        return
+    for figure in ("information", "threshold"):
+        column = ROLES_TABLE[f"{figure}_drop_{place}"]
+        yield column.called(f"{figure} {PLACES[place]}", negated=True)
+        if (figure, place) == ("information", "ood"):
+            own = ROLES_TABLE[f"{figure}_drop_{OOD_MEAN}"]
+            yield own.called("the same with the out-of-domain mean", negated=True)

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import Ablating
+from mechcore.components import KINDS, Component
 from mechcore.data.examples import ALL
 from mechcore.settings import check, setting
 from mechcore.steps.base import SHARED, WITH_GRADIENT, Size, inputs_of, means_of
 from mechcore.study.step import Job, Work
+from mechcore.wording import (
+    DASH,
+    SIGNIFICANT,
+    count,
+    effect,
+    role_name,
+    small,
+    subsets_named,
+    whole,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mechcore.report.blocks import Block, Drawing, Table
+    from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
 
 RACED = 0.4
 """Share of its examples that a race is expected to need."""
@@ -26,17 +43,20 @@ OF_ALL_PAIRS = 0.3
 REPORTED = 20
 """Sets of a size, about, that are ablated on the other half: those found, and their members."""
 
+_MOST_ROWS = 40
+
 
 @dataclass(frozen=True)
 class Search(Ablating, Analysis):
     """The sets that lose most beyond the sum of their members' losses."""
 
     kind: ClassVar[str] = "search"
-    title: ClassVar[str] = "Superadditive sets"
+    title: ClassVar[str] = "Search for superadditive sets"
     label: ClassVar[str] = "search for superadditive sets"
     asked: ClassVar[bool] = True
     packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
     needs: ClassVar[tuple[str, ...]] = ("means",)
+    shows: ClassVar[tuple[str, ...]] = ("superadditive", "screening", "race")
     schemas = tables_in(
         "mechcore.ablation.search:SUPERADDITIVE",
         "mechcore.ablation.search:SCREENING",
@@ -48,7 +68,9 @@ class Search(Ablating, Analysis):
         "ood", "Which of the test data to search on.", "--search-on"
     )
     subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
-    components: Literal["heads", "mlps", "all"] = setting("all", "Components to choose from.")
+    components: str = setting(
+        "all", "Components to choose from: heads, mlps, all, or names by commas.", "--components"
+    )
     max_size: int = setting(3, "Components of the largest sets.", "--max-size", least=2)
     n_pairs: int = setting(
         100, "Pairs ablated or raced, the best by screening.", "--pairs", least=1
@@ -91,10 +113,20 @@ class Search(Ablating, Analysis):
         "--screening-by",
     )
 
+    precision: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32", "Of the tree's matrix products; float16 is for GPUs that are slow at bfloat16."
+    )
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
         check(self, "search")
+        for name in self._named:
+            Component.parse(name)
+
+    @property
+    def _named(self) -> list[str]:
+        """Names of components, where it chooses among some."""
+        return [] if self.components in KINDS else self.components.split(",")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -111,6 +143,15 @@ class Search(Ablating, Analysis):
             "bound": self.bound if raced else None,
             "screening_by": self.screening_by,
         }
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """See `Analysis.check_inputs`."""
+        from mechcore.ablation.search import check_search
+        from mechcore.components import ModelShape
+
+        shape = ModelShape.of(inputs.model)
+        among = self._named or shape.kind(self.components)
+        check_search(shape, inputs.data[self.role], components=among, **self.options)
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
@@ -130,7 +171,10 @@ class Search(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        n_examples, n = size.examples[self.role], size.components(self.components)
+        n_examples, n = (
+            size.examples[self.role],
+            len(self._named) or size.components(self.components),
+        )
         all_pairs, half = n * (n + 1) / 2, n_examples / 2
         grown = self.max_size - 1
         reported = SHARED * REPORTED * grown * half
@@ -153,7 +197,8 @@ class Search(Ablating, Analysis):
             inputs.model,
             inputs.data[self.role],
             means_of(work, inputs),
-            components=ModelShape.of(inputs.model).kind(self.components),
+            components=self._named or ModelShape.of(inputs.model).kind(self.components),
+            precision=self.precision,
             **self.options,
             fill=self.fill,
             n_resamples=self.n_resamples,
@@ -163,3 +208,176 @@ class Search(Ablating, Analysis):
             role=self.role,
             state=work.partial,
         ).tables
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The sets found, measured on data that the search did not see."""
+        from mechcore.report import interaction_figures
+        from mechcore.report.ablation_figures import largest_interactions
+        from mechcore.report.blocks import Drawing, Paragraph
+        from mechcore.report.groups import one_label_notes
+
+        table = run.table("superadditive")
+        if table is None:
+            return
+        overall = table[table["subset"] == ALL]
+        yield from map(Paragraph, _raced(run, overall))
+        if overall.empty:
+            yield from _atlas(run)
+            yield Paragraph("The search found no set.", note=True)
+            return
+        yield from map(Paragraph, _searched(run, table, overall))
+        yield from map(Paragraph, cls.headlines(run))
+        yield from one_label_notes(run, table)
+        drawn, n = largest_interactions(overall), overall["set"].nunique()
+        some = f" Of {n} sets, the {len(drawn)} with the largest are drawn."
+        yield Drawing(
+            interaction_figures.interactions(overall, drawn),
+            "superadditive",
+            "Interaction of the sets that the search found, in the order in which it ranked them, "
+            f"on the half of the data that it did not see.{some * (len(drawn) < n)}",
+            "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
+        )
+        yield _table(overall)
+        yield from _atlas(run)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """How many of the sets found are superadditive on data that the search did not see."""
+        from mechcore.ablation.superadditivity import directions
+
+        table = run.filled("superadditive")
+        if table is None:
+            return
+        overall = table[table["subset"] == ALL]
+        for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
+            part = overall[overall["metric"] == metric].dropna(subset=["interaction"])
+            if part.empty:
+                continue
+            above, data = int((directions(part, SIGNIFICANT) > 0).sum()), part["data"].iloc[0]
+            result = (
+                f"no interval on {name} is known on the other half"
+                if part["low"].isna().all()
+                else f"{above} {'is' if above == 1 else 'are'} superadditive on {name} on the "
+                "other half, with an interval below zero and an adjusted p of at most "
+                f"{SIGNIFICANT:g}"
+            )
+            text = f"Of {count(len(part), 'set')} that a search chose on one half of {data}, "
+            text += f"{result}. {_largest(overall, part, metric)}"
+            floors = int(part["floor"].sum()) if metric == "accuracy" else 0
+            if floors:
+                text += f" Accuracy has next to nothing left to lose for {floors} of {len(part)}."
+            yield text
+
+
+def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
+    """The interaction, on the other half, of the set that was the largest in the search."""
+    column = "interaction_in_search"  # which tables of older versions lack
+    seen = overall.reindex(columns=["set", column]).dropna()
+    first = part[part["set"].isin(seen["set"][seen[column] == seen[column].max()])]
+    row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmax())]
+    size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
+    which = "set that was the largest in the search" if len(first) else "most superadditive set"
+    return f"The {which}, {row['set']}, has an interaction of {size}."
+
+
+def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
+    """How sets were chosen where they were not raced, and on what they are measured."""
+    screening = run.filled("screening")
+    if run.table("race") is None and screening is not None:
+        exact = int(screening["interaction"].notna().sum())
+        were = "was" if len(screening) == 1 else "were"
+        by = (run.analyses.get("search") or {}).get("screening_by", "screening")
+        how = "gradients" if by == "screening" else by
+        grown = "; larger sets grew from the best smaller ones" if overall["size"].max() > 2 else ""
+        yield (
+            f"{count(len(screening), 'pair')} of components {were} screened by {how}, and the "
+            f"best {whole(exact)} ablated exactly{grown}."
+        )
+    first = overall.iloc[0]
+    names = [name for name in dict.fromkeys(table["subset"]) if name != ALL]
+    which = f" in {subsets_named(names)}" if names else ""
+    yield (
+        f"All figures are from the half of {first['data']} ({role_name(first['role'])}) that the "
+        f"search did not see: {count(first['n'], 'example')}{which}. Those on the half that it "
+        "chose the sets by stand beside them; as the largest of many they come out too large."
+    )
+
+
+def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
+    """What a race decided, by the size of the sets, and how many of those found are shown."""
+    race, search = run.table("race"), run.analyses.get("search") or {}
+    least = f"{search.get('least', 0.1):g} nats"
+    names = {
+        "above": f"superadditive by more than {least} of margin",
+        "below": f"subadditive by more than {least}",
+        "within": f"within {least} of zero",
+        "top": "among the largest",
+        "rest": "not among them",
+        "open": "undecided",
+    }
+    for size, part in race.groupby("size") if race is not None else []:
+        counts = part["decision"].value_counts()
+        decided = [f"{whole(counts[key])} {name}" for key, name in names.items() if key in counts]
+        yield (
+            f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
+            f"{', '.join(decided)}. Half of them took {part['n'].median():g} examples or fewer, "
+            f"none more than {whole(part['n'].max())}; any decision about the half searched is "
+            f"wrong with a probability of {search.get('guarantee') or GUARANTEE:g} at most, if no "
+            "example has an effect far larger than those seen."
+        )
+        wanted = counts.get("above", 0) + counts.get("top", 0)
+        reported = overall.loc[overall["size"] == size, "set"].nunique()
+        if reported < wanted:
+            yield (
+                f"The table shows the {whole(reported)} largest of the {whole(wanted)} that are "
+                f"{names['above' if 'above' in counts else 'top']}; race.csv has all."
+            )
+
+
+def _atlas(run: RunFolder) -> Iterator[Drawing]:
+    """The interactions of all pairs that were raced, if they are more than a table shows."""
+    from mechcore.report.ablation_figures import atlas, by_components
+    from mechcore.report.blocks import Drawing
+
+    race = run.table("race")
+    if race is None or by_components(race, 2)["set"].nunique() <= _MOST_ROWS:
+        return
+    where = race.iloc[0]
+    yield Drawing(
+        atlas({f"{role_name(where['role'])}: {where['data']}": race}),
+        "atlas",
+        "Interaction of every two components as a change of margin, as far as the race knows it: "
+        "negative, and red, where both together cost more than the sum. Sets that left the race "
+        "early are known less well; race.csv has every interval. One per cent of the largest "
+        "share the darkest colours. Components are in the order of layers, MLPs after heads.",
+        "Heat map of the interactions of pairs of components; the numbers are in race.csv.",
+    )
+
+
+def _table(overall: pd.DataFrame) -> Table:
+    """A set a row, on the other half, and as the search saw it on the metric that it ranked by."""
+    from mechcore.report.blocks import Table
+
+    rows = []
+    for name, part in overall.groupby("set", sort=False):
+        by_metric = {row["metric"]: row for row in part.to_dict("records")}
+        cells, searched = {metric: [DASH, DASH] for metric in ("margin", "accuracy")}, DASH
+        for metric, row in by_metric.items():
+            change, low, high = (-row[end] for end in ("interaction", "high", "low"))
+            cells[metric] = [with_interval(change, low, high, metric), small(row["p_adjusted"])]
+            seen = row.get("interaction_in_search", math.nan)
+            if searched == DASH and math.isfinite(seen):
+                searched = effect(-seen, metric)
+        accuracy = by_metric.get("accuracy", {})
+        ends = " and ".join(end for end in ("floor", "ceiling") if accuracy.get(end))
+        limit = f"at the {ends}" if ends else "no" if accuracy else ""
+        rows.append([str(name), *cells["margin"], searched, *cells["accuracy"], limit])
+    header = ["set", "interaction on margin (nats)", "adjusted p", "in the search half"]
+    header += ["interaction on accuracy (points)", "adjusted p", "accuracy is cut off"]
+    caption = (
+        "Sets that the search found, over all examples of the half that it did not see; joint and "
+        "single drops (with the other sign), and every subset, are in superadditive.csv"
+    )
+    words = frozenset({0, len(header) - 1})
+    return Table(caption, header, rows, words, folded=len(rows) > _MOST_ROWS)

@@ -11,11 +11,14 @@ from mechcore.settings import setting
 from mechcore.steps.base import SHARED, WITH_GRADIENT, MainStep, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.study.step import Job, Work
+from mechcore.wording import ALL
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import Ablations
+    from mechcore.report.blocks import Block
+    from mechcore.report.run_folder import RunFolder
 
 OOD_MEAN = "ood_mean"
 
@@ -114,7 +117,11 @@ class Sweep(Analysis):
     """What every single component costs, from its answers ablated alone."""
 
     kind: ClassVar[str] = "sweep"
+    title: ClassVar[str] = "Every component alone"
     label: ClassVar[str] = "drops, one by one"
+    shows: ClassVar[tuple[str, ...]] = (
+        *("sweep", "information", "sweep_ood_mean", "information_ood_mean"),
+    )
     needs: ClassVar[tuple[str, ...]] = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
@@ -184,3 +191,32 @@ class Sweep(Analysis):
             for of in swept.values()
         ]
         return {"sweep": joined(costs), "information": joined(parts)}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """Changes without each component, drawn by layer and head, and in a table."""
+        from mechcore.report.ablation_figures import by_components, single_drops
+        from mechcore.report.ablation_tables import ablation_table, fill_note
+        from mechcore.report.blocks import AS_FIGURE, Drawing, Paragraph
+        from mechcore.report.groups import one_label_notes, population_note
+
+        sweep = run.filled("sweep")
+        if sweep is None:
+            return
+        overall = sweep[sweep["subset"] == ALL]
+        n = overall["set"].nunique()
+        yield from fill_note(run)
+        yield Paragraph(f"Each of {n} components was ablated alone.")
+        yield from one_label_notes(run, sweep)
+        for metric in ("accuracy", "margin") if len(by_components(overall, 1)) else ():
+            yield Drawing(
+                single_drops(overall, metric),
+                f"single-drops-{metric}",
+                f"Change of {metric} over all examples without each single component. Red: the "
+                "model is worse without it; blue: better.",
+                f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",
+                fold=f"Change of {metric} without each component{AS_FIGURE}",
+            )
+        yield from population_note(sweep)
+        caption = f"All {n} components, each ablated alone; every subset is in sweep.csv"
+        yield ablation_table(sweep, caption, folded=True)

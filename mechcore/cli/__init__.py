@@ -14,12 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 import mechcore
-from mechcore.analyses import ANALYSES
+from mechcore.analyses import question_names
 from mechcore.cli import (
     ablation,
     bench,
     components,
-    interactions,
     paths,
     study,
     subnetworks,
@@ -81,7 +80,7 @@ def _main(
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare),
     *(subnetworks.export, components.heads, ablation.ablate),
-    *(interactions.interactions, paths.paths),
+    paths.paths,
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),
@@ -92,7 +91,7 @@ _STUDIES = group("Settings, progress, cleaning up and reports of studies.")
 
 
 _OWN = {command.__name__ for commands in _PANELS.values() for command in commands}
-_PANELS["Questions"] = [question(name) for name in ANALYSES if name not in _OWN]
+_PANELS["Questions"] = [question(name) for name in question_names() if name not in _OWN]
 
 
 def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | None) -> None:
@@ -185,7 +184,7 @@ def _pasted(arguments: Sequence[str]) -> str:
 
 def _how_to_go_on(given: Sequence[str]) -> str:
     name = next(iter(given), "")
-    if name in _AGAIN or name.replace("-", "_") in ANALYSES:
+    if name in _AGAIN or name.replace("-", "_") in question_names():
         return "; give the same command again to go on"
     command = typer.main.get_group(app).commands.get(name)
     if any(each.name == "resume" for each in getattr(command, "params", ())):

@@ -36,6 +36,7 @@ _FURTHER = (
         "analyses.sweep.ood_mean",
         "analyses.roles",
         "analyses.smallest.loss",
+        "only",
     ),
 )
 

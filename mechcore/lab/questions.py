@@ -33,8 +33,7 @@ from mechcore.ablation import (
 from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
-from mechcore.analyses import ANALYSES
-from mechcore.analyses.paths import Paths
+from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.sweep import Sweep
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike, ModelShape
@@ -100,12 +99,12 @@ class Lab(Opened):
         return Answer(kind, RunFolder(Path(), config, tables))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in ANALYSES:
+        if name.startswith("_") or name not in question_names():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return partial(self.ask, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *ANALYSES})
+        return sorted({*super().__dir__(), *question_names()})
 
     def accuracy(self) -> pd.DataFrame:
         """Accuracy of the whole model on every subset, out of domain first.
@@ -144,11 +143,11 @@ class Lab(Opened):
         inside = table[(table["role"] == "id") & (table["subset"] == ALL)]
         outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
         own = None
-        if OOD_MEAN in self._sweeping().jobs:
+        if OOD_MEAN in self._asked("sweep").jobs:
             own = self._swept("sweep", INFORMATION_OOD_MEAN).query("subset == @subset")
         settings = settings or self.config.analyses.roles or RoleSettings()
         roles = component_roles(inside, outside, settings, ood_mean=own)
-        job = self._sweeping().jobs["sweep"]
+        job = self._asked("sweep").jobs["sweep"]
         assert isinstance(job.step, Sweep)
         folders = dict(zip(job.needs, self.done(*job.needs.values()), strict=True))
         answers = swept_answers(folders, job.step.names)
@@ -322,18 +321,16 @@ class Lab(Opened):
         (path,) = run_study(self.config, out, store=self.store.path)
         return ReportPath(path)
 
-    def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
-        """A table that a job makes of the ablation of every component, or of its paths."""
-        # Not every fill can cut paths, so they are planned for the question about them alone.
-        paths = (self.config.analyses.paths or Paths()) if job == "paths" else None
-        (folder,) = self.done(self._sweeping(paths).jobs[job])
+    def _swept(self, name: str, schema: Schema) -> pd.DataFrame:
+        """A table that an analysis makes of the ablation of every component, or of its paths."""
+        (folder,) = self.done(self._asked(name).jobs[name])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 
-    def _sweeping(self, paths: Paths | None = None) -> Planned:
-        """The plan of a study that ablates every component."""
-        analyses = self.config.analyses
-        changes = {"sweep": analyses.sweep or Sweep(), "paths": paths}
-        return self.plan(analyses=with_values(analyses, changes))
+    def _asked(self, name: str) -> Planned:
+        """The plan of a study that asks one question, and ablates every component."""
+        sweep = self.config.analyses.sweep or Sweep()
+        analyses = with_values(self.config.analyses, {"sweep": sweep})
+        return self.plan(analyses=analyses, only=(name,))
 
     def _ablated(self, chosen: Any, fill: str | None = None) -> dict[str, Ablations]:
         """Answers without each set, out of domain first."""

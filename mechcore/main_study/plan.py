@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mechcore.ablation.settings import RoleSettings
-from mechcore.analyses import ANALYSES
+from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.accuracy import Accuracy
+from mechcore.analyses.data import Describe
+from mechcore.analyses.training import Train
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
@@ -24,7 +26,7 @@ from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import TEST_ROLES, ModelConfig
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
-from mechcore.steps.masks import AcceptMasks, Describe, FindMasks, Means, Train
+from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
@@ -115,11 +117,14 @@ class _Planner:
         if config.training is not None:
             self.known["training"] = self._train(config.training)
         describe = Describe(self._names, config.analyses.sweep is not None)
-        self.known["describe"] = self.job(describe, roles=ROLES)
+        self.known["describe"] = self.job(describe)
         if config.sparsities:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
         self._check_fill()
-        for name in ANALYSES:
+        if others := [name for name in config.only if name not in question_names()]:
+            expected = f"expected some of {', '.join(question_names())}"
+            raise InputError(f"only: {others[0]} is no question of its own; {expected}")
+        for name in question_names():
             self._analyse(name)
         masks = [*self.several.get("masks", {}).values()]
         if not config.only:
@@ -238,7 +243,7 @@ class _Planner:
         steps[settings.total_steps(n)] = FINAL
         classes = () if base.class_names is not None else classes_of(base, data)
         step = Train(settings, max(steps), self._names, tuple(classes))
-        job = self._about(_data=data).job(step, roles=ROLES, label="training")
+        job = self._about(_data=data).job(step)
         # Its classes have names of their own from now on.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
         self._series = {

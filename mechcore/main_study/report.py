@@ -3,103 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mechcore.analyses import ANALYSES
-from mechcore.report import sections as old
-from mechcore.report.ablation_sections import ablation_section, interactions_section
-from mechcore.report.accuracy_section import accuracy_section, subnetwork_sentences
-from mechcore.report.blame import blame_section
-from mechcore.report.blocks import Finding, Section
-from mechcore.report.data_section import data_section, majority_sentences
-from mechcore.report.dose_section import dose_section, dose_sentences
-from mechcore.report.groups import group_sentences
-from mechcore.report.interaction_sentences import interaction_sentences
+from mechcore.report.blocks import Finding, Section, Tile
 from mechcore.report.kinds import StudyReport, Words
-from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.search_section import search_section, search_sentences
-from mechcore.report.size_section import only_sizes, size_section
-from mechcore.report.stability_section import stability_section, stability_sentences
-from mechcore.report.summary import (
-    category_sentences,
-    core_sentences,
-    missing_sentences,
-    outlier_sentences,
-    single_ablation,
-    size_sentences,
-    tiles,
-    whole_core,
-)
-from mechcore.report.training_section import training_section, training_sentences
-from mechcore.steps.base import MainStep
-from mechcore.steps.masks import Describe, Train
 from mechcore.tables import Schema
 
-# Sections of analyses that do not bring their own yet.
-_SECTIONS: Any = {
-    "accuracy": (accuracy_section, old.subnetworks),
-    "core": (old.core,),
-    "halves": (stability_section,),
-    "heads": (old.categories,),
-    "ablation": (ablation_section, interactions_section),
-    "paths": (readers_section,),
-    "dose": (dose_section,),
-    "search": (search_section,),
-    "effective_size": (size_section,),
-}
-_HEADLINES: Any = {
-    "accuracy": (
-        ("accuracy", group_sentences),
-        ("data", majority_sentences),
-        ("subnetworks", subnetwork_sentences),
-        ("subnetworks", missing_sentences),
-        ("subnetworks", outlier_sentences),
-    ),
-    "core": (("core", core_sentences),),
-    "halves": (("stability", stability_sentences),),
-    "heads": (("categories", category_sentences),),
-    "ablation": (
-        ("ablation", single_ablation),
-        ("ablation", whole_core),
-        ("interactions", interaction_sentences),
-    ),
-    "dose": (("dose", dose_sentences),),
-    "search": (("search", search_sentences),),
-    "effective_size": (("effective-size", size_sentences),),
-}
+
+def opening(run: RunFolder) -> Section | None:
+    """What stands before the summary: the sections of analyses that open the page, as one."""
+    parts = [
+        part
+        for name in _asked(run)
+        if ANALYSES[name].opens
+        for part in ANALYSES[name].sections(run)
+    ]
+    blocks = [block for part in parts for block in part.blocks]
+    files = [file for part in parts for file in part.files]
+    return replace(parts[0], blocks=blocks, files=files) if parts else None
 
 
 def sections(run: RunFolder) -> Iterator[Section]:
     """All sections between the summary and the method."""
-    makers: list[Any] = [data_section, training_section]
-    names = ["effective_size"] if only_sizes(run.config) else list(ANALYSES)
-    for name in names:
-        makers += _SECTIONS.get(name, ())
-        if name not in _SECTIONS:
-            makers.append(ANALYSES[name].sections)
-    for make in makers:
-        made = make(run)
-        yield from [made] if isinstance(made, Section) else made or ()
+    for name in _asked(run):
+        if not ANALYSES[name].opens:
+            yield from ANALYSES[name].sections(run)
 
 
-def _id(name: str) -> str:
-    return ANALYSES[name].section or name
+def tiles(run: RunFolder) -> Iterator[Tile]:
+    """Headline numbers."""
+    for name in _asked(run):
+        yield from ANALYSES[name].tiles(run)
 
 
 def findings(run: RunFolder) -> Iterator[Finding]:
-    """What the run found."""
-    yield from (Finding(text, "training") for text in training_sentences(run))
-    for name in ANALYSES:
-        for section, say in _HEADLINES.get(name, ((_id(name), ANALYSES[name].headlines),)):
-            yield from (Finding(text, section) for text in say(run))
+    """What the run found, but for what stands before the summary."""
+    for name in _asked(run):
+        kind = ANALYSES[name]
+        for text in () if kind.opens else kind.headlines(run):
+            yield Finding(text, kind.section or name)
 
 
 def tables() -> Iterator[Schema]:
-    """Those that studies leave."""
-    steps: list[type[MainStep]] = [Describe, Train, *(ANALYSES[name] for name in ANALYSES)]
-    for step in steps:
-        yield from step.schemas
+    """Those that studies leave, each once."""
+    kinds = (ANALYSES[name] for name in ANALYSES)
+    yield from {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
+
+
+def _asked(run: RunFolder) -> list[str]:
+    """The analyses that a run shows: those that it asks for alone; without masks, a few."""
+    only = (run.config.get("settings") or {}).get("only") or ()
+    if only:
+        return [name for name in ANALYSES if name in only or not ANALYSES[name].question]
+    without_masks = _only_sizes(run.config)
+    return [name for name in ANALYSES if not (without_masks and ANALYSES[name].needs)]
+
+
+def _only_sizes(config: Mapping[str, Any]) -> bool:
+    """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
+    only = (config.get("settings") or {}).get("only")
+    return not config.get("sparsities", True) or only == ["effective_size"]
 
 
 _INTERVALS = (
@@ -208,7 +174,7 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
     trained_here = (config.get("model") or {}).get("base")
-    what = "Effective size" if only_sizes(config) else "Heuristic core"
+    what = "Effective size" if _only_sizes(config) else "Heuristic core"
     return f"{what} of {model}{', trained here' if trained_here else ''}"
 
 
@@ -220,5 +186,5 @@ REPORT = StudyReport(
     findings=findings,
     sections=sections,
     words=Words(_INTERVALS, _TERMS, _CREDIT),
-    opening=blame_section,
+    opening=opening,
 )

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mechcore.analyses.base import Analysis
+from mechcore.analyses.training import Train
 from mechcore.main_study.comparison import check_sparsities
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.config_file import located, read_content
@@ -16,7 +18,6 @@ from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import check_names, resolved
-from mechcore.steps.masks import Train
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
@@ -59,7 +60,11 @@ class MainStudy:
                 assert isinstance(training.step, Train)
                 fitting_of(training, training.step.training, device)
             elif any(job.contents.get("model") == described.contents["model"] for job in pending):
-                check_sparsities([part.config.method], part.config, bench.inputs(described).model)
+                inputs = bench.inputs(described)
+                check_sparsities([part.config.method], part.config, inputs.model)
+                for step in (job.step for job in part.jobs.values() if job.key in keys):
+                    if isinstance(step, Analysis):
+                        step.check_inputs(inputs)
 
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""

@@ -12,7 +12,7 @@ import pandas as pd
 from mechcore.ablation.effects import ABLATION
 from mechcore.attention.labels import FEWEST_EXAMPLES
 from mechcore.components import Component
-from mechcore.report.ablation_sections import interaction_table
+from mechcore.report.ablation_tables import interaction_table
 from mechcore.report.attention_views import pattern_properties
 from mechcore.report.blocks import Shown, Table, table_of
 from mechcore.report.flips import Flips, flips_of

@@ -42,9 +42,9 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.groups import FULL, data_sets, of_data, subsets_of
+from mechcore.report.groups import data_sets, of_data, places, subsets_of
 from mechcore.report.run_folder import SINGLE
-from mechcore.wording import ALL, number, role_name, sparsity
+from mechcore.wording import ALL, FULL, number, role_name, sparsity
 
 JOINT, NON_CORE = "joint", "non-core"
 
@@ -76,12 +76,8 @@ def accuracy_by_subset(
     Dots are seeds; the line joins the lowest and highest seed of one target sparsity. Grey strokes
     are ``majority``, the shares of the most frequent labels by role, data and subset.
     """
-    places = [
-        (role, data, subset)
-        for role, data in data_sets(accuracy)
-        for subset in subsets_of(accuracy, role, data)
-    ]
-    row_of = {place: i for i, place in enumerate(places)}
+    in_order = places(accuracy)
+    row_of = {place: i for i, place in enumerate(in_order)}
     keys = zip(accuracy["role"], accuracy["data"], accuracy["subset"], strict=True)
     frame = accuracy.assign(
         row=[row_of[key] for key in keys],
@@ -119,19 +115,19 @@ def accuracy_by_subset(
             )
         )
     row_height = 0.22 + 0.1 * len(series)
-    figure = new_figure(8.6, 1.1 + row_height * len(places))
+    figure = new_figure(8.6, 1.1 + row_height * len(in_order))
     ax = figure.subplots()
     labels = [
-        f"{role_name(role)}: {data}" if subset == ALL else subset for role, data, subset in places
+        f"{role_name(role)}: {data}" if subset == ALL else subset for role, data, subset in in_order
     ]
     handles = draw_dots(ax, series, labels)
     if majority:
         label = "always the most frequent label"
-        shares = [100 * majority.get(place, float("nan")) for place in places]
-        rows = range(len(places))
+        shares = [100 * majority.get(place, float("nan")) for place in in_order]
+        rows = range(len(in_order))
         ax.scatter(shares, rows, s=330, color=GREY, marker="|", linewidths=2.0, zorder=1)
         handles.append(Line2D([], [], color=GREY, marker="|", ms=11, mew=2, ls="none", label=label))
-    for i, (_, _, subset) in enumerate(places):
+    for i, (_, _, subset) in enumerate(in_order):
         if subset == ALL:
             ax.get_yticklabels()[i].set_fontweight("bold")
             if i:

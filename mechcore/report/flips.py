@@ -1,4 +1,4 @@
-"""Texts whose answer flips without a component: all in a table, and those of each component."""
+"""Texts whose answer flips without a component."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.flips import COUNTS, FLIPS, SHOWN
-from mechcore.ablation.roles import NONE, UNDECIDED, ranked
+from mechcore.ablation.flips import COUNTS, FLIPS
+from mechcore.ablation.roles import NONE, UNDECIDED
 from mechcore.components import Component
 from mechcore.report.attention_views import pattern_properties
-from mechcore.report.blocks import Shown, Table, table_of
-from mechcore.report.groups import PLACED, placed
 from mechcore.report.run_folder import RunFolder
-from mechcore.tables import Column
 from mechcore.wording import OUT_FIRST, PLACES, listed, role_name, whole
 
 
@@ -60,29 +57,6 @@ def flips_of(run: RunFolder) -> Mapping[str, Flips]:
                 lead += " Its attention is drawn on short texts only."
         found[str(name)] = Flips(lead, examples)
     return found
-
-
-def flips_table(run: RunFolder) -> Table | None:
-    """The texts of all components that were found to do something; None if there are none."""
-    table, roles = run.filled("flips"), run.filled("roles")
-    if table is None or roles is None:
-        return None
-    order = {name: i for i, name in enumerate(ranked(roles)["component"])}
-    rows = placed(table[table["component"].isin(order)])
-    if rows.empty:
-        return None
-    rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
-    rows["text"] = [
-        " \u2016 ".join(filter(None, pair))
-        for pair in zip(rows["text_a"], rows["text_b"], strict=True)
-    ]
-    shown: list[Shown] = ["component", PLACED, "subset", Column("text", "text"), "label", "answer"]
-    shown += ["answer_without", "margin", "margin_without"]
-    caption = (
-        f"Answers that flip without one of {len(order)} components that do something, at most "
-        f"{SHOWN} of each"
-    )
-    return table_of(rows, FLIPS, caption, shown, folded=True)
 
 
 def _lead(row: pd.Series, n: int) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
 from mechcore.evaluation.recalibration import CANNOT_TELL, ONE_LABEL
-from mechcore.report.blocks import Paragraph
+from mechcore.report.blocks import Paragraph, Table, table_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
-from mechcore.wording import ALL, count, listed, percent, role_name, subsets_named
+from mechcore.wording import ALL, FULL, count, listed, role_name, subsets_named
 
-FULL = "full"
-"""Name of the full model among the subnetworks."""
 PLACED = Column("place", "text", "data set with its role", header="data")
 MIXED = "mixed"
 """The group of all subsets, in-domain and out-of-domain."""
@@ -56,6 +55,11 @@ def subsets_of(frame: pd.DataFrame, role: str, data: str) -> list[str]:
     return sorted(names, key=lambda name: name != ALL)
 
 
+def places(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """(role, data, subset) of a table, as `data_sets` and `subsets_of` order them."""
+    return [(*pair, subset) for pair in data_sets(frame) for subset in subsets_of(frame, *pair)]
+
+
 def placed(table: pd.DataFrame) -> pd.DataFrame:
     """With the column ``place``, the data set of a row and its role."""
     pairs = zip(table["data"], table["role"], strict=True)
@@ -67,27 +71,32 @@ def proper_subsets(table: pd.DataFrame, role: str, data: str) -> list[str]:
     return [name for name in subsets_of(of_data(table, role, data), role, data) if name != ALL]
 
 
-def group_sentences(run: RunFolder) -> Iterator[str]:
-    """Means of the full model over the groups of subsets, and over which subsets they are."""
-    table = run.table("group_accuracy")
-    if table is None or len(table) == 0:
-        return
-    parts, without = [], []
-    for _, row in table[table["subnetwork"] == FULL].iterrows():
-        if row["missing"]:
-            without.append(f"{row['group']} (no example of {row['missing'].replace('; ', ', ')})")
-        else:
-            parts.append(f"{percent(row['accuracy'])} on {row['group']} ({_members(row)})")
-    text = (
-        "As a mean over subsets, each counting the same, the full model's accuracy is "
-        f"{listed(parts)}."
-        if parts
-        else ""
-    )
-    if without:
-        text += f" There is no mean for {listed(without)}."
-    if text:
-        yield text.lstrip()
+def over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
+    """That a figure is over all examples of several subsets; empty where there are none."""
+    n = 0 if accuracy is None else len(proper_subsets(accuracy, role, data))
+    return f", all examples of {count(n, 'subset')}" if n else ""
+
+
+def labels_in(table: pd.DataFrame, role: str, data: str, subset: str = ALL) -> pd.Series:
+    """Examples by label, most frequent first; ``table`` is that of the data.
+
+    Those of `ALL` are of all subsets together where they have no rows of their own.
+    """
+    part = of_data(table, role, data)
+    if subset != ALL or (part["subset"] == ALL).any():
+        part = part[part["subset"] == subset]
+    return part.groupby("label", sort=False)["n"].sum().sort_values(ascending=False, kind="stable")
+
+
+def most_frequent(
+    table: pd.DataFrame, role: str, data: str, subset: str = ALL
+) -> tuple[str, float] | None:
+    """The most frequent label of a subset, or all that are, and its share; None without labels."""
+    labels = labels_in(table, role, data, subset)
+    if len(labels) == 0 or not labels.index[0]:
+        return None
+    most = map(str, labels.index[labels == labels.iloc[0]])
+    return " or ".join(most), float(labels.iloc[0] / labels.sum())
 
 
 def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
@@ -96,14 +105,15 @@ def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
     if table is None:
         return ""
     rows = {row["group"]: row for _, row in table[table["subnetwork"] == FULL].iterrows()}
-    parts = [f"{group}: {_members(rows[group])}" for group in groups if group in rows]
+    parts = [f"{group}: {members(rows[group])}" for group in groups if group in rows]
     if parts and MIXED in groups and MIXED not in rows:
         parts.append(f"{MIXED}: all subsets, in-domain and out-of-domain")
     text = f"Groups are means over subsets, named under Accuracy. {'; '.join(parts)}."
     return text if parts else ""
 
 
-def _members(row: pd.Series) -> str:
+def members(row: Any) -> str:
+    """Which subsets the group of a row of ``group_accuracy.csv`` is a mean over."""
     if row["subsets"] == ALL:
         return "all examples"
     names = row["subsets"].split("; ")
@@ -147,3 +157,9 @@ def _of_one_label(run: RunFolder) -> pd.DataFrame:
     whole = labels.assign(subset=ALL)
     n = pd.concat([whole, labels]).groupby(["role", "data", "subset"])["label"].nunique()
     return n[n == 1].reset_index()
+
+
+def missing_table(run: RunFolder, name: str) -> Table:
+    """Masks that could not be used, and why."""
+    columns = [c for c in ("checkpoint", "subnetwork", "reason") if c in run.tables[name]]
+    return table_of(run.tables[name], run.schemas[name], "Masks that are missing, and why", columns)

@@ -16,7 +16,6 @@ from mechcore.files import write_text
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section, View
-from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, report_of
@@ -27,6 +26,8 @@ from mechcore.wording import short_source
 
 REPORT_FILE = "report.html"
 
+_OF_DATA = ("n", "n_available", "n_cut", "subsets")
+"""Facts in ``config.json`` that the section on the data has, too."""
 _VARIABLE = re.compile(r"\*(\w+)\*")
 _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 """A button and what belongs to it: browsers break lines around buttons, before a comma, too."""
@@ -69,7 +70,8 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         "shared": known.shared,
         "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
     }
-    drawn = any(isinstance(block, View) for part in parts for block in part.blocks)
+    blocks = [block for part in (opening, *parts) if part is not None for block in part.blocks]
+    drawn = any(isinstance(block, View) for block in blocks)
     drawn = drawn or any(run.flips_attention)
     return (
         environment(known.about, study.words.terms)
@@ -86,7 +88,7 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
             grid=grid,
             words=study.words,
             nothing=NOTHING,
-            method=method_tables(run.config, shown_elsewhere(run)),
+            method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
             downloads=_downloads(run),
             data=Markup(script_json(data)),
             script=Markup(_script()),

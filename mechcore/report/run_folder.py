@@ -45,6 +45,11 @@ class RunFolder:
         """Settings of the analyses, as far as ``config.json`` has them."""
         return (self.config.get("settings") or {}).get("analyses") or {}
 
+    def data_facts(self, role: str) -> Mapping[str, Any]:
+        """What ``config.json`` says of the data of a role; empty where it says nothing."""
+        facts = (self.config.get("data") or {}).get(role)
+        return facts if isinstance(facts, dict) else {}
+
     def filled(self, name: str) -> pd.DataFrame | None:
         """The table of that name; None where it was not made or has no row."""
         table = self.table(name)
@@ -71,6 +76,12 @@ class RunFolder:
         return (
             "there is no core, as no mask could be used" if self.no_masks else "the core is empty"
         )
+
+    @property
+    def of_one_draw(self) -> bool:
+        """Whether all subnetworks are of one seed or ranking, and so alike whatever matters."""
+        overlap = self.filled("head_overlap")
+        return overlap is not None and bool(overlap["p_value"].isna().all())
 
     @property
     def singles(self) -> pd.DataFrame | None:

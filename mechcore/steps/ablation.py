@@ -40,7 +40,7 @@ from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
-from mechcore.steps.tables import FULL
+from mechcore.wording import FULL
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
 SWEEP_OOD_MEAN = SWEEP.named(

@@ -25,8 +25,9 @@ from mechcore.steps.base import (
 )
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.masks import AcceptMasks
-from mechcore.steps.tables import FULL, evaluate_full, evaluate_subnetworks
+from mechcore.steps.tables import evaluate_full, evaluate_subnetworks
 from mechcore.study.step import Job, Work
+from mechcore.wording import FULL
 
 MASKED = "subnetworks"
 """What the subnetworks that answer are to a job."""

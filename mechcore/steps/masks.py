@@ -1,11 +1,10 @@
-"""Steps from a model to its subnetworks: training, means, masks, and which of them are accepted."""
+"""Steps from a model to its subnetworks: means, masks, and which of them are accepted."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,17 +12,13 @@ import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.errors import warn
-from mechcore.evaluation.recalibration import TOO_FEW, reason_against
-from mechcore.files import copy_linked, write_json
+from mechcore.files import write_json
 from mechcore.masking.means import MeanActivations
-from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import kind_of, model_classes, n_parameters
 from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
 from mechcore.pruning.settings import READING, PruneSettings, keeps_some
 from mechcore.state import StateError
 from mechcore.steps.base import (
-    FACTS_FILE,
     MASKS,
     MEANS_FILE,
     MISSING_FILE,
@@ -34,27 +29,12 @@ from mechcore.steps.base import (
     means_of,
     subnetworks_in,
 )
-from mechcore.steps.bench import CHECKPOINTS, data_inputs
-from mechcore.steps.config import TEST_ROLES
-from mechcore.steps.fitting import fitting_of
+from mechcore.steps.bench import data_inputs
 from mechcore.steps.groups import SUBNETWORK
 from mechcore.steps.sources import DataInput
-from mechcore.steps.tables import DATA_TABLE, data_table
 from mechcore.study.step import Job, Work
-from mechcore.tables import CHECKPOINT, PLACE, SEED, TARGET, Column, Schema
-from mechcore.training import TrainSettings
-from mechcore.wording import PLACES
+from mechcore.tables import CHECKPOINT, SEED, TARGET, Column, Schema
 
-TRAINING = Schema(
-    "training",
-    "Accuracy on test data during the training of the model.",
-    (
-        Column("step", "whole", "optimiser steps done"),
-        *PLACE,
-        Column("loss", "number", "mean training loss since the row before", "nats", digits=3),
-        Column("accuracy", "share", "accuracy"),
-    ),
-)
 MISSING_MASKS = Schema(
     "missing_masks",
     "Masks that could not be used, and why.",
@@ -68,82 +48,6 @@ MISSING_HALF_MASKS = MISSING_MASKS.after(
     "Masks of halves of the training data, or of all of it, that could not be used, and why; those "
     "of the same target and seed are left out of the comparison of halves.",
 )
-
-
-@dataclass(frozen=True)
-class Train(MainStep):
-    """Train a model for the task, with checkpoints; interrupted, it goes on.
-
-    ``classes`` are those of a new classifier, where neither model nor data name them.
-    """
-
-    kind: ClassVar[str] = "train"
-    schemas: ClassVar[tuple[Schema, ...]] = (TRAINING,)
-    training: TrainSettings
-    steps: int
-    names: Mapping[str, str]
-    classes: tuple[str, ...] = ()
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        schedule = self.training
-        trained = self.steps * schedule.batch_size * schedule.accumulate
-        evaluations = math.ceil(self.steps / schedule.evaluate_every)
-        return WITH_GRADIENT * trained + evaluations * size.tested
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        history = fitting_of(work.job, self.training, work.device).run(work.partial)
-        copy_linked(work.partial, work.folder / CHECKPOINTS)
-        history.insert(1, "data", history["dataset"].map(self.names))
-        work.write_tables({"training": history.rename(columns={"dataset": "role"})})
-
-
-@dataclass(frozen=True)
-class Describe(MainStep):
-    """What the study works on, for ``config.json`` and the report."""
-
-    kind: ClassVar[str] = "describe"
-    schemas: ClassVar[tuple[Schema, ...]] = (DATA_TABLE,)
-    names: Mapping[str, str]
-    judges: bool
-    """Whether components get a role, for which a warning says that examples are too few."""
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work)
-        model = inputs.model
-        data = {
-            role: {
-                "name": encoded.examples.name,
-                "n": len(encoded),
-                "n_available": inputs.available[role],
-                "n_cut": encoded.n_cut,
-                "subsets": encoded.examples.subset_names,
-                "fingerprint": encoded.fingerprint,
-            }
-            for role, encoded in inputs.data.items()
-        }
-        facts = {
-            "kind": kind_of(model),
-            "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
-            **asdict(ModelShape.of(model)),
-            "n_parameters": n_parameters(model),
-            "class_names": list(inputs.config.class_names or model_classes(model) or []),
-            "identity": asdict(ModelIdentity.of(model)),
-        }
-        readouts = {role: inputs.readout(role) for role in TEST_ROLES}
-        for role, readout in readouts.items() if self.judges else ():
-            reason = reason_against(readout.correct_classes(inputs.data[role]).numpy())
-            if reason.startswith(TOO_FEW):
-                warn(
-                    f"{PLACES[role]}: {reason} to measure information, and so to say what "
-                    f"components do; draw or add more (--max-{role})"
-                )
-        mapping = {role: readout.mapping for role, readout in readouts.items()}
-        content = {"model": facts, "data": data, "label_mapping": mapping}
-        write_json(work.folder / FACTS_FILE, content)
-        work.write_tables({"data": data_table(inputs.data)})
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from mechcore.tables import (
     N,
     Schema,
 )
+from mechcore.wording import FULL
 
 _KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
 SUBNETWORKS = Schema(
@@ -128,7 +129,6 @@ CORE_SUMMARY = Schema(
     ),
 )
 
-FULL = "full"
 HEADS_BATCH = 64
 
 

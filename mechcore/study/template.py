@@ -47,7 +47,7 @@ def _lines(settings: Any, indent: str) -> Iterator[str]:
         if not indent:
             yield ""
         yield from _comment(entry.setting.help, indent)
-        yield f"{indent}{entry.name}:"
+        yield f"{indent}{entry.name}:" + " {}" * (not entries(entry.group))
         presets = getattr(entry.group, "presets", None)
         if presets is None:
             yield from _lines(value, f"{indent}  ")

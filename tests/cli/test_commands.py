@@ -21,7 +21,7 @@ from transformers import BertModel
 
 import mechcore
 from mechcore import categorize_heads
-from mechcore.ablation import ablate, find_superadditive, screening
+from mechcore.ablation import ablate, find_superadditive
 from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
@@ -985,135 +985,73 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     }
 
 
-@pytest.mark.parametrize(
-    ("by", "how"),
-    [
-        ("screening", "'screening' (5 forward and 5 backward passes per example)"),
-        ("exact", "'exact' (11 forward and 0 backward passes per example)"),
-    ],
-)
-def test_interactions(files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str) -> None:
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("by", ["screening", "exact"])
+def test_a_search_is_that_of_the_function(
+    files: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
     names = "L1.H0,L2.H3,L2.MLP,L3.MLP"
-    command = f"interactions {own(files)} --components {names} --pairs 4 --max-size 2"
-    assert call(f"{command} --search-on id --screening-by {by} --out found") == 0
-    shown = capsys.readouterr().out
-    assert {path.name for path in Path("found").iterdir()} == {
-        *("superadditive.csv", "screening.csv", "search_stability.csv")
+    command = f"search {own(files)} --components {names} --pairs 4 --max-size 2 --search-on id"
+    assert call(f"{command} --screening-by {by} --out found") == 0
+    printed = capsys.readouterr().out
+    assert {path.name for path in Path("found/tables").iterdir()} == {
+        *("data.csv", "superadditive.csv", "screening.csv", "search_stability.csv")
     }
     model = load_model(tiny_encoder_dir())
-    means = MeanActivations.compute(model, encoded(files / "train.csv"))
     wanted = find_superadditive(
         model,
         encoded(files / "id.csv"),
-        means,
+        MeanActivations.compute(model, encoded(files / "train.csv")),
         components=names.split(","),
         n_pairs=4,
         max_size=2,
         screening_by=by,
     )
-    found, screening = (pd.read_csv(f"found/{n}.csv") for n in ("superadditive", "screening"))
-    pd.testing.assert_frame_equal(found, wanted.found, rtol=0, atol=1e-5)
-    pd.testing.assert_frame_equal(screening, wanted.screening, rtol=0, atol=1e-5)
-    stable = SEARCH_STABILITY.read(Path("found/search_stability.csv"))
+    for name, table in (("superadditive", wanted.found), ("screening", wanted.screening)):
+        written = pd.read_csv(f"found/tables/{name}.csv")
+        pd.testing.assert_frame_equal(written, table, rtol=0, atol=1e-5)
+        assert set(written["role"]) == {"id"}
+    stable = SEARCH_STABILITY.read(Path("found/tables/search_stability.csv"))
     pd.testing.assert_frame_equal(stable, wanted.stability, check_dtype=False, atol=1e-5)
-    assert set(found["role"]) == {"id"}
-    assert f"6 pairs: 2 screened out by {how}" in shown
-    assert f"(rank correlation with the prediction {wanted.rank_correlation:.2f})" in shown
-    assert "4 sets ablated in all" in shown
-    assert all(name in shown for name in found["set"])
+    assert all(name in printed for name in wanted.found["set"])
 
 
-def test_interactions_with_means_from_a_file_on_one_subset(files: Path) -> None:
-    means = f"means --model {tiny_encoder_dir()} --train {files}/train.csv --out m.safetensors"
-    assert call(means) == 0
-    command = f"interactions --model {tiny_encoder_dir()} --ood {files}/ood.csv"
-    options = "--means m.safetensors --components L1.H0,L2.H3 --max-size 2 --subset prep"
-    assert call(f"{command} {options} --out found") == 0
-    found = pd.read_csv("found/superadditive.csv")
-    assert set(found["subset"]) == {"prep", "all"}
-    assert set(found["role"]) == {"ood"}
-
-
-def test_an_interrupted_search_goes_on(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = f"interactions {own(files)} --components L1.H0,L2.H3,L3.MLP --max-size 2"
-    command += " --batch-size 8"
+@pytest.mark.usefixtures("no_report")
+def test_a_race_that_was_interrupted_goes_on(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = f"search {own(files)} --components L1.H0,L2.H3,L3.MLP --max-size 2 --all"
+    command += " --bound 4 --least 0.2 --batch-size 8"
     assert call(f"{command} --out whole") == 0
-    done: list[str] = []
-
-    def stopping(after: int, what: str, real: Any) -> Any:
-        def work(*arguments: Any) -> Any:
-            if len(done) == after:
-                raise KeyboardInterrupt
-            done.append(what)
-            return real(*arguments)
-
-        return work
-
-    def watch(patch: pytest.MonkeyPatch, after: int) -> None:
-        for owner, method in ((screening, "_gradient"), (TreeEngine, "run")):
-            patch.setattr(owner, method, stopping(after, method, getattr(owner, method)))
-
-    # Four gradients; 12 examples of each half are two batches of singles, pairs and the report.
-    states = [f"parts/{name}.safetensors" for name in ("search", "sweep-1", "sweep-2")]
-    for after, resume, left in ((3, "", states[:1]), (7, " --resume", states)):
-        with monkeypatch.context() as patch:
-            watch(patch, after)
-            assert call(f"{command} --out parts{resume}") == 130
-        assert sorted(map(str, Path("parts").iterdir())) == left
-    before = contents(Path("parts"))
-    capsys.readouterr()
-    assert call(f"{command} --out parts") == 2  # in use
-    assert "parts: exists already" in capsys.readouterr().err
-    for other, differ in (("L3.MLP --pairs 2", "n_pairs"), ("L2.MLP", "components")):
-        assert call(f"{command.replace('L3.MLP', other)} --out parts --resume") == 2
-        error = capsys.readouterr().err
-        assert f"search state parts/search.safetensors: is that of another run: {differ}" in error
-    assert contents(Path("parts")) == before
-    with monkeypatch.context() as patch:
-        watch(patch, 100)
-        assert call(f"{command} --out parts --resume") == 0
-    assert done == ["_gradient"] * 4 + ["run"] * 6
-    assert contents(Path("parts")) == contents(Path("whole"))
-    capsys.readouterr()
-    assert call(f"{command} --out parts --resume") == 2
-    assert "parts: nothing to resume, there is no search.safetensors" in capsys.readouterr().err
-
-
-def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = f"interactions {own(files)} --components L1.H0,L2.H3,L3.MLP --max-size 2 --all"
-    command += " --bound 4"
-    assert call(f"{command} --least 0.2 --out whole") == 0
-    shown = capsys.readouterr().out
-    assert "3 pairs; 3 sets ablated in all; intervals are from the half" in shown
-    assert "sets of 2: 3 within (size 0.2 nats or less); decided on " in shown
-    assert "any decision is wrong with a probability of 0.05 at most if no example" in shown
-    assert "over its bound: 4 nats, as given, and more for the 0 of 3 sets" in shown
-    tables = {"superadditive.csv", "screening.csv", "search_stability.csv", "race.csv"}
-    assert {path.name for path in Path("whole").iterdir()} == tables
-    table = DECISIONS.read(Path("whole/race.csv"))
+    table = DECISIONS.read(Path("whole/tables/race.csv"))
     assert table["decision"].tolist() == ["within"] * 3
-    real = TreeEngine.run
-    done: list[int] = []
+    real, parts = TreeEngine.run, []
 
     def stopping(self: Any, part: int, *more: Any) -> None:
-        if len(done) == 1:
+        if len(parts) == 1:
             raise KeyboardInterrupt
-        done.append(part)
+        parts.append(part)
         real(self, part, *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(TreeEngine, "run", stopping)
-        assert call(f"{command} --least 0.2 --out parts --batch-size 8") == 130
-    assert call(f"{command.replace('L3.MLP', 'L2.MLP')} --least 0.2 --out parts --resume") == 2
-    assert "is that of another run: components" in capsys.readouterr().err
-    assert call(f"{command} --least 0.2 --out parts --batch-size 8 --resume") == 0
-    for name in ("race", "superadditive"):
-        found, wanted = (pd.read_csv(f"{folder}/{name}.csv") for folder in ("parts", "whole"))
-        pd.testing.assert_frame_equal(found, wanted, rtol=0, atol=1e-5)
+        assert call(f"{command} --out parts") == 130
+    assert call(f"{command} --out parts") == 0
+    assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_question_asked_in_the_folder_of_a_run_is_answered_there(
+    files: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(whole, "run")
+    before = tables(Path("run/tables"))
+    keys = {path.name for path in Path("run/store/objects").glob("*/*")}
+    assert call("dose run --components 1") == 0
+    after = tables(Path("run/tables"))
+    assert set(after) == set(before)
+    assert {name for name in after if after[name] != before[name]} == {"dose"}
+    assert len({path.name for path in Path("run/store/objects").glob("*/*")} - keys) == 1
+    (component,) = pd.read_csv("run/tables/dose.csv")["component"].unique()
+    assert component in capsys.readouterr().out
 
 
 def test_ablate_races_single_components(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -1343,7 +1281,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "(did you mean L1.H3?)",
         ),
         ("paths {own} --senders L1.H3 --receivers L2H3 --max-ood 5", "(did you mean L2.H3?)"),
-        ("interactions {own} --components L1H3 --max-ood 5", "did you mean L1.H3?"),
+        ("search {own} --components L1H3 --max-ood 5", "did you mean L1.H3?"),
         (
             "heads --model {final} --data {files}/id.csv --max-examples 5 --explain L1H3",
             "did you mean L1.H3?",
@@ -1354,10 +1292,10 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ),
         (
             "core “masks”",
-            "no such file; '“masks”' has a dash or quotes from a text processor: write m",
+            "'“masks”' has a dash or quotes from a text processor: write masks",
         ),
-        ("core ~/no-such-masks", f"mask file {Path.home()}/no-such-masks: no such file"),
-        ("core m --out=~/no-such/masks", "mask file m: no such file"),
+        ("core ~/no-such-masks", f"{Path.home()}/no-such-masks: no such file"),
+        ("core m --out=~/no-such/masks", "m: no such file"),
         ("ablate {own} --components ,", "no component"),
         ("ablate {own} --sets L0.H1,+", "--sets '+': names no component; expected some, as in L1"),
         ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),
@@ -1413,16 +1351,14 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --sets-file nosuch", "sets file nosuch: no such file"),
         ("ablate {own} --sets-file {files}/id.csv", "id.csv: cannot be read (no column 'set'"),
         ("ablate {own} --sets-file {files}/notes.docx", "notes.docx, line 1: component 'text'"),
-        ("interactions {own} --components L1.H0", "search: 1 component; expected at least two"),
-        ("interactions {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
-        ("interactions {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
-        ("interactions {own} --components head3", "component 'head3': not a component name"),
-        ("interactions {own} --subset nosuch", "search: no subset 'nosuch'; the data has so_swap"),
-        ("interactions {own} --max-size 1", "--max-size"),
-        ("interactions {own} --pairs 0", "--pairs"),
-        ("interactions {own} --search-on train", "--search-on"),
-        ("interactions {own} --means {means}", "computed on another model"),
-        ("interactions --out {files}", "exists already"),
+        ("search {own} --components L1.H0", "search: 1 component; expected at least two"),
+        ("search {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
+        ("search {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
+        ("search {own} --components head3", "component 'head3': not a component name"),
+        ("search {own} --subset nosuch", "search: no subset 'nosuch'; the data has so_swap"),
+        ("search {own} --max-size 1", "--max-size"),
+        ("search {own} --pairs 0", "--pairs"),
+        ("search {own} --search-on train", "--search-on"),
         ("prune {own} --means {means}", "computed on another model"),
         ("prune {own} --prune-settings nosuch=1", "unknown setting 'nosuch'; expected steps"),
         ("prune {own} --prune-settings lr=fast", "pruning: lr is 'fast'; expected a number"),

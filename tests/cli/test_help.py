@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import mechcore
-from mechcore.analyses import ANALYSES
+from mechcore.analyses import question_names
 from mechcore.cli import app, main
 from mechcore.main_study.config import StudyConfig
 from mechcore.settings import all_entries
@@ -62,12 +62,11 @@ def test_commands_stand_in_groups() -> None:
             "export",
             "heads",
             "ablate",
-            "interactions",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
         "Questions": [
-            name.replace("_", "-") for name in ANALYSES if name not in ("heads", "paths")
+            name.replace("_", "-") for name in question_names() if name not in ("heads", "paths")
         ],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],

@@ -9,16 +9,9 @@ from filelock import FileLock
 
 from mechcore.cli import main
 from mechcore.cli.holding import hold, holding
-from mechcore.components import ModelShape
 from mechcore.files import locked
-from mechcore.pruning import random_subnetworks
 
-
-@pytest.fixture
-def masks(tmp_path: Path) -> Path:
-    for each in random_subnetworks(ModelShape(3, 4), sparsity=[0.5], seeds=range(2)):
-        each.save(tmp_path / "masks" / f"{each.name}.safetensors")
-    return tmp_path / "masks"
+MEANS = ("means", "--max-train", "4", "--out")
 
 
 def call(*arguments: object) -> int:
@@ -29,30 +22,31 @@ def call(*arguments: object) -> int:
 
 
 def test_an_output_that_another_command_writes_to_is_refused(
-    masks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     with FileLock(tmp_path / ".out.lock"):
-        assert call("core", masks, "--out", out) == 2
+        assert call(*MEANS, out) == 2
         assert capsys.readouterr().err == (
             f"mechcore: error: {out}: another mechcore command is writing to it; wait until it "
             "ends, or choose another --out\n"
         )
         assert not out.exists()
-        assert call("core", masks, "--out", tmp_path / "other") == 0
-    assert call("core", masks, "--out", out) == 0
+        assert call(*MEANS, tmp_path / "other") == 0
+    assert call(*MEANS, out) == 0
 
 
-def test_nothing_stays_beside_an_output(masks: Path, tmp_path: Path) -> None:
-    assert call("core", masks, "--out", tmp_path / "out") == 0
-    assert call("core", masks, "--out", tmp_path / "out") == 2  # exists by now
-    assert {path.name for path in tmp_path.iterdir()} == {"masks", "out"}
+def test_nothing_stays_beside_an_output(tmp_path: Path) -> None:
+    assert call(*MEANS, tmp_path / "out") == 0
+    assert call(*MEANS, tmp_path / "out") == 2  # exists by now
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
-def test_folders_that_were_made_for_nothing_are_removed(masks: Path, tmp_path: Path) -> None:
-    assert call("core", tmp_path / "nosuch", "--out", tmp_path / "a" / "b" / "out") == 2
-    assert {path.name for path in tmp_path.iterdir()} == {"masks"}
-    assert call("core", masks, "--out", tmp_path / "a" / "b" / "out") == 0
+def test_folders_that_were_made_for_nothing_are_removed(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b" / "out"
+    assert call("means", "--model", tmp_path / "nosuch", "--train", "x.csv", "--out", place) == 2
+    assert not list(tmp_path.iterdir())
+    assert call(*MEANS, place) == 0
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"out"}
 
 

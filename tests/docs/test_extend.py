@@ -174,12 +174,11 @@ def test_what_was_added_passes_the_checks_of_the_page(installed: Path, told: Pat
 
 
 def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path: Path) -> None:
-    names = "L0.H0,L0.H1,L2.H0,L3.H0"
-    options = ("--components", names, "--pairs", "1", "--max-size", "2", "--max-ood", "16")
+    options = ("--components", "L0.H0,L0.H1,L2.H0,L3.H0", "--pairs", "1", "--max-size", "2")
+    small = ("--max-train", "16", "--max-id", "8", "--max-ood", "16")
     how = ("--screening-by", "nearest-first", "--fill", "zero")
-    out = mechcore("interactions", *options, *how, "--out", str(tmp_path / "found"))
-    assert "5 screened out by 'nearest-first' (0 forward and 0 backward passes" in out
-    screened = pd.read_csv(tmp_path / "found" / "screening.csv")
+    mechcore("search", *options, *small, *how, "--out", str(tmp_path / "found"))
+    screened = pd.read_csv(tmp_path / "found" / "tables" / "screening.csv")
     expected = {"L0.H0+L0.H1": 0, "L2.H0+L3.H0": -1, "L0.H0+L2.H0": -2, "L0.H1+L2.H0": -2}
     expected |= {"L0.H0+L3.H0": -3, "L0.H1+L3.H0": -3}
     assert dict(zip(screened["set"], screened["predicted"], strict=True)) == expected

@@ -256,8 +256,8 @@ def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Pa
     lab.prune().smallest(loss=0.99)
     pending = prepare(lab.config, tmp_path / "study", store=store).pending
     kinds = {job.step.kind for job in pending}
-    assert not kinds & {"means", "prune", "masks", "core", "sweep", "drops", "heads", "answers"}
-    assert "pictures" in kinds
+    assert not kinds & {"means", "prune", "masks", "core", "swept", "sweep", "scores", "answers"}
+    assert "heads" in kinds
 
 
 def test_another_lab_finds_what_was_done(
@@ -282,7 +282,7 @@ def test_a_plan_says_in_a_line_how_much_of_it_is_done(lab: Lab) -> None:
     lab.heads()
     plan = lab.plan()
     kinds = dict(re.findall(r"([\w-]+) (\d+ of \d+)", repr(plan)))
-    assert (kinds["describe"], kinds["heads"]) == ("0 of 1", "1 of 1")
+    assert (kinds["describe"], kinds["scores"]) == ("0 of 1", "1 of 1")
     n, total = re.findall(r"(\d+) of (\d+) jobs done", repr(plan))[0]
     jobs = {job.key: lab.store.has(job.key) for job in in_order(plan.results)}
     assert (int(n), int(total)) == (sum(jobs.values()), len(jobs))

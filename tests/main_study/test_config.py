@@ -279,6 +279,7 @@ configs = st.builds(
         ),
         fill=st.sampled_from(["mean", "mine"]),
     ),
+    only=st.lists(st.sampled_from(["roles", "core"]), unique=True, max_size=2).map(tuple),
     batch_size=counts,
     n_resamples=counts,
     resources=st.builds(
@@ -329,7 +330,7 @@ def test_every_setting_is_drawn_above() -> None:
     drawn = {
         StudyConfig: "model variants training checkpoints data method prune seeds "
         "sparsities "
-        "seeds_per_job analyses batch_size n_resamples resources",
+        "seeds_per_job analyses only batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_names prompt "
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "

@@ -14,6 +14,7 @@ import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.data import Describe
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.halves import Halves
@@ -30,7 +31,7 @@ from mechcore.main_study.plan import Plan, make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.masks import AcceptMasks, Describe, half_of
+from mechcore.steps.masks import AcceptMasks, half_of
 from mechcore.study.step import Job
 
 

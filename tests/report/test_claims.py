@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,21 +16,18 @@ from mechcore.report.drawing import draw_over_seeds
 from mechcore.report.run_folder import RunFolder
 
 CLAIMS = Claims("verdicts", {1: "heads", 2: "layers"})
-GALLERY: Any = None
 VERDICTS = pd.DataFrame(
     {"claim": [1, 2], "title": ["It holds.", "So does it"], "verdict": "supported", "figure": ""}
 )
 
 
 @CLAIMS.section("heads", "Heads", "the heads", "drops", "means")
-def heads(
-    run: RunFolder, gallery: Any, drops: pd.DataFrame, means: pd.DataFrame | None
-) -> Iterator[Block]:
+def heads(run: RunFolder, drops: pd.DataFrame, means: pd.DataFrame | None) -> Iterator[Block]:
     yield Paragraph(f"{len(drops)} and {means if means is None else len(means)}")
 
 
 @CLAIMS.section("layers", "Layers", "", "drops")
-def layers(run: RunFolder, gallery: Any, drops: pd.DataFrame | None) -> Iterator[Block]:
+def layers(run: RunFolder, drops: pd.DataFrame | None) -> Iterator[Block]:
     yield Paragraph(f"{drops is None}")
 
 
@@ -46,15 +42,15 @@ def run_of(**tables: pd.DataFrame) -> RunFolder:
 @pytest.mark.parametrize("empty", [{}, {"drops": pd.DataFrame({"a": []})}])
 def test_without_its_first_table_a_section_was_not_run(empty: dict[str, pd.DataFrame]) -> None:
     run = run_of(means=pd.DataFrame({"a": [1]}), **empty)
-    assert texts(heads(run, GALLERY)) == ["Not run: the heads."]
-    assert texts(layers(run, GALLERY)) == [
+    assert texts(heads(run)) == ["Not run: the heads."]
+    assert texts(layers(run)) == [
         "Claim 2: So does it. Verdict: supported.",
         "True",  # it says so itself
     ]
 
 
 def test_a_section_has_its_verdicts_first_and_offers_its_tables() -> None:
-    found = heads(run_of(drops=pd.DataFrame({"a": [1, 2]})), GALLERY)
+    found = heads(run_of(drops=pd.DataFrame({"a": [1, 2]})))
     assert texts(found) == ["Claim 1: It holds. Verdict: supported.", "2 and None"]
     assert (found.id, found.title) == ("heads", "Heads")
     assert list(found.files) == ["drops.csv", "means.csv"]

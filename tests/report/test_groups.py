@@ -1,11 +1,29 @@
 """What sections say of the data of their tables."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
+import pytest
 
-from mechcore.report.groups import population_note
+from mechcore.evaluation.recalibration import CANNOT_TELL
+from mechcore.main_study.report import sections
+from mechcore.report.about import components_of
+from mechcore.report.blocks import Paragraph
+from mechcore.report.grid import grid_of
+from mechcore.report.groups import one_label_notes, population_note
+from mechcore.report.run_folder import RunFolder, read_run
 
 PLACES = {"role": ["id", "ood", "ood"], "data": ["mnli", "hans", "hans"], "subset": ["all"] * 3}
+ONE_LABEL = Paragraph(
+    f"There is one label only on tiny-ood: a change there {CANNOT_TELL}.", note=True
+)
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
 
 
 def test_what_intervals_are_for_is_said_where_there_are_clusters() -> None:
@@ -19,3 +37,38 @@ def test_what_intervals_are_for_is_said_where_there_are_clusters() -> None:
     assert note.text.startswith(text)
     (other,) = population_note(known.assign(n_clusters=9, population="texts"))
     assert "other texts of the subsets; clusters are 9 of mnli and 9 of hans." in other.text
+
+
+def test_one_label_out_of_domain_is_said_of_every_change(
+    tmp_path: Path, new_run: Callable[..., Path]
+) -> None:
+    run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
+    parts = {section.id: section.blocks for section in sections(run)}
+    for name in ("ablation", "interactions"):
+        assert ONE_LABEL in parts[name]
+    grid = grid_of(run, components_of(run))
+    assert grid is not None
+    assert grid.notes == [ONE_LABEL]
+
+
+def test_two_labels_need_no_such_note(run: RunFolder) -> None:
+    assert list(one_label_notes(run, run.tables["sweep"])) == []
+    grid = grid_of(run, components_of(run))
+    assert grid is not None
+    assert not grid.notes
+
+
+def test_without_a_sweep_the_labels_of_the_data_say_so(run: RunFolder) -> None:
+    tables = {name: run.tables[name] for name in ("data", "interactions", "superadditive")}
+    before = RunFolder(run.path, run.config, tables)
+    assert list(one_label_notes(before, tables["interactions"])) == [ONE_LABEL]
+    (search,) = (section for section in sections(before) if section.id == "search")
+    assert ONE_LABEL in search.blocks
+    labels = tables["data"]
+    other = labels[labels["role"] == "ood"].iloc[[0]].assign(label="entailment")
+    after = RunFolder(run.path, run.config, {"data": pd.concat([labels, other])})
+    (note,) = one_label_notes(after, tables["interactions"])
+    assert note.text == (
+        "There is one label only on 3 subsets: preposition, embedded_under_if, "
+        f"embedded_under_verb of tiny-ood: a change there {CANNOT_TELL}."
+    )

@@ -13,6 +13,7 @@ import torch
 from helpers import CLASSES, Cases, padded, texts
 from study.sources import data_config, write_data
 
+from mechcore.analyses.data import Describe
 from mechcore.data.readers import read_examples
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
@@ -20,7 +21,6 @@ from mechcore.models.running import forward
 from mechcore.steps import bench as module
 from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.masks import Describe
 from mechcore.steps.sources import CheckpointInput, DataInput, TrainedInput
 from mechcore.study.executors import done
 from mechcore.study.fingerprints import digest_of, hash_file

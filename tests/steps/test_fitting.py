@@ -194,7 +194,7 @@ def test_a_changed_training_changes_every_job(cases: Cases, tmp_path: Path) -> N
     before, after = make_plan(config).jobs, make_plan(other).jobs
     assert not {job.key for job in before} & {job.key for job in after}
     kinds = {job.step.kind for job in before}
-    assert kinds >= {"train", "prune", "search", "sizes"}
+    assert kinds >= {"train", "prune", "search", "effective_size"}
 
 
 def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_drops_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
     fill: str, reused: bool
 ) -> None:
     step, swept, alone = replace(STEP, fill=fill), SimpleNamespace(), SimpleNamespace()
-    swept.needs, alone.needs = {"sweep": None}, {}
+    swept.needs, alone.needs = {"swept": None}, {}
     size = Size({"train": 9, "id": 9, "ood": 9}, n_heads=8, n_mlps=2)
     saved = step.passes(alone, size) - step.passes(swept, size)
     assert (saved > 0) == reused

@@ -163,10 +163,10 @@ SUMS = StudyKind(Settings, Sums)
 REPORT = StudyReport(
     title=lambda model, config: "Sums",
     subtitle="",
-    tables=[],
+    tables=list,
     tiles=lambda run: [],
     findings=lambda run: [],
-    sections=lambda run, gallery: [],
+    sections=lambda run: [],
     words=Words("", (), ""),
 )
 

@@ -70,13 +70,13 @@ CONFIG = StudyConfig(
         paths=Paths(controls=2, max_examples=16),
     ),
 )
-KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
+KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
 KINDS += ["ablation", "paths", "dose"]
 STEPS = {
     step.kind: step
     for step in (
-        *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks, Answers, Scores),
+        *(masks.Means, masks.FindMasks, masks.AcceptMasks, Answers, Scores),
         *(Swept, SweptOodMean, *(ANALYSES[name] for name in ANALYSES)),
     )
 }

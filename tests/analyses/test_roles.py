@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from pages import tables_of, with_tables
 
 from mechcore.ablation.confirmed import confirmation
 from mechcore.ablation.roles import verdict
-from mechcore.report.ablation_sections import ablation_section, interactions_section
-from mechcore.report.about import components_of, facts
-from mechcore.report.blame import (
-    CANNOT_TELL,
-    OPEN_ROWS,
-    blame_section,
-    in_order,
-)
-from mechcore.report.blocks import Gallery, Paragraph, Section, Table
-from mechcore.report.flips import Flips, flips_of, flips_table
-from mechcore.report.grid import grid_of
-from mechcore.report.groups import one_label_notes
+from mechcore.analyses.roles import OPEN_ROWS, Roles, in_order
+from mechcore.evaluation.recalibration import CANNOT_TELL
+from mechcore.report.blocks import Paragraph, Section
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.scatter_block import Scatter
-from mechcore.report.search_section import search_section
 from mechcore.wording import number
 
 
 def section_of(run: RunFolder) -> Section:
-    found = blame_section(run, Gallery(run.path, []))
-    assert found is not None
-    return found
+    (section,) = Roles.sections(run)
+    return section
 
 
 def drawing_of(section: Section) -> Scatter:
@@ -54,6 +42,8 @@ def test_the_verdict_comes_first(run: RunFolder, section: Section) -> None:
     roles = run.table("roles")
     assert roles is not None
     assert section.blocks[0] == Paragraph(verdict(roles), lead=True)
+    assert list(Roles.headlines(run)) == [verdict(roles)]
+    assert (section.id, section.files) == ("blame", ["roles.csv"])
 
 
 def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Section) -> None:
@@ -72,7 +62,7 @@ def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Sect
 
 
 def test_the_list_has_every_component_once_and_opens_the_first(section: Section) -> None:
-    first, rest, _ = (block for block in section.blocks if isinstance(block, Table))
+    first, rest = tables_of(section.blocks)
     assert len(first.rows) == OPEN_ROWS
     assert (first.folded, rest.folded) == (False, True)
     names = [row[0] for row in (*first.rows, *rest.rows)]
@@ -89,10 +79,8 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
     roles = run.tables["roles"]
     ends = ("", "_low", "_high")
     own = {f"information_drop{e}_ood_mean": roles[f"information_drop{e}_ood"] / 2 for e in ends}
-    both = section_of(replace(run, tables={**run.tables, "roles": roles.assign(**own)}))
-    before, after = (
-        next(block for block in each.blocks if isinstance(block, Table)) for each in (section, both)
-    )
+    both = section_of(with_tables(run, roles=roles.assign(**own)))
+    before, after = (tables_of(part.blocks)[0] for part in (section, both))
     header = "the same with the out-of-domain mean (points)"
     assert after.header == [*before.header[:4], header, *before.header[4:]]
     # Half of 19.9 points (19.2 to 20.7), before these are rounded.
@@ -112,7 +100,7 @@ def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None
             f"information_drop_confirmed_se_{place}": 0.01,
         }
     both = (
-        section_of(replace(run, tables={**run.tables, "roles": roles.assign(**halves)})),
+        section_of(with_tables(run, roles=roles.assign(**halves))),
         section_of(run),
     )
     texts = [[each.text for each in s.blocks if isinstance(each, Paragraph)] for s in both]
@@ -120,12 +108,12 @@ def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None
     assert texts[0][1] == confirmation(roles.assign(**halves))
     assert texts[0][2:] == texts[1][1:]
     header = "on the other half"
-    first, rest, _ = (block for block in both[0].blocks if isinstance(block, Table))
+    first, rest = tables_of(both[0].blocks)
     column = first.header.index(header)
     assert first.rows[0][column] == "\u221215.0 out of domain, \u22122.0 in domain, confirmed"
     assert {row[column] for row in (*first.rows[1:], *rest.rows)} == {""}
     assert header in first.caption
-    assert not any(header in b.header for b in both[1].blocks if isinstance(b, Table))
+    assert not any(header in table.header for table in tables_of(both[1].blocks))
 
 
 def test_components_without_a_role_come_last(run: RunFolder) -> None:
@@ -136,7 +124,7 @@ def test_components_without_a_role_come_last(run: RunFolder) -> None:
     assert len(order) == len(roles)
 
 
-def test_one_label_out_of_domain_is_said_of_every_figure(
+def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous(
     tmp_path: Path, new_run: Callable[..., Path]
 ) -> None:
     run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
@@ -145,13 +133,6 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
     assert len(notes) == 1
     assert "one label only" in notes[0]
     assert CANNOT_TELL in notes[0]
-    told = f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
-    for make in (ablation_section, interactions_section):
-        found = make(run, Gallery(run.path, []))
-        assert Paragraph(told, note=True) in found.blocks
-    grid = grid_of(run, components_of(run))
-    assert grid is not None
-    assert grid.notes == [Paragraph(told, note=True)]
     drawing = drawing_of(section)
     assert drawing.y.title == "accuracy out of domain: change without it (points)"
     assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
@@ -171,8 +152,8 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(run: Run
     figures = [name for name in roles if "_drop" in name]
     unknown = roles.assign(role="undecided", sure=False, reason_id="too few", reason_ood="too few")
     unknown[figures] = np.nan
-    section = section_of(replace(run, tables={**run.tables, "roles": unknown}))
-    first, rest = [block for block in section.blocks if isinstance(block, Table)][:2]
+    section = section_of(with_tables(run, roles=unknown))
+    first, rest = tables_of(section.blocks)
     assert first.caption.startswith("Components by what they do to accuracy out of domain: ")
     assert first.header[3:5] == ["accuracy out of domain (points)", "accuracy in domain (points)"]
     singles = run.singles
@@ -186,81 +167,6 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(run: Run
     assert first.rows[0][3].startswith(number(-100 * drops[listed[0]], 1, signed=True))
 
 
-def test_two_labels_need_no_such_note(run: RunFolder) -> None:
-    assert list(one_label_notes(run, run.tables["sweep"])) == []
-    grid = grid_of(run, components_of(run))
-    assert grid is not None
-    assert not grid.notes
-
-
-def test_without_a_sweep_the_labels_of_the_data_say_so(run: RunFolder) -> None:
-    tables = {name: run.tables[name] for name in ("data", "interactions", "superadditive")}
-    before = RunFolder(run.path, run.config, tables)
-    told = Paragraph(f"There is one label only on tiny-ood: a change there {CANNOT_TELL}.", True)
-    assert list(one_label_notes(before, tables["interactions"])) == [told]
-    section = search_section(before, Gallery(run.path, []))
-    assert section is not None
-    assert told in section.blocks
-    labels = tables["data"]
-    other = labels[labels["role"] == "ood"].iloc[[0]].assign(label="entailment")
-    after = RunFolder(run.path, run.config, {"data": pd.concat([labels, other])})
-    (note,) = one_label_notes(after, tables["interactions"])
-    assert note.text == (
-        "There is one label only on 3 subsets: preposition, embedded_under_if, "
-        f"embedded_under_verb of tiny-ood: a change there {CANNOT_TELL}."
-    )
-
-
-def test_texts_that_flip_are_in_a_table_of_what_does_something(
-    run: RunFolder, section: Section
-) -> None:
-    table = [block for block in section.blocks if isinstance(block, Table)][-1]
-    assert table.folded
-    assert table.caption.startswith("Answers that flip without one of ")
-    cells = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
-    assert cells["component"] == ("L0.H3",) * 3  # neither the idle head nor the MLP
-    assert cells["text"][0] == "so_swap 1 saw L0.H3 \u2016 a bird"
-    assert cells["answer without"] == ("entailment",) * 3
-    assert cells["margin without (nats)"] == ("\u22122.00",) * 3
-    assert flips_table(RunFolder(run.path, run.config, {"roles": run.tables["roles"]})) is None
-
-
-def test_what_flips_without_each_component(run: RunFolder) -> None:
-    found = flips_of(run)
-    assert found["L0.H3"].lead == (
-        "Without it answers flip: 9 out of domain (9 right to wrong) and none in domain. Those "
-        "out of domain come first, and those with the largest change of margin. Its attention is "
-        "drawn on short texts only."
-    )
-    first, second, third = found["L0.H3"].examples
-    assert first.title == "1. Right to wrong: tiny-ood (out-of-domain), so_swap"
-    assert first.texts == ["so_swap 1 saw L0.H3", "a bird"]
-    assert first.answers == (
-        "Label: non-entailment. Answer: non-entailment, margin 1.50 nats. Without it: entailment, "
-        "margin \u22122.00 nats."
-    )
-    assert first.attention is not None
-    assert first.attention == second.attention
-    assert third.attention is None
-    idle = found["L0.H1"]
-    assert idle.lead.endswith(
-        "All are here. Its attention is not drawn, as no effect of the head is shown."
-    )
-    assert found["L0.MLP"].lead == (
-        "Without it answers flip: 1 out of domain (1 right to wrong) and none in domain. All are "
-        "here."
-    )
-    assert found["L3.H7"] == Flips("No answer flips without it.")
-    assert facts(run).about["L0.H3"].flips == found["L0.H3"]
-
-
-def test_without_the_sweep_there_is_no_such_section(
-    tmp_path: Path, new_run: Callable[..., Path]
-) -> None:
-    run = read_run(new_run(tmp_path / "run"))
-    assert blame_section(run, Gallery(run.path, [])) is None
-
-
 def test_missing_components_are_counted(run: RunFolder) -> None:
     roles = run.table("roles")
     assert roles is not None
@@ -270,3 +176,10 @@ def test_missing_components_are_counted(run: RunFolder) -> None:
     drawing = drawing_of(section_of(RunFolder(run.path, run.config, {"roles": gone})))
     assert "L0.H0" not in {dot.spot.name for dot in drawing.dots}
     assert "1 of 36 are not drawn" in drawing.caption
+
+
+def test_without_the_sweep_there_is_no_such_section(
+    tmp_path: Path, new_run: Callable[..., Path]
+) -> None:
+    run = read_run(new_run(tmp_path / "run"))
+    assert not [*Roles.sections(run), *Roles.headlines(run)]

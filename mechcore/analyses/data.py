@@ -1,0 +1,182 @@
+"""What a study works on: its model, how many examples, cut or not, the balance of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mechcore.analyses.base import Analysis, tables_in
+from mechcore.data.task import ROLES
+from mechcore.errors import warn
+from mechcore.steps.base import FACTS_FILE, inputs_of
+from mechcore.steps.config import TEST_ROLES
+from mechcore.study.step import Work
+from mechcore.wording import DASH, PLACES, count, listed, percent, role_name, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block, Paragraph
+    from mechcore.report.run_folder import RunFolder
+
+_MOST_LABELS = 4
+_MOST_ROWS = 20
+
+_NO_SUBSETS = (
+    "The data have no subsets. Where a column divides them, such as by the kind of example, name "
+    "it with --columns subset=NAME, and every figure is given for each subset, too."
+)
+
+
+@dataclass(frozen=True)
+class Describe(Analysis):
+    """What the study works on, for ``config.json`` and the report."""
+
+    kind: ClassVar[str] = "describe"
+    section: ClassVar[str] = "data"
+    title: ClassVar[str] = "Data"
+    always: ClassVar[bool] = True
+    question: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ROLES
+    schemas = tables_in("mechcore.steps.tables:DATA_TABLE")
+
+    names: Mapping[str, str]
+    judges: bool
+    """Whether components get a role, for which a warning says that examples are too few."""
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        from mechcore.components import ModelShape
+        from mechcore.evaluation.recalibration import TOO_FEW, reason_against
+        from mechcore.files import write_json
+        from mechcore.models.model_identity import ModelIdentity
+        from mechcore.models.running import kind_of, model_classes, n_parameters
+        from mechcore.steps.tables import data_table
+
+        inputs = inputs_of(work)
+        model = inputs.model
+        data = {
+            role: {
+                "name": encoded.examples.name,
+                "n": len(encoded),
+                "n_available": inputs.available[role],
+                "n_cut": encoded.n_cut,
+                "subsets": encoded.examples.subset_names,
+                "fingerprint": encoded.fingerprint,
+            }
+            for role, encoded in inputs.data.items()
+        }
+        facts = {
+            "kind": kind_of(model),
+            "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
+            **asdict(ModelShape.of(model)),
+            "n_parameters": n_parameters(model),
+            "class_names": list(inputs.config.class_names or model_classes(model) or []),
+            "identity": asdict(ModelIdentity.of(model)),
+        }
+        readouts = {role: inputs.readout(role) for role in TEST_ROLES}
+        for role, readout in readouts.items() if self.judges else ():
+            reason = reason_against(readout.correct_classes(inputs.data[role]).numpy())
+            if reason.startswith(TOO_FEW):
+                warn(
+                    f"{PLACES[role]}: {reason} to measure information, and so to say what "
+                    f"components do; draw or add more (--max-{role})"
+                )
+        mapping = {role: readout.mapping for role, readout in readouts.items()}
+        content = {"model": facts, "data": data, "label_mapping": mapping}
+        write_json(work.folder / FACTS_FILE, content)
+        return {"data": data_table(inputs.data)}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """How many examples of what the run read, how many were cut, and the balance of labels."""
+        from mechcore.report.blocks import Paragraph, Table
+        from mechcore.report.groups import labels_in, proper_subsets
+
+        table = run.filled("data")
+        if table is None:
+            return
+        yield from map(Paragraph, cls.headlines(run))
+        data_sets = _data_sets(table)
+        facts = {role: run.data_facts(role) for role, _ in data_sets}
+        yield from _cut_texts(run, facts)
+        overview, by_subset = [], []
+        for role, data in data_sets:
+            name, labels = f"{data} ({role_name(role)})", labels_in(table, role, data)
+            subsets = proper_subsets(table, role, data)
+            counts: tuple[Any, ...] = (
+                *map(facts[role].get, ("n_available", "n_cut")),
+                len(subsets) or None,
+            )
+            cells = [whole(n) if _is_number(n) else DASH for n in counts]
+            overview.append([name, whole(labels.sum()), *cells, _balance(labels)])
+            for subset in subsets:
+                labels = labels_in(table, role, data, subset)
+                by_subset.append([name, subset, whole(labels.sum()), _balance(labels)])
+        header = ["data", "examples", "of available", "texts cut", "subsets", "labels"]
+        yield Table(
+            "The data, and the balance of their labels", header, overview, frozenset({0, 5})
+        )
+        if not by_subset:
+            yield Paragraph(_NO_SUBSETS, note=True)
+            return
+        header = ["data", "subset", "n", "labels"]
+        caption, folded = "Every subset, and the balance of its labels", len(by_subset) > _MOST_ROWS
+        yield Table(caption, header, by_subset, frozenset({0, 1, 3}), folded=folded)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """How often the most frequent label alone is right, for all test data in one sentence."""
+        from mechcore.report.groups import most_frequent
+
+        table, parts = run.filled("data"), []
+        if table is None:
+            return
+        for role, data in _data_sets(table):
+            if role != "train" and (most := most_frequent(table, role, data)):
+                label, share = most
+                parts.append(f"{percent(share)} of {data} ({role_name(role)}: {label})")
+        if parts:
+            yield (
+                f"Always answering the most frequent label is right for {listed(parts)}. "
+                "Accuracies are to be read beside that."
+            )
+
+
+def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
+    """(role, data), in the order of the roles."""
+    pairs = dict.fromkeys(zip(table["role"], table["data"], strict=True))
+    return sorted(pairs, key=lambda pair: [*ROLES, pair[0]].index(pair[0]))
+
+
+def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Paragraph]:
+    from mechcore.report.blocks import Paragraph
+
+    settings = run.config.get("settings") or {}
+    length = (settings.get("model") or {}).get("max_length")
+    where = f" at {whole(length)} tokens" if length else ""
+    known = {role: of["n_cut"] for role, of in facts.items() if _is_number(of.get("n_cut"))}
+    for role, n_cut in known.items():
+        if n_cut:
+            texts = f"{whole(n_cut)} of {count(facts[role].get('n', float('nan')), 'text')}"
+            name = facts[role].get("name", role)
+            verb = "was" if n_cut == 1 else "were"
+            yield Paragraph(f"{texts} of {name} ({role_name(role)}) {verb} cut{where}.", note=True)
+    if len(known) == len(facts) and not any(known.values()):
+        yield Paragraph("No text was cut.")
+
+
+def _balance(labels: pd.Series) -> str:
+    """``yes 30 (60 %), no 20 (40 %)``; of many labels the most frequent, and how many there are."""
+    parts = [
+        f"{label or 'without labels'} {whole(n)} ({percent(n / labels.sum())})"
+        for label, n in labels.items()
+    ]
+    if len(parts) <= _MOST_LABELS:
+        return ", ".join(parts)
+    return f"{', '.join(parts[:_MOST_LABELS])}; {len(parts) - _MOST_LABELS} more in data.csv"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

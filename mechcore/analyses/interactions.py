@@ -1,0 +1,163 @@
+"""Which sets of core heads change the model beyond the sum of what their members do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from mechcore.analyses.base import Analysis, Planning, tables_in
+from mechcore.study.step import Job
+from mechcore.wording import ALL, SIGNIFICANT, count, effect, p_value, with_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block
+    from mechcore.report.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Interactions(Analysis):
+    """Interactions of core heads, which the ablation of the core measures."""
+
+    kind: ClassVar[str] = "interactions"
+    title: ClassVar[str] = "Interactions"
+    always: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("ablation",)
+    schemas = tables_in("mechcore.ablation.superadditivity:INTERACTIONS")
+
+    def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
+        """That of the ablation of the core, which measures them."""
+        yield self.kind, plan.known["ablation"]
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """Interactions in words, as figures and in a table."""
+        from mechcore.report.ablation_figures import largest_interactions
+        from mechcore.report.ablation_tables import interaction_table
+        from mechcore.report.blocks import Paragraph, missing
+        from mechcore.report.groups import one_label_notes
+
+        table = run.table("interactions")
+        if table is None:
+            yield missing("the joint ablation of sets of core heads")
+            return
+        if table.empty:
+            few = run.no_core if run.no_masks else "the core has fewer than two heads"
+            yield Paragraph(f"There is no interaction to report: {few}.", note=True)
+            return
+        yield from map(Paragraph, cls.headlines(run))
+        yield from one_label_notes(run, table)
+        overall = table[table["subset"] == ALL]
+        yield from _drawings(table, overall, largest_interactions(overall))
+        caption = "Interactions over all examples, with intervals; every subset is in "
+        yield interaction_table(overall, f"{caption}interactions.csv", folded=len(overall) > 40)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """Which joint sets are superadditive out-of-domain, on the margin and on accuracy."""
+        from mechcore.report.groups import data_sets, of_data
+
+        table = run.filled("interactions")
+        if table is None:
+            return
+        overall = table[(table["role"] == "ood") & (table["subset"] == ALL)]
+        for role, data in data_sets(overall):
+            for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
+                part = of_data(overall, role, data)
+                part = part[part["metric"] == metric].dropna(subset=["interaction"])
+                if len(part):
+                    where = f"On {name} out-of-domain ({data})"
+                    yield _superadditivity(part, metric, where, run.core)
+
+
+def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) -> Iterator[Block]:
+    from mechcore.report import interaction_figures
+    from mechcore.report.blocks import Drawing
+
+    n_sets = overall["set"].nunique()
+    left_out = (len(drawn) < n_sets) * (
+        f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
+        "direction, are drawn."
+    )
+    hollow = bool(interaction_figures.saturated(table).any()) * (
+        " Hollow marks: accuracy has so little left to lose, or to gain, that the joint change "
+        "saturates; go by the margin there."
+    )
+    yield Drawing(
+        interaction_figures.interactions(table, drawn),
+        "interactions",
+        "Interaction of jointly ablated heads: the joint change less the sum of the single "
+        f"changes. To the left of zero the set is superadditive.{hollow}{left_out}",
+        "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
+    )
+    if (table["subset"] != ALL).any():
+        largest = str(overall["set"].iloc[int(overall["size"].argmax())])
+        yield Drawing(
+            interaction_figures.interactions_by_subset(table, largest),
+            "interactions-subsets",
+            f"The interaction of {largest}, the largest set, on every subset.",
+            "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",
+        )
+
+
+_ENDS = (
+    ("floor", "lose", "the interaction on accuracy comes out too small"),
+    ("ceiling", "gain", "sets may look superadditive on accuracy that are not"),
+)
+"""Flags of a saturated joint change, what accuracy cannot do any more, and what comes of it."""
+
+
+def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence[str]) -> str:
+    """The interactions on one metric of one data set, told of the largest."""
+    from mechcore.ablation.superadditivity import directions
+
+    sign, n_sets = directions(part, SIGNIFICANT), count(len(part), "joint set")
+    above, below = part[sign > 0], part[sign < 0]
+    unknown = bool(part["low"].isna().all())
+    choices = above if len(above) else part
+    top = choices.iloc[int(choices["interaction"].abs().argmax())]
+    includes_zero = bool(top["low"] <= 0 <= top["high"])
+    members = top["set"].split("+")
+    whole_core = len(members) > 2 and set(members) == set(core)
+    which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
+    terms = (
+        f"the joint change is {effect(-top['joint_drop'], metric)} where the single changes sum "
+        f"to {effect(-top['sum_of_single_drops'], metric)}, an interaction of "
+        f"{with_interval(-top['interaction'], -top['high'], -top['low'], metric, unit=True)}"
+    )
+    if len(part) == 1:
+        text = f"{where}, for {which} {terms}"
+        if len(above):
+            text += ": superadditive."
+        elif len(below):
+            text += ": subadditive, less than the heads do one by one."
+        elif unknown:
+            text += "; its interval is not known, so neither direction is shown."
+        elif includes_zero:
+            text += "; the interval includes zero, so neither direction is shown."
+        else:
+            text += f"; with an adjusted {p_value(top['p_adjusted'])}, neither direction is shown."
+    elif unknown:
+        text = (
+            f"{where}, the intervals of all {n_sets} are not known, so no direction is shown. The "
+            f"largest interaction, in either direction, is that of {which}: {terms}."
+        )
+    else:
+        leads = ("The largest interaction, in either direction,", "The superadditive interaction")
+        lead = (*leads, "The largest superadditive interaction")[min(len(above), 2)]
+        text = (
+            f"{where}, {len(above)} of {n_sets} {'is' if len(above) == 1 else 'are'} superadditive "
+            f"and {len(below)} subadditive, with an interval that leaves out zero and an adjusted "
+            f"p of at most {SIGNIFICANT:g}. {lead} is that of {which}: {terms}."
+        )
+        text += " Its interval includes zero." * includes_zero
+    for end, change, so in _ENDS:
+        n = int(part[end].sum()) if metric == "accuracy" else 0
+        if n:
+            text += (
+                f" The joint change saturates for {n} of {len(part)}, as accuracy has little or "
+                f"nothing left to {change}: there {so}."
+            )
+    return text

@@ -1,0 +1,193 @@
+"""What would be found again with other data of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from mechcore.analyses.base import Analysis, Planning, tables_in
+from mechcore.study.step import Job
+from mechcore.wording import count, number, role_name, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block, Shown, Table
+    from mechcore.report.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Stability(Analysis):
+    """Whether other data of the same kind would give the same rankings and cores."""
+
+    kind: ClassVar[str] = "stability"
+    title: ClassVar[str] = "Stability"
+    always: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("sweep",)
+    schemas = tables_in(
+        "mechcore.ablation.stability:STABILITY",
+        "mechcore.ablation.stability:INTERACTION_STABILITY",
+        "mechcore.ablation.stability:SEARCH_STABILITY",
+        "mechcore.subnetworks.halves:HALF_CORES",
+        "mechcore.subnetworks.halves:HALF_OVERLAP",
+        "mechcore.steps.masks:MISSING_HALF_MASKS",
+    )
+
+    def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
+        """That of the sweep; further tables are there where other analyses leave them."""
+        yield self.kind, plan.known["sweep"]
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """Agreement of rankings of two halves of the examples, and of cores of other data."""
+        yield from _rankings(run)
+        yield from _cores(run)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """How far halves agree on what matters most, and on the core."""
+        import pandas as pd
+
+        from mechcore.report.groups import data_sets, of_data
+        from mechcore.subnetworks.halves import HALVES
+
+        table, cores = run.filled("stability"), run.filled("half_cores")
+        if table is not None:
+            by_margin = table[table["metric"] == "margin"]
+            for role, data in data_sets(by_margin):
+                row = of_data(by_margin, role, data).iloc[0]
+                text = (
+                    f"Random halves of {data} ({role_name(role)}) rank "
+                    f"{count(row['n_ranked'], 'component')} by their change of margin with "
+                    f"Spearman's rho = {number(row['halves_rho'])}"
+                )
+                if pd.notna(row["predicted_rho"]):
+                    text += f", which predicts {number(row['predicted_rho'])} for other data as "
+                    text += "large"
+                top = "one that matters" if row["top"] == 1 else f"{whole(row['top'])} that matter"
+                yield (
+                    f"{text}; their choices of the {top} most overlap with a Jaccard index of "
+                    f"{number(row['halves_jaccard'])} ({number(row['jaccard_by_chance'])} by "
+                    "chance)."
+                )
+        if cores is not None:
+            row = cores[cores["first"] == HALVES[0]].iloc[0]
+            text = (
+                "The cores of two random halves of the training data have "
+                f"{whole(row['first_size'])} and {count(row['second_size'], 'head')} and share "
+                f"{whole(row['shared'])}"
+            )
+            if pd.notna(row["jaccard"]):
+                text += f", a Jaccard index of {number(row['jaccard'])}"
+            yield f"{text}."
+
+
+def _rankings(run: RunFolder) -> Iterator[Block]:
+    import pandas as pd
+
+    from mechcore.ablation.stability import STABILITY
+    from mechcore.report.blocks import Paragraph, table_of
+    from mechcore.report.groups import PLACED, placed
+    from mechcore.tables import Column
+
+    # Each out of domain first.
+    parts = [
+        table.assign(ranked=[*map(what, table["size"], table["n_ranked"])]).sort_values(
+            "role", ascending=False, kind="stable"
+        )
+        for name, what in _RANKED.items()
+        if (table := run.filled(name)) is not None
+    ]
+    if not parts:
+        return
+    yield Paragraph(_HOW)
+    table = placed(pd.concat(parts, ignore_index=True))
+    first: list[Shown] = [Column("ranked", "text", "what is ranked"), PLACED, "metric"]
+    halves = [*first, "halves_rho", "predicted_rho", "top", "halves_jaccard", "jaccard_by_chance"]
+    yield table_of(table, STABILITY, _HALVES, halves)
+    resamples = [*first, "resamples_rho", "top", "resamples_jaccard"]
+    yield table_of(table, STABILITY, _RESAMPLES, resamples, folded=True)
+    yield table_of(table, STABILITY, _LARGEST, [*first, "largest"], folded=True)
+    if run.table("half_cores") is None and run.table("core") is not None:
+        yield Paragraph(_NOT_ASKED, note=True)
+
+
+def _sets(size: float, n: float) -> str:
+    one = {2: "pair", 3: "triple"}.get(int(size), f"set of {whole(size)}")
+    return count(n, one, one.replace("set", "sets") if size > 3 else None)
+
+
+def _cores(run: RunFolder) -> Iterator[Block]:
+    from mechcore.report.blocks import table_of
+    from mechcore.subnetworks.halves import HALF_CORES, HALF_OVERLAP
+
+    cores, overlap = run.filled("half_cores"), run.filled("half_overlap")
+    if cores is not None:
+        both = cores.assign(compared=cores["first"] + ", " + cores["second"])
+        sizes = zip(map(whole, cores["first_size"]), map(whole, cores["second_size"]), strict=True)
+        columns: list[Shown] = [HALF_OVERLAP["compared"], "n_subnetworks"]
+        columns += [("heads of each", [*map(", ".join, sizes)]), "shared", "jaccard", "rho"]
+        yield table_of(both, HALF_CORES, _CORES, columns)
+        yield _members(cores)
+    if overlap is not None:
+        columns = ["compared", "target_sparsity", "n_pairs", "jaccard", "expected"]
+        yield table_of(overlap, HALF_OVERLAP, _SUBNETWORKS, columns)
+    missing = run.filled("missing_half_masks")
+    if missing is not None:
+        schema = run.schemas["missing_half_masks"]
+        yield table_of(missing, schema, _MISSING, ["data", "subnetwork", "reason"])
+
+
+def _members(cores: pd.DataFrame) -> Table:
+    """The heads of every core."""
+    from mechcore.report.blocks import Table
+
+    sides = (zip(cores[side], cores[f"{side}_core"], strict=True) for side in ("first", "second"))
+    rows = dict(pair for side in sides for pair in side)
+    return Table(
+        "The heads of these cores",
+        ["pruned on", "core"],
+        [[*row] for row in rows.items()],
+        frozenset({0, 1}),
+        folded=True,
+    )
+
+
+_RANKED: dict[str, Callable[[float, float], str]] = {
+    "stability": lambda _, n: count(n, "component"),
+    "interaction_stability": lambda size, n: f"{_sets(size, n)} of the core",
+    "search_stability": lambda size, n: f"{_sets(size, n)} that the search found",
+}
+_HOW = (
+    "Two random halves of the examples share none of them, so their rankings agree as those of two "
+    "data sets of half the size would; from that the Spearman\u2013Brown formula predicts how two "
+    "data sets of this size would agree. Examples that share a text, such as a premise, are taken "
+    "as independent. A rho near 0, or a Jaccard index no higher than by chance, says that the "
+    "order is noise."
+)
+_HALVES = (
+    "Components ranked by their change and sets by their interaction, on two random halves of the "
+    "examples; in brackets the middle 95 % of the splits"
+)
+_RESAMPLES = (
+    "The same in bootstrap resamples, each compared with all examples. They share most examples, "
+    "so that a ranking by noise alone has a rho of about 0.7 here: go by the halves"
+)
+_LARGEST = "What costs most, each with the share of halves that have it among as many of theirs"
+_CORES = (
+    "Cores of all training data and of two random halves of them. The halves share no example; "
+    "each shares its own with all data. All are of the same seeds, whose masks share their noise, "
+    "so that they have much in common even where no head matters"
+)
+_SUBNETWORKS = (
+    "Overlap of the heads of two subnetworks, mean and range over pairs. Where two halves with one "
+    "seed are more alike than one half with two seeds, the seed matters more than the data do. "
+    "Those of one seed share its noise, and have no figure by chance"
+)
+_MISSING = "Masks that are missing; those of their target and seed are left out of the comparison"
+_NOT_ASKED = (
+    "This is about the examples that rankings are measured on. Whether other training data would "
+    "give the same core was not asked: --with halves (analyses: halves) finds subnetworks again on "
+    "two halves of the training data. How far seeds agree stands under Subnetworks."
+)

@@ -1,0 +1,186 @@
+"""How the model was trained, where the study trains it, and how it did meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mechcore.analyses.base import Analysis
+from mechcore.data.task import ROLES
+from mechcore.steps.base import WITH_GRADIENT, Size
+from mechcore.study.step import Job, Work
+from mechcore.tables import PLACE, Column, Schema
+from mechcore.training import TrainSettings
+from mechcore.wording import ALL, count, number, percent, plain, role_name, short_source, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block
+    from mechcore.report.run_folder import RunFolder
+
+TRAINING = Schema(
+    "training",
+    "Accuracy on test data during the training of the model.",
+    (
+        Column("step", "whole", "optimiser steps done"),
+        *PLACE,
+        Column("loss", "number", "mean training loss since the row before", "nats", digits=3),
+        Column("accuracy", "share", "accuracy"),
+    ),
+)
+
+_COLUMNS = {"id": "ID", "ood": "OOD"}
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Train(Analysis):
+    """Train a model for the task, with checkpoints; interrupted, it goes on.
+
+    ``classes`` are those of a new classifier, where neither model nor data name them.
+    """
+
+    kind: ClassVar[str] = "train"
+    section: ClassVar[str] = "training"
+    title: ClassVar[str] = "Training"
+    label: ClassVar[str] = "training"
+    always: ClassVar[bool] = True
+    question: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ROLES
+    schemas: ClassVar[tuple[Schema, ...]] = (TRAINING,)
+
+    training: TrainSettings
+    steps: int
+    names: Mapping[str, str]
+    classes: tuple[str, ...] = ()
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        schedule = self.training
+        trained = self.steps * schedule.batch_size * schedule.accumulate
+        evaluations = math.ceil(self.steps / schedule.evaluate_every)
+        return WITH_GRADIENT * trained + evaluations * size.tested
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        from mechcore.files import copy_linked
+        from mechcore.steps.bench import CHECKPOINTS
+        from mechcore.steps.fitting import fitting_of
+
+        history = fitting_of(work.job, self.training, work.device).run(work.partial)
+        copy_linked(work.partial, work.folder / CHECKPOINTS)
+        history.insert(1, "data", history["dataset"].map(self.names))
+        return {"training": history.rename(columns={"dataset": "role"})}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """How the model was trained, and its accuracy and loss over steps."""
+        from mechcore.report.blocks import Drawing, Paragraph, Table
+        from mechcore.report.training_figures import training_curves
+
+        history = run.filled("training")
+        if history is None:
+            return
+        members = {role: subsets_averaged(history, role) for role in dict.fromkeys(history["role"])}
+        yield from map(Paragraph, cls.headlines(run))
+        yield Paragraph(" ".join(_what_is_averaged(members)))
+        yield Drawing(
+            training_curves(history),
+            "training",
+            "Above: accuracy on test data during training; thin lines are the out-of-domain "
+            "subsets. Below: training loss (mean cross-entropy since the evaluation before).",
+            "Two line charts over training steps, accuracy and loss; the numbers are in the table "
+            "below.",
+        )
+        rows = []
+        for step, part in history.groupby("step"):
+            means = [
+                part.loc[(part["role"] == role) & part["subset"].isin(names), "accuracy"].mean()
+                for role, names in members.items()
+            ]
+            loss = number(part["loss"].iloc[0], 3)
+            rows.append([whole(float(str(step))), loss, *map(percent, means)])
+        header = ["step", "loss (nats)"]
+        for role, names in members.items():
+            over = "all examples" if names == [ALL] else f"{len(names)} subsets"
+            header.append(f"{_COLUMNS.get(role, role)} ({over})")
+        caption = "Training loss since the row before, and accuracy (means over the subsets above)"
+        yield Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """What was trained, on how much, and how."""
+        history = run.filled("training")
+        if history is None:
+            return
+        model = run.config.get("model") or {}
+        settings = (run.config.get("settings") or {}).get("training")
+        settings = settings if isinstance(settings, dict) else {}
+        steps = int(history["step"].max())
+        name = short_source(str(model.get("base") or model.get("source") or "The model"))
+        how = "was fine-tuned"
+        if settings.get("from_scratch"):
+            name, how = f"A model built like {name}", "was trained from random weights"
+        data = run.data_facts("train")
+        n = data.get("n_available")
+        what = f" on {count(n, 'example')} ({data.get('name', 'train')})" if n else ""
+        text = f"{name} {how} for {count(steps, 'step')}{what}"
+        batch = settings.get("batch_size")
+        if batch:
+            size = batch * settings.get("accumulate", 1)
+            text += f", {count(size, 'example')} a step"
+            text += f" ({number(steps * size / n, 1)} passes)" if n else ""
+        yield f"{text}{_rates(settings)}. {_kept(settings, history)}"
+        if settings.get("patience") is not None:
+            where = settings.get("watch") or "in-domain data"
+            yield (
+                f"The weights are those of the best evaluation on {where}, not of the last step. "
+                "That data took part in the choice: report accuracy on other data."
+            )
+
+
+def subsets_averaged(history: pd.DataFrame, role: str) -> list[str]:
+    """The subsets whose mean stands for a role; all examples where it has no subsets."""
+    names = list(dict.fromkeys(history.loc[history["role"] == role, "subset"]))
+    return [name for name in names if name != ALL] or names
+
+
+def _rates(settings: Mapping[str, Any]) -> str:
+    parts = []
+    if "learning_rate" in settings:
+        rate = f"at a learning rate of up to {plain(float(settings['learning_rate']))}"
+        warmup = settings.get("warmup_steps")
+        rate += f" after {count(warmup, 'step')} of warm-up" if warmup else ""
+        linear = ", falling" if settings.get("patience") is not None else ", falling to zero"
+        falls = {"linear": linear, "constant": ", constant"}
+        parts.append(rate + falls.get(str(settings.get("schedule")), ""))
+    if "precision" in settings:
+        parts.append(f"in {settings['precision']}")
+    if "seed" in settings:
+        parts.append(f"with seed {settings['seed']}")
+    return "".join(f", {part}" for part in parts)
+
+
+def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:
+    steps = list(dict.fromkeys(history["step"].astype(int)))
+    measured = f"It was evaluated {count(len(steps), 'time')}"
+    every = settings.get("checkpoint_every")
+    if not every:
+        return f"{measured}."
+    # With a patience the last one is a copy of the best, beside those of all steps.
+    numbered = steps[:-1] if settings.get("patience") is None else steps
+    kept = 1 + sum(step % every == 0 for step in numbered)
+    return f"{measured}, and {count(kept, 'checkpoint')} {'was' if kept == 1 else 'were'} kept."
+
+
+def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:
+    for role, names in members.items():
+        column = _COLUMNS.get(role, role)
+        if names == [ALL]:
+            yield f"{column} is over all {role_name(role)} examples."
+        else:
+            over = f"{count(len(names), 'subset')}, each counting the same: {', '.join(names)}"
+            yield f"{column} is the mean over {over}."

@@ -1,0 +1,65 @@
+"""Tables of ablated sets, and what stands in place of what is ablated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+
+from mechcore.ablation.effects import ABLATION, SET
+from mechcore.ablation.superadditivity import INTERACTIONS, directions
+from mechcore.report.blocks import Paragraph, Shown, Table, table_of
+from mechcore.report.groups import PLACED, placed
+from mechcore.report.interaction_figures import saturated
+from mechcore.report.run_folder import RunFolder
+from mechcore.tables import Column
+from mechcore.wording import ALL, SIGNIFICANT, effect, with_interval
+
+_FILLED = {
+    "zero": "zeros",
+    "resample": "its output at a random token of the training data",
+    "counterfactual": "its output on an example of another label",
+}
+
+
+def fill_note(run: RunFolder) -> Iterator[Paragraph]:
+    """What replaces ablated outputs where it is not their mean."""
+    fill = str(run.analyses.get("fill", "mean"))
+    if fill != "mean":
+        what = _FILLED.get(fill, f"what the fill {fill} gives")
+        text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
+        yield Paragraph(text, note=True)
+
+
+def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Table:
+    """Changes over all examples without each set."""
+    overall = placed(ablation[ablation["subset"] == ALL])
+    shown: list[Shown] = ["set", PLACED, "n", "accuracy", "accuracy_drop", "margin", "margin_drop"]
+    return table_of(overall, ABLATION, caption, shown, folded=folded)
+
+
+def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool = False) -> Table:
+    """Interactions, each in the unit of its metric."""
+    rows, metrics = placed(overall), overall["metric"]
+    shown: list[Shown] = [SET.called("set"), PLACED, "metric"]
+    for name in ("joint_drop", "sum_of_single_drops"):
+        changes = zip(-rows[name], metrics, strict=True)
+        shown.append((INTERACTIONS[name].heading, [effect(*row, unit=False) for row in changes]))
+    ends = (-rows[name] for name in ("interaction", "high", "low"))
+    values = [with_interval(*row) for row in zip(*ends, metrics, strict=True)]
+    signs = directions(rows, SIGNIFICANT)
+    numbers = zip(rows["low"], rows["high"], rows["p"], signs, saturated(overall), strict=True)
+    rows["verdict"] = [_verdict(*row) + "; change saturates" * limit for *row, limit in numbers]
+    shown += [("interaction", values), Column("verdict", "text", header="verdict")]
+    return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
+
+
+def _verdict(low: float, high: float, p: float, sign: int) -> str:
+    if sign:
+        return "superadditive" if sign > 0 else "subadditive"
+    if low <= 0 <= high:
+        return "includes zero"
+    if p == 1:  # the interval that leaves out zero is that of rounding
+        return "no more than rounding"
+    return "not known" if math.isnan(low) else "not after correction"

@@ -1,0 +1,146 @@
+"""What the core costs, in the numbers of the tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pages import rows_of, tables_of, with_tables, words_of
+
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.report.blocks import Drawing, Paragraph
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.wording import MINUS, SPACE
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+def told(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:
+    sentences = CoreAblation.headlines(with_tables(run, **tables))
+    return [text.replace(SPACE, " ").replace(MINUS, "-") for text in sentences]
+
+
+def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
+    (section,) = CoreAblation.sections(run)
+    assert (section.id, section.title) == ("ablation", "Ablation")
+    assert section.files == ["ablation.csv", "ablation_controls.csv"]
+    assert [block.name for block in section.blocks if isinstance(block, Drawing)] == [
+        *("ablation-accuracy", "ablation-margin", "ablation-subsets-1"),
+    ]
+    assert words_of(section.blocks).startswith("Heads are ablated in the full model, alone and")
+    sets, controls = tables_of(section.blocks)
+    ablation = run.tables["ablation"].query("subset == 'all'")
+    assert len(sets.rows) == len(ablation)
+    for cells, (_, row) in zip(rows_of(sets), ablation.iterrows(), strict=True):
+        ends = (-row.margin_drop, -row.margin_drop_high, -row.margin_drop_low)
+        change, low, high = (re.sub(r"^[+-](0\.00)$", r"\1", f"{end:+.2f}") for end in ends)
+        assert cells[-1].replace(MINUS, "-") == f"{change} [{low}, {high}]"
+    assert len(controls.rows) == len(run.tables["ablation_controls"].query("subset == 'all'"))
+
+
+def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None:
+    worst_sentence, core_sentence = told(run)
+    ablation, controls = run.tables["ablation"], run.tables["ablation_controls"]
+    singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
+    worst = singles.loc[singles.accuracy_drop.idxmax()]
+    assert worst_sentence.startswith(
+        f"Of the core heads, ablating {worst.set} alone lowers out-of-domain accuracy most: "
+        f"{-100 * worst.accuracy_drop:+.1f} points [{-100 * worst.accuracy_drop_high:+.1f}, "
+        f"{-100 * worst.accuracy_drop_low:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %; "
+        "in-domain accuracy changes by "
+    )
+    outside = controls.query("role == 'ood' and subset == 'all'")
+    (beside,) = outside.query("metric == 'accuracy' and set == @worst.set").itertuples()
+    assert (
+        f". Ablating one of 7 other heads of its layer changes it by "
+        f"{-100 * beside.control_drop:+.1f} points on average (p = 0.12"
+    ) in worst_sentence
+    assert worst_sentence.endswith("(The largest of several; its interval does not allow for that "
+                                   "choice.)")  # fmt: skip
+    (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
+    assert core_sentence == (
+        f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
+        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats on "
+        f"average (all of 20 sets between {-whole.control_high:+.2f} and "
+        f"{-whole.control_low:+.2f}, p = 0.048 of so large a change among these; n = 300)."
+    )
+
+
+def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) -> None:
+    assert not any("accuracy is higher" in text for text in told(run))
+    table = run.tables["ablation"].copy()
+    first = (table["set"] == run.core[0]) & (table["role"] == "ood") & (table["subset"] == "all")
+    for column, value in (("_drop", -0.256), ("_drop_low", -0.287), ("_drop_high", -0.226)):
+        table.loc[first, f"accuracy{column}"] = value
+    table.loc[first, "accuracy"] = 0.871
+    (sentence,) = [text for text in told(run, ablation=table) if "accuracy is higher" in text]
+    assert sentence.startswith(
+        f"Without the core head {run.core[0]} out-of-domain accuracy is higher: +25.6 points "
+        "[+22.6, +28.7] on tiny-ood, at 87.1 %; in-domain accuracy changes by "
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"accuracy_drop_low": -0.5}, "The interval includes zero, so this change may be no effe"),
+        (
+            {"accuracy_drop_low": None, "accuracy_drop_high": None},
+            r"\[\u2013\] on tiny-ood.*Its interval is not known, so this change may be no effect",
+        ),
+        ({"accuracy_drop": None}, "^What ablating a single core head does .* is not known"),
+        ({"accuracy_drop": -0.1}, "^Ablating any core head alone does not lower out-of-domain"),
+    ],
+)
+def test_what_is_not_shown_to_be_an_effect_is_called_none(
+    run: RunFolder, changes: dict[str, float | None], sentence: str
+) -> None:
+    table = run.tables["ablation"].assign(**changes).astype(dict.fromkeys(changes, float))
+    assert re.search(sentence, told(run, ablation=table)[0])
+
+
+def test_without_other_heads_in_its_layers_the_core_stands_alone(run: RunFolder) -> None:
+    controls = run.tables["ablation_controls"].assign(n_controls=0)
+    head, core = told(run, ablation_controls=controls)
+    assert "of its layer" not in head
+    assert core.endswith("its layers have too few other heads for sets to compare that with.")
+    (head,) = told(run, ablation_controls=None)
+    assert "of its layer" not in head
+
+
+def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder) -> None:
+    def words(**tables: pd.DataFrame | None) -> str:
+        return words_of(
+            CoreAblation.blocks(with_tables(run, core=run.tables["core"][:0], **tables))
+        )
+
+    ablation = run.tables["ablation"]
+    others = ablation[ablation["kind"] == "non-core"]
+    assert words(ablation=others).startswith("The core is empty, so no core head was ablated; the")
+    assert told(run, ablation=others, ablation_controls=None) == []
+    assert words(ablation=ablation[:0]) == "There was no head to ablate: the core is empty."
+    failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
+    why = "there is no core, as no mask could be used"
+    without = words(ablation=ablation[:0], missing_masks=failed, subnetworks=None)
+    assert without == f"There was no head to ablate: {why}."
+    not_run = "Not run: the ablation of core heads from the full model."
+    (block,) = CoreAblation.blocks(with_tables(run, ablation=None))
+    assert block == Paragraph(not_run, note=True)
+
+
+@pytest.mark.parametrize(
+    ("fill", "what"),
+    [("mean", None), ("zero", "zeros"), ("half", "what the fill half gives")],
+)
+def test_another_fill_than_the_mean_is_named_first(
+    run: RunFolder, fill: str, what: str | None
+) -> None:
+    config = {**run.config, "settings": {"analyses": {"fill": fill}}}
+    first, *_ = CoreAblation.blocks(RunFolder(run.path, config, run.tables))
+    text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
+    assert (first == Paragraph(text, note=True)) == (what is not None)

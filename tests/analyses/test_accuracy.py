@@ -1,0 +1,235 @@
+"""The sections on accuracy and on subnetworks say what their tables say, and the summary, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_up_run import World, write_run
+
+from mechcore.analyses.accuracy import Accuracy
+from mechcore.report import figures
+from mechcore.report.blocks import Drawing, Paragraph, Section, Table
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.wording import SPACE
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[pd.DataFrame]:
+    """What is drawn, without drawing it."""
+    tables: list[pd.DataFrame] = []
+    monkeypatch.setattr(figures, "accuracy_by_subset", lambda table, _: tables.append(table))
+    return tables
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    groups = {"main text": ("so_swap", "preposition"), "rare": ("so_swap", "absent")}
+    world = World(balance=True, groups=groups)
+    return read_run(write_run(tmp_path_factory.mktemp("accuracy") / "run", world))
+
+
+def changed(run: RunFolder, **tables: Any) -> RunFolder:
+    return replace(run, tables={**run.tables, **tables})
+
+
+def sections(run: RunFolder) -> tuple[Section, Section]:
+    accuracy, subnetworks = Accuracy.sections(run)
+    return accuracy, subnetworks
+
+
+def words(section: Section) -> str:
+    return " ".join(block.text for block in section.blocks if isinstance(block, Paragraph))
+
+
+def tables(section: Section) -> list[Table]:
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def rows(table: Table) -> list[list[str]]:
+    return [[cell.replace(SPACE, " ") for cell in row] for row in table.rows]
+
+
+def headlines(run: RunFolder) -> str:
+    return " ".join(Accuracy.headlines(run)).replace(SPACE, " ")
+
+
+def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -> None:
+    section, _ = sections(run)
+    accuracy, margin, _ = tables(section)
+    header = ["data", "subset", "n", "most frequent label", "full model"]
+    assert list(accuracy.header) == [*header, f"at 50{SPACE}%", f"at 70{SPACE}%"]
+    assert list(margin.header) == [name for name in accuracy.header if name != header[3]]
+    assert (accuracy.folded, margin.folded) == (False, True)
+    place = run.tables["accuracy"].query("role == 'ood' and subset == 'so_swap'")
+    full = place[place["subnetwork"] == "full"].iloc[0]
+    half = place[place["target_sparsity"] == 0.5]
+    low, high = 100 * half["accuracy"].min(), 100 * half["accuracy"].max()
+    ends = f"{100 * full.accuracy_low:.1f}, {100 * full.accuracy_high:.1f}"
+    cells = [f"{100 * full.accuracy:.1f} % [{ends}]", f"{low:.1f}\u2013{high:.1f} %"]
+    name = ["tiny-ood (out-of-domain)", "so_swap", "500"]
+    assert rows(accuracy)[1][:6] == [*name, "100.0 %", *cells]
+    low, high = half["margin"].min(), half["margin"].max()
+    cells = [f"{full.margin:.2f}", f"{low:.2f} to {high:.2f}"]
+    assert [cell.replace("\u2212", "-") for cell in rows(margin)[1][:5]] == [*name, *cells]
+    assert [row[1] for row in rows(accuracy)][::5] == ["all", "all"]  # out of domain comes first
+    assert [row[3] for row in rows(accuracy)] == 5 * ["100.0 %"] + ["50.0 %"]
+
+
+def test_without_counts_of_labels_there_is_no_majority(run: RunFolder) -> None:
+    section, _ = sections(changed(run, data=None))
+    assert [table.header[3] for table in tables(section)[:2]] == ["full model", "full model"]
+
+
+def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
+    run: RunFolder, drawn: list[pd.DataFrame]
+) -> None:
+    accuracy = run.tables["accuracy"]
+    inside = accuracy[accuracy["role"] == "id"].assign(subset="fiction")
+    with_subsets = pd.concat([inside, accuracy], ignore_index=True)
+    section, _ = sections(changed(run, accuracy=with_subsets))
+    pictures = [block for block in section.blocks if isinstance(block, Drawing)]
+    folds = ["", "Accuracy on subsets of tiny-id (in-domain)"]
+    assert [picture.fold for picture in pictures] == folds
+    assert len({picture.name for picture in pictures}) == 2
+    pd.testing.assert_frame_equal(drawn[0], accuracy.set_index(drawn[0].index))
+    pd.testing.assert_frame_equal(drawn[1], inside.set_index(drawn[1].index))
+    assert [table.folded for table in tables(section)] == [False, True, True, True, False]
+    assert [rows(tables(section)[i])[0][1] for i in (1, 3)] == ["fiction", "fiction"]
+
+
+def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder) -> None:
+    (*_, table) = tables(sections(run)[0])
+    accuracy = run.tables["accuracy"]
+    part = accuracy[accuracy["subset"].isin(["so_swap", "preposition"])]
+    means = 100 * part.groupby("subnetwork")["accuracy"].mean()
+    pruned = means[[name for name in means.index if name.startswith("s0.50")]]
+    cells = {row[0]: row[1:] for row in rows(table)}
+    assert cells["main text"][:2] == [
+        f"{means['full']:.1f} %",
+        f"{pruned.mean():.1f} % ({pruned.min():.1f}\u2013{pruned.max():.1f} %)",
+    ]
+    assert cells["main text"][-2:] == ["2", "so_swap, preposition"]
+    assert cells["ID"][-1] == "all examples"
+
+
+def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
+    section, _ = sections(run)
+    (*_, table) = tables(section)
+    assert "No mean for rare: the data have no example of absent." in words(section)
+    (rare,) = (row for row in rows(table) if row[0] == "rare")
+    assert rare == ["rare", "n/a", "n/a", "n/a", "2", "so_swap, absent"]
+    text = headlines(run)
+    assert text.startswith("Macro-averaged over subsets, the full model's accuracy is ")
+    assert (
+        "on main text (2 subsets: so_swap, preposition). There is no mean for rare (no example "
+        "of absent)."
+    ) in text
+
+
+def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
+    accuracy = run.tables["accuracy"].query("subset == 'all'")
+    for target, part in accuracy.groupby("target_sparsity"):
+        values = {role: 100 * some.accuracy for role, some in part.groupby("role")}
+        inside, outside = values["id"], values["ood"]
+        assert (
+            f"target of {100 * target:.0f} % (3 seeds) have an accuracy of "
+            f"{outside.min():.1f}\u2013{outside.max():.1f} % out-of-domain "
+            f"(tiny-ood, {outside.max() - outside.min():.1f} points apart) and "
+            f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
+            f"(tiny-id, {inside.max() - inside.min():.1f} points apart)."
+        ) in headlines(run)
+
+
+def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) -> None:
+    accuracy = run.tables["accuracy"]
+    seed = accuracy["seed"].fillna(0).astype(float)
+    balanced = (0.5 + seed / 1000).mask(accuracy["role"] == "id")  # one label only in domain
+    both = accuracy.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
+    text = headlines(changed(run, accuracy=both))
+    assert "points apart, 0.2 points with labels weighed alike, 0.1 points in information)" in text
+    assert "apart, perhaps by a moved threshold alone: too few examples of some label)" in text
+
+
+def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder) -> None:
+    _, section = sections(run)
+    first, kept, spread = tables(section)
+    subnetworks = run.tables["subnetworks"]
+    names = "4 subsets: so_swap, preposition, embedded_under_if, embedded_under_verb"
+    assert first.caption.endswith(f"accuracy over all examples (out-of-domain: tiny-ood, {names})")
+    assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
+    assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
+    assert (first.folded, kept.folded, spread.folded) == (False, True, True)
+    assert (section.id, list(section.files)) == (
+        "subnetworks",
+        ["subnetworks.csv", "accuracy_spread.csv"],
+    )
+
+
+def failed(*targets: float) -> pd.DataFrame:
+    reasons = [f"sparsity {target / 2}" for target in targets]
+    columns = {"subnetwork": [f"s{t:.2f}-seed9" for t in targets], "seed": 9, "reason": reasons}
+    return pd.DataFrame({**columns, "target_sparsity": targets})
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (
+            [0.5],
+            "1 of 7 masks is missing, as its training failed: s0.50-seed9. Everything here is "
+            "about the others.",
+        ),
+        (
+            [0.5, 0.9],
+            "2 of 8 masks are missing, as their training failed: s0.50-seed9 and s0.90-seed9. "
+            "Everything here is about the others. No mask of target sparsity 90 % is left.",
+        ),
+    ],
+)
+def test_masks_that_are_missing_are_named(run: RunFolder, targets: list[float], said: str) -> None:
+    run = changed(run, missing_masks=failed(*targets))
+    _, section = sections(run)
+    assert words(section).replace(SPACE, " ") == said
+    assert said in headlines(run)
+    (missing,) = (t for t in tables(section) if t.caption.startswith("Masks that are missing"))
+    assert rows(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in targets]
+    assert "missing_masks.csv" in section.files
+
+
+def test_without_any_mask_everything_is_about_the_full_model(run: RunFolder) -> None:
+    none = changed(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
+    _, section = sections(none)
+    assert words(section).startswith("Training failed for every mask (s0.50-seed9): there are no")
+    assert "Not run" not in words(section)
+
+
+def test_a_subnetwork_that_stands_out_is_named(run: RunFolder) -> None:
+    subnetworks = run.tables["subnetworks"].copy()
+    subnetworks.loc[0, "id_accuracy"] = 0.2
+    run = changed(run, subnetworks=subnetworks)
+    sentence = "s0.50-seed0 stands out: it is right on 20.0 % of in-domain examples"
+    assert sentence in headlines(run)
+    assert sentence in words(sections(run)[1]).replace(SPACE, " ")
+
+
+def test_what_a_run_lacks_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for section in sections(read_run(tmp_path)):
+        assert words(section).startswith("Not run: ")
+        assert len(section.blocks) == 1
+        assert section.files == []
+
+
+def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None:
+    notes = {tile.label: tile.note for tile in Accuracy.tiles(run)}
+    outside = notes["Full model, out-of-domain"]
+    assert outside.endswith("] on tiny-ood, all examples of 4 subsets")
+    full = (
+        run.tables["accuracy"].query("subnetwork == 'full' and subset == 'all'").set_index("role")
+    )
+    low, high = (100 * full.at["id", f"accuracy_{end}"] for end in ("low", "high"))
+    assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"

@@ -1,0 +1,204 @@
+"""Interactions of core heads, in the numbers of the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pages import rows_of, tables_of, with_tables, words_of
+from study.sources import checkpoint_like, data_config
+
+from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.interactions import Interactions
+from mechcore.errors import InputError
+from mechcore.main_study.analyses import Analyses
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
+from mechcore.report.blocks import Drawing, Paragraph
+from mechcore.report.groups import CANNOT_TELL
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.steps.config import ModelConfig
+from mechcore.wording import MINUS
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]) -> RunFolder:
+    """A core of two heads."""
+    heads = ("L0.H3", "L1.H5")
+    return read_run(new_run(tmp_path_factory.mktemp("pair") / "run", core=heads, joint=[heads]))
+
+
+def told(run: RunFolder, **changes: Any) -> list[str]:
+    """The sentences with columns changed; numbers that are None are missing."""
+    table = run.tables["interactions"].assign(**changes)
+    return [*Interactions.headlines(with_tables(run, interactions=table))]
+
+
+@pytest.mark.parametrize(("metric", "scale", "digits"), [("accuracy", 100, 1), ("margin", 1, 2)])
+def test_superadditive_sets_are_counted_from_the_intervals(
+    run: RunFolder, metric: str, scale: float, digits: int
+) -> None:
+    table = run.tables["interactions"].query("role == 'ood' and subset == 'all'")
+    part = table[table["metric"] == metric]
+    top = part[part.low > 0].sort_values("interaction").iloc[-1]
+    name = "the margin" if metric == "margin" else metric
+    (sentence,) = [text for text in told(run) if text.startswith(f"On {name} out-of-domain (tiny-")]
+    assert (
+        f"{(part.low > 0).sum()} of {len(part)} joint sets are superadditive and "
+        f"{(part.high < 0).sum()} subadditive, with an interval that leaves out zero"
+    ) in sentence
+    ends = f"[{-scale * top.high:+.{digits}f}, {-scale * top.low:+.{digits}f}]"
+    value = f"an interaction of {-scale * top.interaction:+.{digits}f}"
+    plain = sentence.replace("\u00a0", " ").replace(MINUS, "-")
+    assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", plain)
+
+
+def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
+    (section,) = Interactions.sections(run)
+    assert (section.id, section.files) == ("interactions", ["interactions.csv"])
+    assert [*map(Paragraph, Interactions.headlines(run))] == section.blocks[:2]
+    assert [block.name for block in section.blocks if isinstance(block, Drawing)] == [
+        *("interactions", "interactions-subsets"),
+    ]
+    (table,) = tables_of(section.blocks)
+    overall = run.tables["interactions"].query("subset == 'all'")
+    assert [row[0] for row in rows_of(table)] == overall["set"].tolist()
+    assert table.folded == (len(overall) > 40)
+
+
+def verdicts(run: RunFolder, **changes: Any) -> set[str]:
+    table = run.tables["interactions"].assign(floor=False, **changes)
+    (shown,) = tables_of(Interactions.blocks(with_tables(run, interactions=table)))
+    return {row[-1] for row in rows_of(shown)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "of_several", "of_one"),
+    [
+        (
+            {"low": -1.0, "high": 1.0},
+            "includes zero",
+            "0 of 7 joint sets are superadditive and 0 subadditive.*Its interval includes zero",
+            "; the interval includes zero, so neither direction is shown",
+        ),
+        (
+            {"low": 0.01, "high": 1.0, "p_adjusted": 0.06},
+            "not after correction",
+            "0 of 7 joint sets are superadditive and 0 subadditive",
+            "; with an adjusted p = 0.06, neither direction is shown",
+        ),
+        (
+            {"low": float("nan"), "high": float("nan")},
+            "not known",
+            "the intervals of all 7 joint sets are not known, so no direction is shown",
+            "; its interval is not known, so neither direction is shown",
+        ),
+        (
+            {"low": 0.01, "high": 0.5},
+            "superadditive",
+            "7 of 7 joint sets are superadditive.* The largest superadditive interaction is that",
+            ": superadditive",
+        ),
+        (
+            {"low": -0.5, "high": -0.01},
+            "subadditive",
+            "0 of 7 joint sets are superadditive and 7 subadditive",
+            ": subadditive, less than the heads do one by one",
+        ),
+    ],
+)
+def test_a_direction_is_told_where_the_interval_shows_it(
+    run: RunFolder,
+    pair: RunFolder,
+    changes: dict[str, float],
+    verdict: str,
+    of_several: str,
+    of_one: str,
+) -> None:
+    for sentence in told(run, **changes):
+        assert re.search(of_several, sentence)
+    for sentence in told(pair, floor=False, **changes):
+        assert re.search(rf"for L0\.H3\+L1\.H5 the joint change is .*{of_one}\.$", sentence)
+    assert verdicts(run, **changes) == {verdict}
+
+
+def test_the_largest_interaction_is_the_largest_in_either_direction(run: RunFolder) -> None:
+    table = run.tables["interactions"]
+    size = -table["interaction"].abs()
+    chosen = table.query("role == 'ood' and subset == 'all' and metric == 'margin'")
+    largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
+    which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
+    margin, _ = told(run, interaction=size, low=size - 0.01, high=size / 2)
+    assert f"The largest interaction, in either direction, is that of {which}: " in margin
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("floor", "to lose: there the interaction on accuracy comes out too small."),
+        ("ceiling", "to gain: there sets may look superadditive on accuracy that are not."),
+    ],
+)
+def test_joint_changes_that_saturate_are_marked(run: RunFolder, end: str, words: str) -> None:
+    table = run.tables["interactions"].assign(floor=False, ceiling=False)
+    clear, marked = (
+        with_tables(run, interactions=table.assign(**{end: at_end})) for at_end in (False, True)
+    )
+    margin, accuracy = Interactions.headlines(marked)
+    assert accuracy.endswith(
+        f" The joint change saturates for 7 of 7, as accuracy has little or nothing left {words}"
+    )
+    assert "saturates" not in margin + words_of(Interactions.blocks(clear))
+    (shown,) = tables_of(Interactions.blocks(marked))
+    assert all(("; change saturates" in row[-1]) == ("accuracy" in row[2]) for row in shown.rows)
+    captions = [
+        next(block.caption for block in Interactions.blocks(run) if isinstance(block, Drawing))
+        for run in (clear, marked)
+    ]
+    assert ["Hollow marks" in caption for caption in captions] == [False, True]
+
+
+def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
+    def words(**tables: pd.DataFrame | None) -> str:
+        return words_of(Interactions.blocks(with_tables(run, **tables)))
+
+    none = run.tables["interactions"][:0]
+    few = "There is no interaction to report: the core has fewer than two heads."
+    assert words(interactions=none) == few
+    failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
+    without = words(interactions=none, missing_masks=failed, subnetworks=None)
+    assert without == f"{few.partition(':')[0]}: there is no core, as no mask could be used."
+    assert words(interactions=None) == "Not run: the joint ablation of sets of core heads."
+
+
+def test_one_label_is_told(tmp_path: Path, new_run: Callable[..., Path]) -> None:
+    run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
+    note = f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
+    assert Paragraph(note, note=True) in [*Interactions.blocks(run)]
+
+
+def test_asked_for_alone_they_come_from_the_ablation_of_the_core(tmp_path: Path) -> None:
+    config = StudyConfig(
+        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
+        data=data_config(tmp_path / "data"),
+        only=("interactions",),
+    )
+    (part,) = make_plan(config).parts
+    assert isinstance(part.jobs["interactions"].step, CoreAblation)
+    assert "core" in part.jobs["interactions"].needs
+    assert "paths" not in part.jobs
+    without = replace(config, analyses=Analyses(ablation=None))
+    with pytest.raises(InputError, match="interactions needs ablation, which this study leaves"):
+        make_plan(without)
+    (part,) = make_plan(replace(without, only=())).parts
+    assert "interactions" not in part.jobs

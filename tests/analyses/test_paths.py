@@ -1,0 +1,134 @@
+"""Who reads the core, in the numbers of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from pages import tables_of, with_tables, words_of
+
+from mechcore.analyses.paths import Paths
+from mechcore.report.blocks import Block, Paragraph
+from mechcore.report.graph_block import Graph
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.wording import SPACE
+
+
+def graph_of(blocks: Iterable[Block]) -> Graph:
+    return next(block for block in blocks if isinstance(block, Graph))
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+@pytest.fixture(scope="module")
+def blocks(run: RunFolder) -> list[Block]:
+    return [*Paths.blocks(run)]
+
+
+def test_the_verdict_comes_first(run: RunFolder, blocks: list[Block]) -> None:
+    text = (
+        "The claim that components that generalise read the core is supported: blind to the core, "
+        "the 2 components lose."
+    )
+    assert blocks[0] == Paragraph(text, lead=True)
+    assert [*Paths.headlines(run)] == [text]
+    (section,) = Paths.sections(run)
+    names = ("core_dependence", "core_verdict", "paths", "path_information")
+    assert (section.id, section.files) == ("readers", [f"{name}.csv" for name in names])
+
+
+def test_readers_the_core_and_the_answer_are_drawn(blocks: list[Block]) -> None:
+    drawing = graph_of(blocks)
+    spots = {spot.node.name: spot for spot in drawing.spots}
+    # Those with the largest change first, then the core: no other component loses anything.
+    assert [*spots][:4] == ["L2.H2", "L3.H0", "L3.MLP", "L0.H3"]
+    assert {"L0.H3", "L1.H5", "answer"} <= set(spots)
+    left_to_right = ["L0.H3", "L1.H5", "L2.H2", "L3.H0", "L3.MLP", "answer"]
+    places = [spots[name].x for name in left_to_right]
+    assert places == sorted(places)
+    assert spots["L2.H2"].node.words.replace(SPACE, " ") == (
+        "L2.H2, in the core. Blind to the core: \u22128.0 points [\u22129.0, \u22127.0] out of "
+        "domain; \u22124.0 points [\u22125.0, \u22123.0] in domain. An answer that does not see "
+        "it: \u22128.0 points [\u22129.0, \u22127.0] out of domain."
+    )
+
+
+def test_edges_are_as_wide_as_their_effects(blocks: list[Block]) -> None:
+    lines = {(e.edge.sender, e.edge.receiver): e for e in graph_of(blocks).lines}
+    assert lines["L2.H2", "answer"].width == 8  # the largest, 8 points
+    half = lines["L1.H5", "L2.H2"]
+    assert (half.edge.value, half.width) == pytest.approx((-0.04, 4.5))
+    assert half.edge.look == "worse"
+    assert lines["L0.H3", "L3.H0"].edge.look == "better"
+    assert lines["L0.H3", "L3.MLP"].edge.look == "worse unsure"  # 0.4 points, give or take 1
+    assert ("L1.H5", "answer") not in lines  # 0.1 points
+    for line in lines.values():
+        assert line.start.x < line.end.x
+
+
+def test_the_components_that_change_most(blocks: list[Block]) -> None:
+    table = tables_of(blocks)[0]
+    cells = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    assert table.caption.startswith("The 3 components whose information changes most")
+    assert cells["receiver"] == ("L2.H2", "L3.H0", "L3.MLP")
+    assert cells["without it (points)"][0] == "\u221216.0 [\u221217.0, \u221215.0]"
+    assert cells["blind to the core (points)"][:2] == (
+        *("\u22128.0 [\u22129.0, \u22127.0]", "+5.0 [+4.0, +6.0]"),
+    )
+    assert cells["share"][0] == "0.50 [0.40, 0.60]"
+    assert cells["blind to random heads (points)"][0] == "\u22120.1"
+    assert cells["p"][0] == "0.048"
+    assert cells["blind to the core, in domain (points)"][1] == "+2.5 [+1.5, +3.5]"
+
+
+def test_information_or_a_moved_threshold(run: RunFolder, blocks: list[Block]) -> None:
+    assert (
+        "Out of domain, by intervals, being blind to the core changes information alone for L2.H2 "
+        "and L3.H0; for L3.MLP a change of neither is shown. What is not shown may be"
+    ) in words_of(blocks)
+    table = run.tables["core_dependence"]
+    ours = table[table["receiver"].isin(["L1.MLP"])].copy()
+    ours.loc[ours["metric"] == "information", "blind_drop"] = 1e-4  # within its interval
+    assert (
+        "by intervals, being blind to the core changes the threshold alone for L1.MLP. What"
+    ) in words_of(Paths.blocks(with_tables(run, core_dependence=ours)))
+
+
+def test_direct_effects_of_all_components(blocks: list[Block]) -> None:
+    table = tables_of(blocks)[-1]
+    assert table.folded
+    assert len(table.rows) == 36
+    assert table.rows[0] == [
+        *("L2.H2", "\u22128.0 [\u22129.0, \u22127.0]", "\u22124.0 [\u22125.0, \u22123.0]")
+    ]
+
+
+def test_one_label_out_of_domain(tmp_path: Path, new_run: Callable[..., Path]) -> None:
+    run = read_run(new_run(tmp_path / "run", paths=True, one_label=True))
+    blocks = [*Paths.blocks(run)]
+    (note,) = [block.text for block in blocks if isinstance(block, Paragraph) and block.note]
+    assert "information is not known. The graph and the tables show the change in margin" in note
+    words = {spot.node.name: spot.node.words for spot in graph_of(blocks).spots}
+    assert f"Blind to the core: \u22120.80{SPACE}nats [" in words["L2.H2"]
+    by_margin, direct = tables_of(blocks)
+    assert by_margin.header[1:3] == ["without it (nats)", "blind to the core (nats)"]
+    assert direct.header[1:] == ["margin out of domain (nats)", "margin in domain (nats)"]
+
+
+def test_an_empty_core_and_no_paths(tmp_path: Path, new_run: Callable[..., Path]) -> None:
+    empty = read_run(new_run(tmp_path / "empty", paths=True, core=()))
+    text = "The core is empty: there is nothing to read, and no path was cut."
+    assert [*Paths.blocks(empty)] == [Paragraph(text, note=True)]
+    assert [*Paths.headlines(empty)] == []
+    assert [*Paths.sections(read_run(new_run(tmp_path / "without")))] == []
+
+
+def test_without_roles_there_is_no_verdict(run: RunFolder) -> None:
+    first, *_ = Paths.blocks(with_tables(run, core_verdict=None))
+    assert isinstance(first, Paragraph)
+    assert first.note
+    assert "roles of components are not known" in first.text

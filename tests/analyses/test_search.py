@@ -1,0 +1,163 @@
+"""The sets that a search found, in the numbers of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pages import rows_of, tables_of, with_tables, words_of
+
+from mechcore.analyses.search import Search
+from mechcore.main_study.analyses import Analyses
+from mechcore.main_study.config import StudyConfig
+from mechcore.report.blocks import Drawing
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.study.step import plain
+from mechcore.wording import DASH, SPACE
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+def with_settings(run: RunFolder, search: Search) -> RunFolder:
+    study = StudyConfig(analyses=Analyses(search=search))
+    return replace(run, config={**run.config, "settings": plain(study)})
+
+
+def raced(run: RunFolder, decisions: list[tuple[str, int]]) -> RunFolder:
+    """With a race of pairs that are decided so, after so many examples."""
+    rows = [
+        (f"L0.H{i}+L1.MLP", 2, "hans", "ood", decision, 0.01, -0.1, 0.1, n, False)
+        for i, (decision, n) in enumerate(decisions)
+    ]
+    columns = ["set", "size", "data", "role", "decision", "effect", "low", "high", "n", "exact"]
+    return with_tables(run, race=pd.DataFrame(rows, columns=columns))
+
+
+def told(run: RunFolder, table: pd.DataFrame) -> list[str]:
+    sentences = Search.headlines(with_tables(run, superadditive=table))
+    return [text.replace(SPACE, " ") for text in sentences]
+
+
+def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolder) -> None:
+    (section,) = Search.sections(run)
+    assert (section.id, section.title) == ("search", "Search for superadditive sets")
+    assert section.files == ["superadditive.csv", "screening.csv"]
+    words = words_of(section.blocks)
+    assert words.startswith(
+        "496 pairs of components were screened by gradients, and the best 1 ablated exactly"
+    )
+    assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
+    for sentence in told(run, run.tables["superadditive"]):
+        assert sentence in words
+    (drawing,) = [block for block in section.blocks if isinstance(block, Drawing)]
+    assert drawing.name == "superadditive"
+    (table,) = tables_of(section.blocks)
+    of_margin = ["\u22121.50 [\u22122.25, \u22120.75]", "0.02", "\u22121.50 nats"]
+    of_accuracy = ["\u221215.0 [\u221222.5, \u22127.5]", "0.02", "no"]
+    first, second = rows_of(table)
+    assert first == ["L0.H3+L1.H5", *of_margin, *of_accuracy]
+    of_margin = ["\u22121.25 [\u22121.88, \u22120.62]", "0.02", "\u22121.25 nats"]
+    of_accuracy = ["\u221212.5 [\u221218.8, \u22126.2]", "0.02", "no"]
+    assert second == ["L1.H2+L3.MLP", *of_margin, *of_accuracy]
+    exact = words_of(Search.blocks(with_settings(run, Search(screening_by="exact"))))
+    assert exact.startswith("496 pairs of components were screened by exact, and")
+
+
+def test_superadditive_sets_are_counted_from_the_intervals(run: RunFolder) -> None:
+    table = run.tables["superadditive"]
+    first = (table["set"] == "L0.H3+L1.H5") & (table["metric"] == "accuracy")
+    margin, accuracy = told(run, table.assign(low=table["low"].where(~first, -0.1), floor=first))
+    end = "on the other half, with an interval below zero and an adjusted p of at most 0.05."
+    assert f"2 are superadditive on the margin {end}" in margin
+    assert f"1 is superadditive on accuracy {end}" in accuracy
+    assert accuracy.endswith(" Accuracy has next to nothing left to lose for 1 of 2.")
+    assert "0 are superadditive on accuracy" in told(run, table.assign(p_adjusted=0.06))[1]
+    unknown = told(run, table.assign(low=float("nan"), high=float("nan")))
+    assert all("is known on the other half" in text for text in unknown)
+
+
+def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
+    # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
+    table = run.tables["superadditive"].copy()
+    column = "interaction_in_search"
+    table[column] = table[column].where(table["metric"] == "margin")
+    first = table["set"] == "L0.H3+L1.H5"
+    for end, value in (("interaction", 0.15), ("low", 0.05), ("high", 0.25)):
+        table[end] = table[end].mask(first, value)
+    margin, accuracy = told(run, table)
+    name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
+    assert f"{name} \u22120.15 nats [\u22120.25, \u22120.05]." in margin
+    assert f"{name} \u221215.0 points [\u221225.0, \u22125.0]." in accuracy
+    older = table.drop(columns=column)
+    name = "The most superadditive set, L1.H2+L3.MLP, has an interaction of"
+    assert name in told(run, older)[0]
+    (shown,) = tables_of(Search.blocks(with_tables(run, superadditive=older)))
+    assert [row[3] for row in shown.rows] == [DASH, DASH]
+
+
+@pytest.mark.parametrize(
+    ("ends", "mark"),
+    [
+        ({"floor": True}, "at the floor"),
+        ({"ceiling": True}, "at the ceiling"),
+        ({"floor": True, "ceiling": True}, "at the floor and ceiling"),
+    ],
+)
+def test_accuracies_cut_off_are_marked(run: RunFolder, ends: dict[str, bool], mark: str) -> None:
+    table = run.tables["superadditive"].assign(**ends)
+    (shown,) = tables_of(Search.blocks(with_tables(run, superadditive=table)))
+    assert {row[-1] for row in shown.rows} == {mark}
+    margin = table[table["metric"] == "margin"]
+    (shown,) = tables_of(Search.blocks(with_tables(run, superadditive=margin)))
+    assert {tuple(row[4:]) for row in shown.rows} == {(DASH, DASH, "")}
+
+
+def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None:
+    decisions = [("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300)]
+    search = Search(screening_by="exact", guarantee=0.01, least=0.25)
+    words = words_of(Search.blocks(with_settings(raced(run, decisions), search)))
+    assert words.startswith(
+        "A race decided 5 sets of 2 components: 1 superadditive by more than 0.25 nats of margin, "
+        "1 subadditive by more than 0.25 nats, 2 within 0.25 nats of zero, 1 undecided. Half of "
+        "them took 200 examples or fewer, none more than 1,500; any decision about the half "
+        "searched is wrong with a probability of 0.01 at most"
+    )
+    assert "The table shows" not in words
+    assert "were screened" not in words
+
+
+@pytest.mark.parametrize(
+    ("decision", "name"),
+    [("above", "superadditive by more than 0.1 nats of margin"), ("top", "among the largest")],
+)
+def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
+    run: RunFolder, decision: str, name: str
+) -> None:
+    words = words_of(Search.blocks(raced(run, [(decision, 90)] * 30)))
+    assert f"The table shows the 2 largest of the 30 that are {name}; race.csv has all." in words
+
+
+@pytest.mark.parametrize(("n", "drawings"), [(40, []), (41, ["atlas"])])
+def test_a_race_of_many_pairs_has_an_atlas_whatever_it_found(
+    run: RunFolder, n: int, drawings: list[str]
+) -> None:
+    many: Any = raced(run, [("within", 90)] * n)
+    none = with_tables(many, superadditive=run.tables["superadditive"][:0])
+    for searched, before in ((many, ["superadditive"]), (none, [])):
+        blocks = [*Search.blocks(searched)]
+        names = [block.name for block in blocks if isinstance(block, Drawing)]
+        assert names == [*before, *drawings]
+        assert words_of(blocks).startswith(f"A race decided {n} sets of 2 components")
+
+
+def test_a_search_that_found_nothing_says_so(run: RunFolder) -> None:
+    none = with_tables(run, superadditive=run.tables["superadditive"][:0])
+    assert words_of(Search.blocks(none)) == "The search found no set."
+    assert [*Search.headlines(none)] == []
+    assert [*Search.sections(with_tables(run, superadditive=None))] == []

@@ -1,0 +1,56 @@
+"""The smallest subnetwork, and how to get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pages import rows_of, tables_of, with_tables, words_of
+
+from mechcore.analyses.smallest import Smallest
+from mechcore.report.blocks import Command
+from mechcore.report.run_folder import RunFolder, read_run
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+def commands(run: RunFolder) -> list[str]:
+    return [block.text for block in Smallest.blocks(run) if isinstance(block, Command)]
+
+
+def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None:
+    (section,) = Smallest.sections(run)
+    assert (section.id, section.files) == ("smallest", ["smallest.csv"])
+    words, (table,) = words_of(section.blocks), tables_of(section.blocks)
+    assert words.startswith(
+        "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 components "
+        "and loses 0.2 points in domain (at most 0.6) and 0.5 points out of domain (at most 0.9)."
+    )
+    assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
+    assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
+    changes = ["\u22120.5 [\u22120.9, \u22120.1]", "\u22120.2 [\u22120.6, +0.2]"]
+    accuracy = ["accuracy out of domain (points)", "accuracy in domain (points)"]
+    assert table.header[8:10] == accuracy
+    changes += ["\u22120.5", "\u22120.2"]
+    assert [row[:10] for row in rows_of(table)] == [
+        ["accuracy", "1", "yes", "s0.50-seed0", "50.0 %", "18", *changes],
+        ["information", "1", "no", "s0.50-seed0", "50.0 %", "18", *changes],
+    ]
+    assert commands(run) == [
+        "mechcore export --model checkpoints/tiny-world --mask masks/s0.50-seed0.safetensors "
+        "--means means.safetensors --out s0.50-seed0"
+    ]
+    assert any("within 1 point of accuracy: s0.50-seed0" in t for t in Smallest.headlines(run))
+
+
+@pytest.mark.parametrize(
+    "smallest", [{"within": False}, {"id_accuracy_loss": 0.0, "ood_accuracy_loss": 0.4}]
+)
+def test_what_is_none_or_loses_much_on_one_label_is_not_for_export(
+    run: RunFolder, smallest: dict[str, float]
+) -> None:
+    table = run.tables["smallest"].assign(**smallest)
+    assert commands(with_tables(run, smallest=table)) == []

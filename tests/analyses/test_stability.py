@@ -1,0 +1,85 @@
+"""Stability, in the numbers of the tables of other analyses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pages import rows_of, tables_of, with_tables, words_of
+
+from mechcore.analyses.stability import Stability
+from mechcore.report.run_folder import RunFolder, read_run
+
+RANKINGS = ("stability", "interaction_stability", "search_stability")
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> None:
+    (section,) = Stability.sections(run)
+    names = (*RANKINGS, "half_cores", "half_overlap")
+    assert (section.id, section.files) == ("stability", [f"{name}.csv" for name in names])
+    words = words_of(section.blocks)
+    halves, resamples, largest, cores, members, overlap = tables_of(section.blocks)
+    assert words.startswith("Two random halves of the examples share none of them")
+    assert "--with halves" not in words
+    place = ["tiny-ood (out-of-domain)", "accuracy"]
+    figures = ["0.80 [0.75, 0.85]", "0.89", "10", "0.80 [0.75, 0.85]", "0.20"]
+    assert rows_of(halves)[0] == ["36 components", *place, *figures]
+    assert [row[0] for row in rows_of(halves)[::4]] == [
+        *("36 components", "6 pairs of the core", "10 pairs that the search found"),
+    ]
+    figure = "0.90 [0.85, 0.95]"
+    assert rows_of(resamples)[0] == ["36 components", *place, figure, "10", figure]
+    assert rows_of(largest)[4][3] == "L0.H3+L1.H5 (0.80)"
+    # Half 1 has the masks of all data, half 2 those of other seeds: the cores are the same.
+    core = run.tables["half_cores"]["first_core"][0]
+    size = len(core.split())
+    alike = ["6", f"{size}, {size}", str(size), "1.00", "1.00"]
+    pairs = ("all data, half 1", "all data, half 2", "half 1, half 2")
+    assert rows_of(cores) == [[pair, *alike] for pair in pairs]  # none by chance, of the same seeds
+    assert rows_of(members) == [[data, core] for data in ("all data", "half 1", "half 2")]
+    overlaps = {tuple(row[:2]): row[2:] for row in rows_of(overlap)}
+    assert overlaps["all data and a half, one seed", "50 %"][0] == "6"
+    assert overlaps["all data and a half, one seed", "50 %"][-1] == "n/a"
+    assert 0 < float(overlaps["all data, two seeds", "50 %"][-1]) < 1
+    assert set(overlaps) == {
+        (row["compared"], f"{100 * row['target_sparsity']:.0f} %")
+        for row in run.tables["half_overlap"].to_dict("records")
+    }
+
+
+def test_it_is_told_in_the_summary(run: RunFolder) -> None:
+    outside, inside, cores = Stability.headlines(run)
+    assert outside == (
+        "Random halves of tiny-ood (out-of-domain) rank 36 components by their change of margin "
+        "with Spearman's rho = 0.80, which predicts 0.89 for other data as large; their choices "
+        "of the 10 that matter most overlap with a Jaccard index of 0.80 (0.20 by chance)."
+    )
+    assert inside.startswith("Random halves of tiny-id (in-domain) rank 36 components")
+    assert cores.startswith("The cores of two random halves of the training data have ")
+    assert "by chance" not in cores
+    unknown = run.tables["stability"].assign(predicted_rho=None, top=1)
+    first, *_ = Stability.headlines(with_tables(run, stability=unknown))
+    assert "rho = 0.80; their choices of the one that matters most overlap" in first
+
+
+def test_without_halves_of_the_training_data_the_way_to_them_is_named(run: RunFolder) -> None:
+    examples = with_tables(run, half_cores=None, half_overlap=None)
+    blocks = [*Stability.blocks(examples)]
+    assert "--with halves (analyses: halves) finds subnetworks again" in words_of(blocks)
+    assert len(tables_of(blocks)) == 3
+    assert [*Stability.sections(with_tables(examples, **dict.fromkeys(RANKINGS)))] == []
+
+
+def test_masks_that_halves_lack_are_listed(run: RunFolder) -> None:
+    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "target_sparsity": 0.5, "seed": 1}
+    missing = pd.DataFrame([row | {"reason": "it ended elsewhere"}])
+    (section,) = Stability.sections(with_tables(run, missing_half_masks=missing))
+    table = tables_of(section.blocks)[-1]
+    assert rows_of(table) == [["half 2", "s0.50-seed1", "it ended elsewhere"]]
+    assert section.files[-1] == "missing_half_masks.csv"

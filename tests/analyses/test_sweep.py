@@ -1,0 +1,46 @@
+"""What every component costs alone, in the numbers of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pages import rows_of, tables_of, with_tables, words_of
+
+from mechcore.analyses.sweep import Sweep
+from mechcore.report.blocks import Drawing
+from mechcore.report.run_folder import RunFolder, read_run
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
+    (section,) = Sweep.sections(run)
+    assert (section.id, section.title) == ("sweep", "Every component alone")
+    assert section.files == ["sweep.csv"]
+    assert words_of(section.blocks) == "Each of 36 components was ablated alone."
+    drawings = [block for block in section.blocks if isinstance(block, Drawing)]
+    assert [drawing.name for drawing in drawings] == [
+        *("single-drops-accuracy", "single-drops-margin"),
+    ]
+    (table,) = tables_of(section.blocks)
+    assert table.caption.startswith("All 36 components, each ablated alone")
+    assert table.folded
+    overall = run.tables["sweep"].query("subset == 'all'")
+    assert [row[0] for row in rows_of(table)] == overall["set"].tolist()
+    accuracies = [f"{100 * value:.1f} %" for value in overall["accuracy"]]
+    assert [row[3] for row in rows_of(table)] == accuracies
+
+
+def test_sets_without_names_of_components_are_not_drawn(run: RunFolder) -> None:
+    named = with_tables(run, sweep=run.tables["sweep"].assign(set="my set"))
+    assert not any(isinstance(block, Drawing) for block in Sweep.blocks(named))
+
+
+@pytest.mark.parametrize("rows", [None, 0])
+def test_without_a_sweep_there_is_no_section(run: RunFolder, rows: int | None) -> None:
+    table = None if rows is None else run.tables["sweep"][:rows]
+    assert [*Sweep.sections(with_tables(run, sweep=table))] == []

@@ -1,0 +1,129 @@
+"""The page of the main study: what comes before the summary, in it, and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pages import with_tables
+from study.sources import checkpoint_like, data_config
+
+from mechcore.analyses import ANALYSES, question_names
+from mechcore.analyses.base import Analysis
+from mechcore.analyses.flips import Flips
+from mechcore.analyses.roles import Roles
+from mechcore.errors import InputError
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
+from mechcore.main_study.report import REPORT, findings, opening, sections, tiles
+from mechcore.report.blocks import Block, Paragraph, Scatter, Table, Tile
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.steps.config import ModelConfig
+from mechcore.training import TrainSettings
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    """With no more than what comes before the summary is made of, and the data."""
+    whole = read_run(rich_run)
+    names = ("roles", "flips", "information", "data", "accuracy")
+    return RunFolder(whole.path, whole.config, {name: whole.tables[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Guest(Analysis):
+    """Opens the page."""
+
+    kind: ClassVar[str] = "guest"
+    title: ClassVar[str] = "Guest"
+    opens: ClassVar[bool] = True
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        del run
+        yield Paragraph("of a guest")
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        del run
+        yield "of a guest"
+
+    @classmethod
+    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+        del run
+        yield Tile("guests", "1")
+
+
+@pytest.fixture
+def guest() -> Iterator[None]:
+    ANALYSES.register("guest")(Guest)
+    yield
+    ANALYSES.remove("guest")
+
+
+def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder) -> None:
+    part = opening(run)
+    assert part is not None
+    assert (part.id, part.title) == ("blame", "Which components are to blame?")
+    assert part.files == ["roles.csv", "flips.csv"]
+    kinds = [type(block) for block in part.blocks]
+    assert kinds == [Paragraph, Scatter, Table, Table, Table]
+    ids = [section.id for section in sections(run)]
+    assert ids[0] == "data"
+    assert not {"blame", "flips"} & {*ids, *(finding.section for finding in findings(run))}
+    # The page would have no title for another section.
+    assert {finding.section for finding in findings(run)} <= set(ids)
+
+
+def test_nothing_opens_the_page_of_a_run_without_roles(run: RunFolder) -> None:
+    assert opening(with_tables(run, roles=None)) is None
+
+
+@pytest.mark.usefixtures("guest")
+def test_an_analysis_of_anyone_may_open_the_page(run: RunFolder) -> None:
+    part, alone = opening(run), opening(with_tables(run, roles=None))
+    assert part is not None
+    assert alone is not None
+    assert part.blocks[-1] == alone.blocks[0] == Paragraph("of a guest")
+    assert (part.id, alone.id, alone.title) == ("blame", "guest", "Guest")
+    assert "guest" not in [section.id for section in sections(run)]
+    assert "of a guest" not in [finding.text for finding in findings(run)]
+
+
+def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequest) -> None:
+    own = [tile.label for tile in tiles(run)]
+    assert own[:2] == ["Full model, out-of-domain", "Full model, in-domain"]
+    request.getfixturevalue("guest")
+    assert Tile("guests", "1") in tiles(run)
+
+
+def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -> None:
+    sizes = RunFolder(run.path, {"sparsities": []}, {"data": run.tables["data"]})
+    assert [section.id for section in sections(sizes)] == ["data"]
+
+
+def test_what_a_study_begins_with_is_no_question(tmp_path: Path) -> None:
+    model = ModelConfig(source=str(checkpoint_like(tmp_path / "model")))
+    study = StudyConfig(
+        model=model,
+        data=data_config(tmp_path / "data"),
+        training=TrainSettings(steps=5, batch_size=4),
+    )
+    first, second, *_ = make_plan(study).jobs
+    assert [first.name, second.name] == ["training", "describe"]
+    assert (type(first.step), type(second.step)) == (ANALYSES["training"], ANALYSES["data"])
+    for name in ("data", "training"):
+        assert name in ANALYSES
+        assert name not in question_names()
+        with pytest.raises(InputError, match=f"only: {name} is no question of its own"):
+            make_plan(replace(study, only=(name,)))
+
+
+def test_every_table_has_one_schema() -> None:
+    names = [schema.name for schema in REPORT.tables()]
+    assert names[:2] == ["data", "training"]
+    assert len(names) == len(set(names))
+    assert {schema.name for kind in (Roles, Flips) for schema in kind.schemas} <= set(names)
