@@ -211,7 +211,7 @@ def test_a_category_of_causal_models_is_not_asked_about_others() -> None:
     ("function", "line"),
     [
         (lambda tokens: tokens.allowed.float(), "gives torch.float32 of .*; expected torch.bool"),
-        (lambda tokens: tokens.real, "gives torch.bool of shape .*; expected torch.bool of"),
+        (lambda tokens: tokens.real, "gives torch.bool of .*; expected torch.bool of"),
         (
             lambda tokens: tokens.key_is(tokens.positions == len(tokens.positions) - 2),
             r"gives other pairs for text \d+ alone than in a batch; expected the same",
