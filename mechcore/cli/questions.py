@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from mechcore.cli.shared import (
     TRAIN,
     check_embedded,
     check_one_place,
-    show,
+    show_part,
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
@@ -92,17 +93,31 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     return study, where
 
 
-def _show(run: Path, name: str) -> None:
-    """The headlines of an analysis, and its first table."""
-    import pandas as pd
+def show_run(run: Path) -> None:
+    """The headline of each analysis of a run, and at the end what opens its page."""
+    opening = [name for name in ANALYSES if ANALYSES[name].opens]
+    for name in ANALYSES:
+        if name not in opening:
+            _say(run, name, most=1)
+    for name in opening[:1]:
+        _show(run, name)
 
+
+def _show(run: Path, name: str) -> None:
+    """As much of the first table of an analysis as there is room for, and its headlines."""
     from mechcore.report.blocks import Table
     from mechcore.report.run_folder import read_run
 
-    folder, kind = read_run(run), ANALYSES[name]
-    blocks = [block for section in kind.sections(folder) for block in section.blocks]
-    tables = [block for block in blocks if isinstance(block, Table)]
-    if tables:
-        show(pd.DataFrame(tables[0].rows, columns=list(tables[0].header)))
-    for sentence in kind.headlines(folder):
+    sections = ANALYSES[name].sections(read_run(run))
+    blocks = (block for section in sections for block in section.blocks)
+    table = next((block for block in blocks if isinstance(block, Table)), None)
+    if table is not None:
+        show_part(table.header, table.rows)
+    _say(run, name)
+
+
+def _say(run: Path, name: str, most: int | None = None) -> None:
+    from mechcore.report.run_folder import read_run
+
+    for sentence in islice(ANALYSES[name].headlines(read_run(run)), most):
         print(sentence)

@@ -11,6 +11,7 @@ import typer
 from mechcore.analyses import ANALYSES
 from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
+from mechcore.cli.questions import show_run
 from mechcore.cli.shared import (
     MODEL,
     PRUNING,
@@ -22,7 +23,6 @@ from mechcore.cli.shared import (
     must_not_exist,
     show,
     show_missing,
-    show_run,
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
