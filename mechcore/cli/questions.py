@@ -39,9 +39,9 @@ _Where = Annotated[
 def question(name: str) -> Callable[..., None]:
     """The command that answers one question; it has an option for each setting of the analysis."""
     kind, own = ANALYSES[name], f"analyses.{name}"
-    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
     # What is left open is the study's; anything else is of the analysis alone.
-    without = [f"{own}.{entry.name}" if entry.optional else entry.name for entry in of_both]
+    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
+    without = [*left_to_study(name), *(each.name for each in of_both if not each.optional)]
     names = (*_COMMON, *kind.study_options, own)
 
     def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
@@ -73,6 +73,15 @@ def question(name: str) -> Callable[..., None]:
         "where": _Where,
     }
     return grouped(ask)
+
+
+def left_to_study(name: str) -> list[str]:
+    """Settings of an analysis that, left open, are those of the study."""
+    shared = entries(StudyConfig)
+    known = entries(ANALYSES[name]).values()
+    return [
+        f"analyses.{name}.{each.name}" for each in known if each.optional and each.name in shared
+    ]
 
 
 def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
