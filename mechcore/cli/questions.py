@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from mechcore.cli.shared import (
     TRAIN,
     check_embedded,
     check_one_place,
-    show,
+    show_part,
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
@@ -38,9 +39,9 @@ _Where = Annotated[
 def question(name: str) -> Callable[..., None]:
     """The command that answers one question; it has an option for each setting of the analysis."""
     kind, own = ANALYSES[name], f"analyses.{name}"
-    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
     # What is left open is the study's; anything else is of the analysis alone.
-    without = [f"{own}.{entry.name}" if entry.optional else entry.name for entry in of_both]
+    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
+    without = [*left_to_study(name), *(each.name for each in of_both if not each.optional)]
     names = (*_COMMON, *kind.study_options, own)
 
     def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
@@ -74,6 +75,15 @@ def question(name: str) -> Callable[..., None]:
     return grouped(ask)
 
 
+def left_to_study(name: str) -> list[str]:
+    """Settings of an analysis that, left open, are those of the study."""
+    shared = entries(StudyConfig)
+    known = entries(ANALYSES[name]).values()
+    return [
+        f"analyses.{name}.{each.name}" for each in known if each.optional and each.name in shared
+    ]
+
+
 def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     """The study that a question is asked about, and its folder if it has one already."""
     from mechcore.main_study.config_file import read_config
@@ -92,17 +102,31 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     return study, where
 
 
-def _show(run: Path, name: str) -> None:
-    """The headlines of an analysis, and its first table."""
-    import pandas as pd
+def show_run(run: Path) -> None:
+    """The headline of each analysis of a run, and at the end what opens its page."""
+    opening = [name for name in ANALYSES if ANALYSES[name].opens]
+    for name in ANALYSES:
+        if name not in opening:
+            _say(run, name, most=1)
+    for name in opening[:1]:
+        _show(run, name)
 
+
+def _show(run: Path, name: str) -> None:
+    """As much of the first table of an analysis as there is room for, and its headlines."""
     from mechcore.report.blocks import Table
     from mechcore.report.run_folder import read_run
 
-    folder, kind = read_run(run), ANALYSES[name]
-    blocks = [block for section in kind.sections(folder) for block in section.blocks]
-    tables = [block for block in blocks if isinstance(block, Table)]
-    if tables:
-        show(pd.DataFrame(tables[0].rows, columns=list(tables[0].header)))
-    for sentence in kind.headlines(folder):
+    sections = ANALYSES[name].sections(read_run(run))
+    blocks = (block for section in sections for block in section.blocks)
+    table = next((block for block in blocks if isinstance(block, Table)), None)
+    if table is not None:
+        show_part(table.header, table.rows)
+    _say(run, name)
+
+
+def _say(run: Path, name: str, most: int | None = None) -> None:
+    from mechcore.report.run_folder import read_run
+
+    for sentence in islice(ANALYSES[name].headlines(read_run(run)), most):
         print(sentence)

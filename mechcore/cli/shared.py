@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -30,8 +31,8 @@ TEST = (*TEST_DATA, "batch_size")
 PRUNING = ("prune", "seeds", "sparsities")
 """Settings of the main study that several commands have options for."""
 
-MOST_SHOWN = 15
-"""Components in a list on the terminal."""
+MOST_SHOWN, MOST_TEXT = 15, 40
+"""Rows of a table on the terminal, and characters of a text in it."""
 
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
@@ -174,6 +175,21 @@ def show(frame: Any) -> None:
     console.print(table)
 
 
+def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first columns and rows of a table of texts, as many as a terminal has room for."""
+    import pandas as pd
+    from rich.console import Console
+
+    part = [[textwrap.shorten(cell, MOST_TEXT, placeholder="…") for cell in row] for row in rows]
+    part, room, n = part[:MOST_SHOWN], Console().width, 0
+    for i, title in enumerate(header):
+        room -= max(map(len, (*title.split(), *(row[i] for row in part)))) + 2
+        n += room >= -2
+    show(pd.DataFrame([row[:n] for row in part], columns=list(header[:n])))
+    if len(rows) > len(part):
+        print(f"and {len(rows) - len(part)} more rows in the report")
+
+
 def _table(frame: Any, rows: list[list[str]]) -> Any:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
     from rich import box
@@ -234,101 +250,6 @@ def show_subnetworks(table: Any) -> None:
         "ood_accuracy": "ood",
     }
     show(table[["subnetwork", "sparsity", "kl", *columns]].rename(columns=columns))
-
-
-def show_core(members: Any, summary: Any) -> None:
-    """The core in a sentence."""
-    from mechcore.wording import count
-
-    facts = summary.iloc[0]
-    one = facts.n_subnetworks == 1
-    alone = "; one subnetwork is its own core: take several seeds" if one else ""
-    print(
-        f"heuristic core of {count(facts.n_subnetworks, 'subnetwork')}: {len(members)} of "
-        f"{facts.n_heads:.0f} heads ({' '.join(members['component']) or 'empty'}); "
-        f"{facts.expected_by_chance:.2g} expected by chance with as many heads of each layer, "
-        f"p = {facts.p_value:.2g}{alone}"
-    )
-
-
-def show_run(out: Path) -> None:
-    """The main results of a run: of its subnetworks, and over checkpoints."""
-    if (out / "tables" / "accuracy.csv").exists():
-        _show_analyses(out)
-    if (out / "tables" / "mean_effective_size.csv").exists():
-        show_sizes(out)
-
-
-def show_sizes(out: Path) -> None:
-    """The effective sizes of a run, and the masks that they lack."""
-    show_missing(out, "missing_grid_masks")
-    names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
-    show(
-        run_table(out, "mean_effective_size").rename(columns=names | {"full_accuracy": "accuracy"})
-    )
-
-
-def _show_analyses(out: Path) -> None:
-    full = run_table(out, "accuracy").query("subnetwork == 'full'")
-    show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
-    if (out / "tables" / "subnetworks.csv").exists():
-        show_subnetworks(run_table(out, "subnetworks"))
-        show_core(run_table(out, "core"), run_table(out, "core_summary"))
-    else:
-        print("no subnetworks, and no core: no mask reached its target")
-    show_missing(out, "missing_masks")
-    _show_smallest(out)
-    show_roles(out)
-
-
-def _show_smallest(out: Path) -> None:
-    """What can go with how little loss, and how to get it."""
-    import json
-
-    from mechcore.subnetworks.smallest import (
-        SMALLEST,
-        explain_smallest,
-        export_command,
-        is_for_export,
-    )
-
-    model = json.loads((out / "config.json").read_text(encoding="utf-8"))["model"]["source"]
-    commands: dict[str, None] = {}
-    table = SMALLEST.read(out / "tables" / "smallest.csv")
-    for _, row in table.iterrows():
-        print(explain_smallest(dict(row)))
-        if is_for_export(dict(row)):
-            commands[export_command(model, out, dict(row))] = None
-    for command in commands:
-        print(f"    {command}")
-
-
-def show_roles(out: Path) -> None:
-    """The components that do something, and the verdict on all, where a run has swept them."""
-    path = out / "tables" / "roles.csv"
-    if not path.exists():
-        return
-    import pandas as pd
-
-    from mechcore.ablation.confirmed import ROLES_TABLE, confirmation
-    from mechcore.ablation.roles import information_change, ranked, verdict
-    from mechcore.wording import PLACES
-
-    roles = ROLES_TABLE.read(path)
-    found = ranked(roles)
-    if len(found):
-        print("Change in information without each component, in points; negative: worse without it")
-        rows = [
-            {"component": row["component"], "role": row["role"], "sure": row["sure"]}
-            | {words: information_change(row, place) for place, words in PLACES.items()}
-            for _, row in found[:MOST_SHOWN].iterrows()
-        ]
-        show(pd.DataFrame(rows).assign(sure=lambda t: t["sure"].map({True: "yes", False: "no"})))
-    if len(found) > MOST_SHOWN:
-        print(f"and {len(found) - MOST_SHOWN} more with a role: {path}")
-    print(verdict(roles))
-    if checked := confirmation(roles):
-        print(checked)
 
 
 def show_missing(out: Path, name: str) -> None:

@@ -11,6 +11,7 @@ import typer
 from mechcore.analyses import ANALYSES
 from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
+from mechcore.cli.questions import left_to_study, show_run
 from mechcore.cli.shared import (
     MODEL,
     PRUNING,
@@ -22,26 +23,18 @@ from mechcore.cli.shared import (
     must_not_exist,
     show,
     show_missing,
-    show_run,
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import origins, with_values
 from mechcore.steps.config import Embedded
 
-_FURTHER = (
-    *("method", "n_resamples", "analyses.fill", "analyses.ablation.max_non_core"),
-    *(
-        "analyses.effective_size.tolerance",
-        "analyses.sweep.ood_mean",
-        "analyses.roles",
-        "analyses.smallest.loss",
-        "only",
-    ),
-)
+_ANALYSES = [f"analyses.{name}" for name in ANALYSES if not ANALYSES[name].asked]
+"""Those that are done unless they are left out: their options stand here, others' in a file."""
 
-
-_RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, *_FURTHER)
+_LEFT = [setting for name in ANALYSES for setting in left_to_study(name)]
+_RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "only", *_ANALYSES)
+_RUN += ("analyses.fill",)
 _OWN = (
     *("model.source", "model.embedded", "model.revision", "model.class_names", "model.prompt"),
     *("model.chat_template", "model.answers", "model.allow_pickle"),
@@ -104,7 +97,7 @@ class Chosen:
 
 @grouped
 def run(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN)],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, _LEFT)],
     chosen: Chosen,
     resources: ResourceOptions,
     how: RunOptions,
@@ -149,7 +142,7 @@ def run(
 
 @grouped
 def demo(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, without=_OWN)],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, (*_OWN, *_LEFT))],
     chosen: Chosen,
     resources: ResourceOptions,
     how: RunOptions,
