@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from helpers import Case, Cases, padded, texts
@@ -221,28 +220,6 @@ def call(command: str) -> int:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_the_core_of_different_models_is_refused_by_file(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for folder, mask in (("a", FOUND), ("b", FOREIGN)):
-        subnetwork(mask).save(here / folder / "masks" / "s0.10-seed1.safetensors")
-    subnetwork(FULL, seed=2).save(here / "by-hand.safetensors")
-    assert call("core a b --out core") == 2
-    error = capsys.readouterr().err
-    names = [f"{folder}/masks/s0.10-seed1.safetensors" for folder in "ab"]
-    assert f"{names[0]} and {names[1]} were found on models that differ in weights" in error
-    assert "--any-model" in error
-    assert not (here / "core").exists()
-    assert call("core a by-hand.safetensors --out known") == 0
-    assert call("core a b --any-model --out core") == 0
-    assert pd.read_csv("core/core_summary.csv")["n_subnetworks"].tolist() == [2]
-    overlap = pd.read_csv("core/head_overlap.csv")
-    assert overlap[["first", "second"]].to_numpy().tolist() == [names]
-    assert overlap["shared"].tolist() == [6]
-    assert call(f"core a {names[0]} --any-model --out twice") == 2
-    assert "s0.10-seed1 is given more than once" in capsys.readouterr().err
 
 
 def test_commands_that_read_masks_refuse_those_of_another_model(

@@ -61,7 +61,7 @@ class Core(Analysis):
             )
             return {schema.name: pd.DataFrame(columns=schema.names) for schema in self.schemas}
         subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
-        return core_tables(subnetworks)[1]
+        return core_tables(subnetworks)
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:

@@ -117,18 +117,6 @@ def load_ablated(
     return inputs, lambda: means_of(inputs, means) if needed else None
 
 
-def mask_files(path: Path) -> list[Path]:
-    """The mask files of a path."""
-    if path.is_dir():
-        inside = path / "masks"  # of a run's folder
-        # Names with a leading dot are files that were never finished.
-        files = sorted((inside if inside.is_dir() else path).glob("[!.]*.safetensors"))
-        if not files:
-            raise InputError(f"{path}: no mask files (*.safetensors) in this folder")
-        return files
-    return [path]
-
-
 def must_not_exist(out: Path, *, file: bool = False) -> None:
     """Refuse an output that exists, cannot be written, or is another command's."""
     from mechcore.files import check_can_write

@@ -351,7 +351,10 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
     asked = "effective_size" in config.only and config.model.source is None
     if asked and not config.checkpoints:
         return replace(config, checkpoints=(EMBEDDED,))
-    if config.model.source is not None or config.checkpoints in ((), (EMBEDDED,), (TRAINED,)):
+    of_others = config.checkpoints not in ((), (EMBEDDED,), (TRAINED,))
+    data = config.data
+    with_data = data.task is not None or any(getattr(data, role) for role in ROLES)
+    if config.model.source is not None or not of_others or not (asked or with_data):
         return config
     return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from mechcore.attention import (
     score_heads,
     telling_example,
 )
-from mechcore.components import Component, Mask, same_model
+from mechcore.components import Component, Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError, warn
+from mechcore.errors import warn
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.evaluation.intervals import share_at_most, share_interval
 from mechcore.masking.means import MeanActivations
@@ -30,7 +29,6 @@ from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.groups import ACCURACY, SUBNETWORK, group_table, on_both_labels
 from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
-    HeuristicCore,
     accuracy_spread,
     frequency_agreement,
     head_frequency,
@@ -290,37 +288,18 @@ def subnetwork_table(
     )
 
 
-def core_tables(
-    subnetworks: Sequence[Subnetwork],
-    files: Sequence[Path] = (),
-    *,
-    any_model: bool = False,
-) -> tuple[HeuristicCore, dict[str, pd.DataFrame]]:
+def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
     """The heuristic core, and what else several subnetworks have in common.
 
-    Args:
-        subnetworks: the subnetworks.
-        files: where they come from, to name them by: in messages, and in the tables those of
-            different models that have the same name.
-        any_model: whether they may be those of different models of one shape.
-
     Returns:
-        The core, and the tables ``head_frequency``, ``head_overlap``, ``core`` and
-        ``core_summary``, whose spearman_rho is of the lowest and the highest target sparsity
-        (low_sparsity, high_sparsity).
+        The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``, whose
+        spearman_rho is of the lowest and the highest target sparsity (low_sparsity,
+        high_sparsity).
 
     Raises:
-        InputError: two subnetworks of one model have the same target and seed.
         MismatchError: they are those of different models.
     """
-    names = [each.name for each in subnetworks]
-    masks = [each.mask.with_identity(None) if any_model else each.mask for each in subnetworks]
-    same_model(masks, files or names)
-    known = [(each.name, each.mask.identity) for each in subnetworks]
-    if twice := [name for i, (name, _) in enumerate(known) if known[i] in known[:i]]:
-        raise InputError(f"masks: {twice[0]} is given more than once; name every subnetwork once")
-    if files and len(set(names)) < len(names):
-        names = [str(file) for file in files]
+    names, masks = [each.name for each in subnetworks], [each.mask for each in subnetworks]
     frequency = head_frequency(masks, [each.target for each in subnetworks])
     draws = draws_of(subnetworks)
     core = heuristic_core(masks, draws)
@@ -350,7 +329,7 @@ def core_tables(
         p = math.nan if low & high else agreement.p_value
         summary |= {"spearman_rho": agreement.rho, "spearman_p": p}
         summary |= dict(zip(("low_sparsity", "high_sparsity"), ends, strict=True))
-    return core, tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
+    return tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
 
 
 def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()) -> HeadScores:

@@ -24,7 +24,7 @@ from mechcore.wording import SPACE
 def test_the_sparsities_whose_frequencies_are_compared_are_named() -> None:
     shape = ModelShape(3, 4, has_mlps=True)
     subnetworks = random_subnetworks(shape, sparsity=[0.6, 0.2, 0.4], seeds=range(6))
-    _, tables = core_tables(subnetworks)
+    tables = core_tables(subnetworks)
     summary = tables["core_summary"].iloc[0]
     assert (summary["low_sparsity"], summary["high_sparsity"]) == (0.2, 0.6)
     frequency = tables["head_frequency"].dropna(subset=["head"])

@@ -20,7 +20,7 @@ def run(rich_run: Path) -> RunFolder:
 def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     (section,) = Sweep.sections(run)
     assert (section.id, section.title) == ("sweep", "Every component alone")
-    assert section.files == ["sweep.csv"]
+    assert section.files == ["sweep.csv", "information.csv"]
     assert words_of(section.blocks) == "Each of 36 components was ablated alone."
     drawings = [block for block in section.blocks if isinstance(block, Drawing)]
     assert [drawing.name for drawing in drawings] == [

@@ -26,7 +26,7 @@ VALID: dict[str, Any] = {
     "seeds": [1, 2, 3],
     "sparsities": [0.5, 0.7],
     "seeds_per_job": 2,
-    "analyses": {"heads": {"max_examples": 64}, "sweep": "all"},
+    "analyses": {"heads": {"max_examples": 64}, "sweep": {"components": "all"}},
     "batch_size": 32,
     "n_resamples": 200,
     "resources": {"cpus": 1, "gpus": 0.0, "device": "cpu"},

@@ -441,7 +441,7 @@ def test_who_is_to_blame_by_a_fill_with_which_paths_cannot_be_cut(
     settings = replace(SMALL, analyses=replace(SMALL.analyses, fill="counterfactual"))
     lab = mechcore.open(tiny_encoder_dir(), **FRAMES, settings=settings, store=tmp_path)
     assert len(lab.blame()) > 0
-    with pytest.raises(InputError, match="'counterfactual', with which paths cannot be cut"):
+    with pytest.raises(InputError, match="'counterfactual', with which paths cannot be done"):
         lab.readers()
 
 

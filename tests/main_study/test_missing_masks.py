@@ -106,10 +106,10 @@ def test_it_is_said_at_once_that_examples_are_too_few(tmp_path: Path) -> None:
         run_study(replace(config, analyses=replace(analyses, sweep=Sweep())), tmp_path / "out")
     texts = [str(each.message) for each in told if "too few examples" in str(each.message)]
     assert texts[0].startswith(
-        "inputs: in domain: too few examples: 10 of the rarest label, at least 50"
+        "describe: in domain: too few examples: 10 of the rarest label, at least 50"
     )
     assert texts[0].endswith("draw or add more (--max-id)")
-    assert texts[1].startswith("inputs: out of domain: too few examples: 6 of the rarest label")
+    assert texts[1].startswith("describe: out of domain: too few examples: 6 of the rarest label")
 
 
 def manifests(out: Path) -> set[str]:
