@@ -78,7 +78,7 @@ def test_methods_are_not_seeds_of_each_other() -> None:
 def test_a_core_of_one_ranking_is_no_evidence() -> None:
     shape = ModelShape(4, 6)
     found = random_subnetworks(shape, sparsity=[0.4, 0.6], seeds=3)
-    tables = core_tables(found)[1]
+    tables = core_tables(found)
     summary = tables["core_summary"].iloc[0]
     n_heads = sum(c.is_head for c in found[1].mask.kept)
     assert summary["core_size"] == summary["expected_by_chance"] == n_heads
@@ -91,7 +91,7 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
         *random_subnetworks(shape, sparsity=0.4, seeds=3),
         *random_subnetworks(shape, sparsity=0.6, seeds=4),
     ]
-    summary = core_tables(found)[1]["core_summary"].iloc[0]
+    summary = core_tables(found)["core_summary"].iloc[0]
     assert summary["expected_by_chance"] < n_heads
     assert summary["spearman_p"] > 0
 
@@ -100,7 +100,7 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
 def test_what_seeds_say_of_further_seeds(n: int, rate: float) -> None:
     # Of seeds that keep a head at a rate r, all n do with r ** n, which is 0.05 at the bound.
     found = random_subnetworks(ModelShape(2, 4), sparsity=[0.0, 0.1], seeds=range(n))
-    core = core_tables(found)[1]["core"]
+    core = core_tables(found)["core"]
     assert len(core)
     assert core["rate_low"].tolist() == pytest.approx([rate] * len(core), abs=1e-5)
     assert rate**n == pytest.approx(0.05, abs=1e-4)

@@ -117,13 +117,13 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
     )
     with pytest.raises(StudyError) as failure:
         run_study(config, tmp_path / "out", executor=OnRay())
-    assert [each.job.step.kind for each in failure.value.failures] == ["sizes"]
+    assert [each.job.step.kind for each in failure.value.failures] == ["effective_size"]
     assert "no mask reached its target" in str(failure.value)
     assert "ended at" in str(failure.value)
     done = {each["kind"] for each in manifests(tmp_path / "out")}
     assert done == {
         *("describe", "means", "prune", "masks", "answers", "accuracy"),
-        *("smallest", "core", "sweep", "ood_mean", "drops", "roles", "flips"),
+        *("smallest", "core", "swept", "ood_mean", "sweep", "roles", "flips"),
     }
 
 
