@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def imported(place: str) -> Any:
-    """What is at ``module:attribute``."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    """What is at ``module:attribute``, as entry points have it."""
+    point = EntryPoint(place, place, "")
+    return getattr(import_module(point.module), point.attr)
 
 
 class Registry(Generic[T]):

@@ -1,10 +1,11 @@
+import math
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from mechcore import registry
 from mechcore.errors import InputError
-from mechcore.registry import Registry
+from mechcore.registry import Registry, imported
 
 GROUP = "mechcore.colours"
 
@@ -92,3 +93,7 @@ def test_what_was_added_can_be_taken_back_and_nothing_else() -> None:
     assert "green" not in known
     with pytest.raises(InputError, match="unknown"):
         known.remove("red")
+
+
+def test_an_entry_point_may_name_extras() -> None:
+    assert imported("math:pi [plot]") == imported("math:pi") == math.pi

@@ -26,11 +26,10 @@ import pandas as pd
 from jaxtyping import Int
 
 from mechcore.ablation import roles as names
-from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.effects import Ablations
 from mechcore.ablation.information import information_table
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
-from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.data.examples import ALL
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.p_values import adjusted_p

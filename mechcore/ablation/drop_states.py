@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.errors import InputError
 from mechcore.evaluation.p_values import ROUNDING, adjusted_p
 from mechcore.tables import Column
 
 FIGURES = ("information", "threshold", "shift")
-OOD_MEAN = "ood_mean"
-"""Suffix of out-of-domain columns whose fill is the mean of the out-of-domain texts."""
 _ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
 _CLUSTERS = ("n_clusters", "df", "population")
 

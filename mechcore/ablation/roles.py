@@ -44,9 +44,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.drop_states import FIGURES, INJECTED, OOD_MEAN, drop_states, side_by_side
+from mechcore.ablation.drop_states import FIGURES, INJECTED, drop_states, side_by_side
 from mechcore.ablation.information import REASON
-from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.evaluation.p_values import selective_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded

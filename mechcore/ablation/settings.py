@@ -12,6 +12,9 @@ SCREENING_EXAMPLES = 256
 GUARANTEE = 0.05
 """Of races, unless another is given."""
 
+OOD_MEAN = "ood_mean"
+"""Suffix of out-of-domain columns whose fill is the mean of the out-of-domain texts."""
+
 
 @dataclass(frozen=True)
 class RoleSettings:

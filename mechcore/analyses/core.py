@@ -45,8 +45,6 @@ class Core(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        import pandas as pd
-
         from mechcore.steps.tables import core_tables
 
         subnetworks = [
@@ -59,7 +57,7 @@ class Core(Analysis):
                 "no mask reached its target, so there is no core; what follows is about the full "
                 "model alone"
             )
-            return {schema.name: pd.DataFrame(columns=schema.names) for schema in self.schemas}
+            return work.empty_tables()
         subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
         return core_tables(subnetworks)
 

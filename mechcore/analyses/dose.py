@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from mechcore.report.blocks import Block, Shown
     from mechcore.report.run_folder import RunFolder
 
-_LEVELS = 4
-"""Values of a mask that are tried."""
-
 
 @dataclass(frozen=True)
 class Dose(Ablating, Analysis):
@@ -54,8 +51,10 @@ class Dose(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
+        from mechcore.ablation.dose import DOSES
+
         tested = sum(min(self.max_examples, size.examples.get(role, 0)) for role in TEST_ROLES)
-        return tested * self.components * (_LEVELS + BEHIND)
+        return tested * self.components * (len(DOSES) + BEHIND)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 MOST_TOKENS = 64
 """Of longer texts attention is not drawn: nobody could read it, and pages would grow large."""
 
-_TEXTS = 3
-"""Texts of a head, in each direction."""
-
 
 @dataclass(frozen=True)
 class Flips(Analysis):
@@ -45,7 +42,9 @@ class Flips(Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return float(_TEXTS * size.n_heads)
+        from mechcore.ablation.flips import SHOWN
+
+        return float(SHOWN * size.n_heads)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 FORWARDS = 4.0
 """Of the full model, which all sets share, and all answers."""
 
-MOST_READERS = 10
-"""Components that stand beside controls, about."""
-
 
 @dataclass(frozen=True)
 class Paths(Ablating, Analysis):
@@ -73,6 +70,8 @@ class Paths(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
+        from mechcore.paths.dependence import MOST_READERS
+
         tested, outside = (
             sum(min(self.max_examples, size.examples.get(role, 0)) for role in roles)
             for roles in (TEST_ROLES, TEST_ROLES[1:])
@@ -90,14 +89,13 @@ class Paths(Ablating, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         import numpy as np
-        import pandas as pd
 
         from mechcore.steps.ablation import ablations_in
         from mechcore.steps.paths import core_tables
 
         core = core_of(work)
         if not core:
-            return {schema.name: pd.DataFrame(columns=schema.names) for schema in self.schemas}
+            return work.empty_tables()
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
         known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import OOD_MEAN
 from mechcore.study.step import Work
 from mechcore.tables import Column
 from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number

@@ -40,9 +40,6 @@ RACED = 0.4
 OF_ALL_PAIRS = 0.3
 """Share of a pass that one of all pairs costs on the prefix tree: MiniLM, 6 layers."""
 
-REPORTED = 20
-"""Sets of a size, about, that are ablated on the other half: those found, and their members."""
-
 _MOST_ROWS = 40
 
 
@@ -171,13 +168,15 @@ class Search(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
+        from mechcore.ablation.search import FOUND
+
         n_examples, n = (
             size.examples[self.role],
             len(self._named) or size.components(self.components),
         )
         all_pairs, half = n * (n + 1) / 2, n_examples / 2
         grown = self.max_size - 1
-        reported = SHARED * REPORTED * grown * half
+        reported = SHARED * 2 * FOUND * grown * half  # those found, and members of theirs
         if self.all_pairs:
             larger = SHARED * self.n_pairs * (grown - 1)
             return (OF_ALL_PAIRS * all_pairs + larger) * half * RACED + reported

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from mechcore.ablation.settings import OOD_MEAN
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.settings import setting
 from mechcore.steps.base import SHARED, WITH_GRADIENT, MainStep, Size, inputs_of, means_of
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from mechcore.ablation import Ablations
     from mechcore.report.blocks import Block
     from mechcore.report.run_folder import RunFolder
-
-OOD_MEAN = "ood_mean"
 
 
 @dataclass(frozen=True)

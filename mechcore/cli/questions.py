@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,10 @@ from mechcore.cli.shared import (
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.settings import entries, origins, with_values
+
+if TYPE_CHECKING:
+    from mechcore.analyses.base import Analysis
+    from mechcore.report.run_folder import RunFolder
 
 _COMMON = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "analyses.fill")
 
@@ -45,6 +49,8 @@ def question(name: str) -> Callable[..., None]:
     names = (*_COMMON, *kind.study_options, own)
 
     def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
+        from mechcore.report.run_folder import read_run
+
         base, folder = _begun(where)
         if not kind.always and getattr(base.analyses, name) is None:
             base = replace(base, analyses=with_values(base.analyses, {name: kind()}))
@@ -61,7 +67,7 @@ def question(name: str) -> Callable[..., None]:
             *("heuristic-core", study, study.resources),
             out=out,
             origins=found,
-            show=lambda run: _show(run, name),
+            show=lambda run: _show(read_run(run), kind),
         )
 
     ask.__name__ = name
@@ -104,29 +110,23 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
 
 def show_run(run: Path) -> None:
     """The headline of each analysis of a run, and at the end what opens its page."""
-    opening = [name for name in ANALYSES if ANALYSES[name].opens]
-    for name in ANALYSES:
-        if name not in opening:
-            _say(run, name, most=1)
-    for name in opening[:1]:
-        _show(run, name)
-
-
-def _show(run: Path, name: str) -> None:
-    """As much of the first table of an analysis as there is room for, and its headlines."""
-    from mechcore.report.blocks import Table
     from mechcore.report.run_folder import read_run
 
-    sections = ANALYSES[name].sections(read_run(run))
-    blocks = (block for section in sections for block in section.blocks)
+    folder, kinds = read_run(run), [ANALYSES[name] for name in ANALYSES]
+    for kind in kinds:
+        for sentence in () if kind.opens else islice(kind.headlines(folder), 1):
+            print(sentence)
+    for kind in [kind for kind in kinds if kind.opens][:1]:
+        _show(folder, kind)
+
+
+def _show(folder: "RunFolder", kind: "type[Analysis]") -> None:
+    """As much of the first table of an analysis as there is room for, and its headlines."""
+    from mechcore.report.blocks import Table
+
+    blocks = (block for section in kind.sections(folder) for block in section.blocks)
     table = next((block for block in blocks if isinstance(block, Table)), None)
     if table is not None:
         show_part(table.header, table.rows)
-    _say(run, name)
-
-
-def _say(run: Path, name: str, most: int | None = None) -> None:
-    from mechcore.report.run_folder import read_run
-
-    for sentence in islice(ANALYSES[name].headlines(read_run(run)), most):
+    for sentence in kind.headlines(folder):
         print(sentence)

@@ -30,9 +30,9 @@ from mechcore.ablation import (
     interactions,
     sets,
 )
-from mechcore.ablation.drop_states import OOD_MEAN
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.settings import OOD_MEAN
 from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.sweep import Sweep
 from mechcore.attention import attention_examples

@@ -22,10 +22,11 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
-from mechcore.ablation.drop_states import INJECTED, OOD_MEAN
+from mechcore.ablation.drop_states import INJECTED
 from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.settings import OOD_MEAN
 from mechcore.ablation.stability import (
     INTERACTION_STABILITY,
     interaction_stability,

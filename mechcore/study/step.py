@@ -222,12 +222,12 @@ class Work:
         """
         write_tables(self.folder / TABLES_FOLDER, tables, self.job.step.schemas)
 
-    def write_empty_tables(self) -> None:
-        """Write every table of the step without a row, as there is nothing to tell."""
+    def empty_tables(self) -> dict[str, pd.DataFrame]:
+        """Every table of the step without a row, where there is nothing to tell."""
         import pandas as pd
 
         schemas = self.job.step.schemas
-        self.write_tables({each.name: pd.DataFrame(columns=each.names) for each in schemas})
+        return {schema.name: pd.DataFrame(columns=schema.names) for schema in schemas}
 
 
 def known_here_alone(what: str) -> InputError:
