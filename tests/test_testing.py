@@ -40,7 +40,9 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize(("check", "name", "options"), OWN, ids=lambda x: getattr(x, "__name__", str(x)))
+@pytest.mark.parametrize(
+    ("check", "name", "options"), OWN, ids=lambda x: getattr(x, "__name__", str(x))
+)
 def test_own(check: Any, name: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testing, "_check_import", lambda module: None)
     with undrawn():
