@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore.ablation.settings import OOD_MEAN
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
+from mechcore.components import KINDS, Component, ModelShape
 from mechcore.settings import setting
-from mechcore.steps.base import SHARED, WITH_GRADIENT, MainStep, Size, inputs_of, means_of
+from mechcore.steps.base import (
+    SHARED,
+    WITH_GRADIENT,
+    MainStep,
+    Size,
+    core_of,
+    inputs_of,
+    means_of,
+)
 from mechcore.steps.config import TEST_ROLES
 from mechcore.study.step import Job, Work
 from mechcore.wording import ALL
@@ -38,6 +47,43 @@ class Ablating(MainStep):
 
 
 @dataclass(frozen=True)
+class AblatingNamed(Ablating):
+    """An analysis of the components that it names, or of the core if it names none."""
+
+    components: tuple[str, ...] = setting(
+        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
+    )
+
+    def check_components(self) -> None:
+        """Make sure that names of components, and of groups of them, can be read.
+
+        Raises:
+            InputError: one cannot.
+        """
+        for name in {*self.components} - {*KINDS}:
+            Component.parse(name)
+
+    def wants(self) -> Sequence[str]:
+        """See `MainStep.wants`; no core if components are named."""
+        return [name for name in self.needs if name != "core" or not self.components]
+
+    def members(self, work: Work, shape: ModelShape) -> list[Component]:
+        """The components that it is about.
+
+        Raises:
+            InputError: the model lacks one that is named.
+        """
+        if not self.components:
+            return core_of(work)
+        named: set[Component] = set()
+        for name in self.components:
+            named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}
+        for component in named:
+            shape.index(component)
+        return sorted(named)
+
+
+@dataclass(frozen=True)
 class Swept(Ablating):
     """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
 
@@ -56,7 +102,6 @@ class Swept(Ablating):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         from mechcore.ablation import ComponentSet
-        from mechcore.components import ModelShape
         from mechcore.steps.ablation import SWEPT, ablate_on, save_swept
 
         inputs = inputs_of(work)
@@ -89,7 +134,6 @@ class SweptOodMean(Swept):
         """See `Step.run`."""
         import pandas as pd
 
-        from mechcore.components import ModelShape
         from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
         from mechcore.steps.ablation import INJECTED_FILE
 

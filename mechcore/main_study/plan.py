@@ -159,7 +159,9 @@ class _Planner:
         if analysis is None:
             return
         there = {*self.known, *self.several}
-        off = [n for n in kind.needs if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
+        off = [
+            n for n in analysis.wants() if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)
+        ]
         if off and (kind.asked or name in config.only):
             raise InputError(
                 f"analyses: {name} needs {off[0]}, which this study leaves out: ask for both, or "
@@ -189,7 +191,7 @@ class _Planner:
         label = label or step.label or step.kind
         every = {**self.known, **(needs or {})}
         wanted: dict[str, Job] = {}
-        for need in step.needs:
+        for need in step.wants():
             if need not in self.several and need not in every:
                 raise InputError(
                     f"{label}: needs {need!r}, which is not among this study's jobs: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -88,6 +88,10 @@ class MainStep(Step):
     needs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
     roles: ClassVar[tuple[str, ...]] = ()
+
+    def wants(self) -> Sequence[str]:
+        """What it needs with its settings, of ``needs``."""
+        return self.needs
 
     def cost(self, job: Job) -> float:
         """See `Step.cost`."""
