@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
@@ -60,7 +59,7 @@ class Smallest(Analysis):
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """The subnetwork by each measure of loss, and the command that exports it."""
         from mechcore.report.blocks import Command, Paragraph, table_of
-        from mechcore.subnetworks.smallest import SMALLEST, export_command, is_for_export
+        from mechcore.subnetworks.smallest import SMALLEST, is_for_export
 
         table = run.filled("smallest")
         if table is None:
@@ -76,11 +75,8 @@ class Smallest(Analysis):
         columns.append(SMALLEST["n_masks"].called("masks"))
         yield from map(Paragraph, cls.headlines(run))
         yield table_of(table, SMALLEST, _CAPTION, columns)
-        source = str((run.config.get("model") or {}).get("source") or "MODEL")
-        if Path(source).is_dir():
-            source = str(Path(source).resolve())
-        good = filter(is_for_export, table.to_dict("records"))
-        commands = dict.fromkeys(export_command(source, Path(), row) for row in good)
+        names = [row["subnetwork"] for row in table.to_dict("records") if is_for_export(row)]
+        commands = [f"mechcore export . --mask {n} --out {n}" for n in dict.fromkeys(names)]
         if commands:
             yield Paragraph("To write it as an ordinary checkpoint, in the folder of this run:")
             yield from map(Command, commands)

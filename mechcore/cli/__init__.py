@@ -79,15 +79,14 @@ def _main(
 
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare),
-    *(subnetworks.export, components.heads, ablation.ablate),
-    paths.paths,
+    *(components.heads, ablation.ablate, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
-    "Main job": (study.run, study.demo),
+    "Main job": (study.run, study.demo, study.report, study.export),
     "Steps one by one": _steps,
     "Models and methods": (training.train, study.train_world, bench.bench),
 }
-_STUDIES = group("Settings, progress, cleaning up and reports of studies.")
+_STUDIES = group("Settings and progress of studies, and cleaning up.")
 
 
 _OWN = {command.__name__ for commands in _PANELS.values() for command in commands}
@@ -102,7 +101,7 @@ def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | 
 
 for _panel, _commands in _PANELS.items():
     _add(app, _commands, _panel)
-_add(_STUDIES, (study.init, study.status, study.clean, study.report), None)
+_add(_STUDIES, (study.init, study.status, study.clean), None)
 app.add_typer(_STUDIES, name="study", rich_help_panel="Studies")
 app.add_typer(
     group("Studies of published papers, and what they are made of.", Reproductions),

@@ -252,6 +252,45 @@ def report(
     print(f"report: {build_report(folder, figures=split(figures))}")
 
 
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    mask: Annotated[
+        str, typer.Option("--mask", help="Which subnetwork: a name such as s0.50-seed42.")
+    ],
+    fill: Annotated[
+        Literal["mean", "zero"], typer.Option("--fill", help="What a pruned output becomes.")
+    ] = "mean",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
+        "mechcore-export"
+    ),
+) -> None:
+    """A subnetwork of a run as an ordinary Hugging Face checkpoint, means folded into weights."""
+    from mechcore.components import Mask
+    from mechcore.masking.means import MeanActivations
+    from mechcore.models.export import export_checkpoint
+    from mechcore.report.run_folder import read_run
+    from mechcore.steps.base import MASKS, MEANS_FILE
+
+    config = read_run(folder).config
+    files = {path.stem: path for path in sorted((folder / MASKS).glob("*.safetensors"))}
+    if mask not in files:
+        raise InputError(
+            f"{folder}: has no mask {mask!r} (--mask); expected one of "
+            f"{', '.join(files) or 'those of a run that prunes, and it has none'}"
+        )
+    must_not_exist(out)
+    values = Mask.load(files[mask])
+    averages = MeanActivations.load(folder / MEANS_FILE) if fill == "mean" else None
+    # A model that the study trained is not read as the one that its training began at.
+    how = {} if "base" in config["model"] else config["settings"]["model"]
+    export_checkpoint(
+        *(config["model"]["source"], out, values, averages, fill),
+        revision=how.get("revision"),
+        allow_pickle=how.get("allow_pickle", False),
+    )
+    print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
+
+
 def train_world(
     model: Annotated[
         Literal["encoder", "decoder"], typer.Option("--model", help="Which model to train.")

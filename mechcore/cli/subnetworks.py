@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,6 @@ from mechcore.cli.shared import (
     TASK,
     TEST,
     TRAIN,
-    AnyModel,
     Means,
     Resume,
     check_out,
@@ -26,7 +25,6 @@ from mechcore.cli.shared import (
     show,
     show_subnetworks,
 )
-from mechcore.errors import InputError, warn
 from mechcore.main_study.config import StudyConfig
 
 _SERIES = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, *PRUNING)
@@ -154,55 +152,3 @@ def compare(
     Gallery(out).add(picture, "kl-by-sparsity", "", "")
     show(tables["methods"].drop(columns=["kl_low", "kl_high"]))
     print(f"masks, tables and figures: {out}")
-
-
-@grouped
-def export(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *DEVICE, *TRAIN, *TASK))],
-    means: Means = None,
-    mask: Annotated[
-        Path | None, typer.Option("--mask", help="Mask file, as in masks/s0.50-seed42.safetensors.")
-    ] = None,
-    fill: Annotated[
-        Literal["mean", "zero"], typer.Option("--fill", help="What a pruned output becomes.")
-    ] = "mean",
-    any_model: AnyModel = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
-        "mechcore-export"
-    ),
-) -> None:
-    """A subnetwork as an ordinary Hugging Face checkpoint, means folded into its weights."""
-    from mechcore.components import Mask
-    from mechcore.models.export import export_checkpoint
-    from mechcore.pruning.subnetwork import means_found_with
-
-    if mask is None:
-        raise InputError("--mask is missing; name the mask file to export")
-    must_not_exist(out)
-    values = Mask.load(mask, any_model=any_model)
-    model = given.settings.model
-    source, averages = model.source, None
-    if fill == "mean" or source is None:
-        roles = ("train",) if fill == "mean" and means is None else ()
-        inputs = load(given, roles)
-        source = inputs.config.source
-        if fill == "mean":
-            with progress.shown():
-                averages = means_of(inputs, means)
-            found_with = means_found_with(mask)
-            if found_with not in ("", averages.data):
-                warn(
-                    f"mask {mask}: was found with means over other data than those that are folded "
-                    "in, so the checkpoint is not the subnetwork that was evaluated: give the "
-                    "means of the run (--means), or its --train, --max-train and --data-seed"
-                )
-    export_checkpoint(
-        source,
-        out,
-        values,
-        averages,
-        fill,
-        revision=model.revision,
-        allow_pickle=model.allow_pickle,
-    )
-    print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")

@@ -176,11 +176,3 @@ def target_name(target: float) -> str:
     """What a target sparsity is called in names, such as ``s0.50``; of no two the same."""
     short = f"{target:.2f}"
     return f"s{short if float(short) == target else repr(target)}"
-
-
-def means_found_with(path: str | Path) -> str:
-    """`Subnetwork.means` of a mask file; empty where it does not say, as those in JSON."""
-    if Path(path).suffix == ".json":
-        return ""
-    with safe_open(path, framework="pt") as file:
-        return str((file.metadata() or {}).get("means", ""))

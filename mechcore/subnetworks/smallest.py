@@ -12,9 +12,7 @@ none can still give every example one label as it stands: its loss of accuracy i
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +35,7 @@ SMALLEST = Schema(
         Column("limit", "points", "loss accepted", digits=2),
         Column("within", "flag", "whether a subnetwork is within the limit"),
         Column("subnetwork", "text", "its name; else that of the one that comes closest"),
-        Column("mask", "text", "its file in the study's folder, for ``mechcore export``"),
+        Column("mask", "text", "its file in the study's folder"),
         Column("sparsity", "share", "share of components that it prunes"),
         Column("kept", "whole", "components that it keeps"),
         *(
@@ -236,16 +234,3 @@ def is_for_export(row: Mapping[Any, Any]) -> bool:
     """Whether a subnetwork is within the limit as it stands, in accuracy too."""
     lost = max(row[f"{role}_accuracy_loss"] for role in PLACES)
     return bool(row["within"]) and lost <= row["limit"]
-
-
-def export_command(model: str, run: Path, row: Mapping[Any, Any]) -> str:
-    """The command that writes a subnetwork as a checkpoint.
-
-    Args:
-        model: the checkpoint that was studied.
-        run: the study's folder.
-        row: of `smallest_subnetworks`, for which `is_for_export` holds.
-    """
-    words = ["mechcore", "export", "--model", model, "--mask", str(run / row["mask"])]
-    words += ["--means", str(run / "means.safetensors"), "--out", str(row["subnetwork"])]
-    return shlex.join(words)

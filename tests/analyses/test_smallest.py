@@ -39,10 +39,7 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
         ["accuracy", "1", "yes", "s0.50-seed0", "50.0 %", "18", *changes],
         ["information", "1", "no", "s0.50-seed0", "50.0 %", "18", *changes],
     ]
-    assert commands(run) == [
-        "mechcore export --model checkpoints/tiny-world --mask masks/s0.50-seed0.safetensors "
-        "--means means.safetensors --out s0.50-seed0"
-    ]
+    assert commands(run) == ["mechcore export . --mask s0.50-seed0 --out s0.50-seed0"]
     assert any("within 1 point of accuracy: s0.50-seed0" in t for t in Smallest.headlines(run))
 
 

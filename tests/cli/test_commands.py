@@ -215,7 +215,7 @@ def test_a_run_on_files(
     before = report.read_text()
     report.unlink()
     with helpers.undrawn():
-        assert call("study report results") == 0
+        assert call("report results") == 0
     assert capsys.readouterr().out.strip() == "report: results/report.html"
     assert len(report.read_text()) == len(before)
     # Run again, it does nothing twice, but writes the report, with its drawings this time.
@@ -524,39 +524,22 @@ def test_effective_size_of_checkpoints(
     assert tables(Path("study/tables")) == tables(Path("out/tables"))
 
 
-def test_export(files: Path) -> None:
-    model = load_model(tiny_encoder_dir())
-    mask = Mask.full(model).without("L0.H1", "L1.MLP")
-    mask.save("mask.safetensors")
-    mask.save("mask.json")
-    command = f"export --model {tiny_encoder_dir()} --mask mask.safetensors"
-    assert call(f"{command} --train {files}/train.csv --out pruned") == 0
-    by_hand = command.replace(".safetensors", ".json")
-    assert call(f"{by_hand} --train {files}/train.csv --out by-hand") == 0
-    assert call(f"{command} --fill zero --out zeroed") == 0
-    data = encoded(files / "ood.csv")
-    means = MeanActivations.compute(model, encoded(files / "train.csv"))
-    for folder, fill in (("pruned", "mean"), ("by-hand", "mean"), ("zeroed", "zero")):
+def test_export(files: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, name = f"export {whole} --mask", "s0.40-seed3"
+    assert call(f"{command} {name} --out pruned") == 0
+    assert call(f"{command} {name} --fill zero --out zeroed") == 0
+    model, data = load_model(tiny_encoder_dir()), encoded(files / "ood.csv")
+    mask = Mask.load(whole / "masks" / f"{name}.safetensors")
+    means = MeanActivations.load(whole / "means.safetensors", model)
+    fills: dict[str, Any] = {"pruned": "mean", "zeroed": "zero"}
+    for folder, fill in fills.items():
         mine = evaluate(load_model(folder), data)
         masked = evaluate(model, data, mask=mask, means=means, fill=fill)
         torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)
-
-
-def test_export_warns_of_means_that_the_mask_was_not_found_with(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = f"--model {tiny_encoder_dir()}"
-    pruning = "--prune-method attribution --sparsities 0.5 --seeds 0"
-    assert call(f"prune {model} --train {files}/train.csv {pruning} --out masks") == 0
-    (mask,) = Path("masks/masks").iterdir()
-    capsys.readouterr()
-    for train, out in (("train", "same"), ("id", "other")):
-        command = f"export {model} --mask {mask} --train {files}/{train}.csv"
-        assert call(f"{command} --out {out}") == 0
-        said = capsys.readouterr().err
-        assert ("found with means over other data" in said) == (train == "id")
-    assert call(f"export {model} --mask masks/masks --train {files}/id.csv --out none") == 2
-    assert "masks/masks: is a folder; name one of the mask files in it" in capsys.readouterr().err
+    assert call(f"{command} {name} --out pruned") == 2
+    assert "pruned: exists already" in capsys.readouterr().err
+    assert call(f"{command} s0.40-seed5 --out none") == 2
+    assert "no mask 's0.40-seed5' (--mask); expected one of s0.40-s" in capsys.readouterr().err
 
 
 def test_heads(files: Path) -> None:
@@ -1377,9 +1360,8 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("roles nosuch.yaml", "nosuch.yaml: no such file"),
         ("roles {files}", "no study in this folder"),
         ("dose {own} --components 0", "--components is 0; expected a whole number from 1"),
-        ("export --model {final}", "--mask is missing"),
-        ("export --model {final} --mask nosuch", "mask file nosuch: no such file"),
-        ("export --mask {means}", "not a mask written by mechcore"),
+        ("export nosuch --mask s0.50-seed42", "nosuch/config.json: not found"),
+        ("export {files}", "Missing option '--mask'"),
         ("means --model {final}", "--train"),
         ("means --model {final} --train {files}/nosuch.csv", "nosuch.csv: no such file"),
         (
@@ -1400,8 +1382,8 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "--explain: L9.H9 is no head of the model, which has "
             f"layers 0-{EMBEDDED.n_layers - 1} with heads 0-{EMBEDDED.n_heads - 1}, L0.H0",
         ),
-        ("study report nosuch", "nosuch/config.json: not found"),
-        ("study report {files}", "config.json: not found"),
+        ("report nosuch", "nosuch/config.json: not found"),
+        ("report {files}", "config.json: not found"),
     ],
 )
 def test_bad_commands(refused: Refused, command: str, message: str) -> None:

@@ -12,9 +12,8 @@ import typer
 
 from mechcore.analyses import question_names
 from mechcore.cli import app, main
-from mechcore.components import Mask, ModelShape
 
-WITHOUT_MODELS = {"init", "status", "clean", "report", "train-world", "trials"}
+WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "train-world", "trials"}
 WITHOUT_MODELS |= {"train-base", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
 
@@ -27,7 +26,6 @@ ASKED = {
     "compare": "--model none --train none.csv --id none.csv --ood none.csv",
     **{name.replace("_", "-"): "--model none --task mnli-hans" for name in QUESTIONS},
     "effective-size": "--checkpoints none",
-    "export": "--model none --mask mask.safetensors",
     "heads": "--model none --data none.csv",
     "ablate": "--model none --components all",
     "paths": "--model none --senders L0.H0",
@@ -72,7 +70,6 @@ def test_a_device_that_is_not_there_is_said_before_any_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Mask.full(ModelShape(2, 4)).save(tmp_path / "mask.safetensors")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as stopped:
         main([*command.split(), *ASKED[command].split(), "--device", "cuda"])

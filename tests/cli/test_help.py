@@ -54,12 +54,11 @@ def test_commands_stand_in_groups() -> None:
     found = {name: re.findall(r"^ (\S+)", text, re.M) for name, text in shown.items()}
     assert found.pop("Options") == ["--version", "--help"]
     assert found == {
-        "Main job": ["run", "demo"],
+        "Main job": ["run", "demo", "report", "export"],
         "Steps one by one": [
             "means",
             "prune",
             "compare",
-            "export",
             "heads",
             "ablate",
             "paths",
@@ -76,7 +75,7 @@ def test_commands_stand_in_groups() -> None:
 def test_commands_of_groups() -> None:
     found = {" ".join(words) for words, _ in commands(typer.main.get_command(app))}
     assert {each for each in found if each.startswith("study ")} == {
-        f"study {name}" for name in ("init", "status", "clean", "report")
+        f"study {name}" for name in ("init", "status", "clean")
     }
     papers = ("cognitive", "trials", "train-base", "extractive", "facts")
     assert {f"reproduce {name}" for name in papers} <= found

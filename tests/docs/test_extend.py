@@ -186,7 +186,7 @@ def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path
 
 
 def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
-    mechcore: Mechcore, tmp_path: Path
+    mechcore: Mechcore, installed: Path, told: Path, tmp_path: Path
 ) -> None:
     """A tiny random OPT classifier, against Hugging Face's own with weights set to zero."""
     tokenizer = hf.AutoTokenizer.from_pretrained(tiny_encoder_dir())
@@ -242,8 +242,9 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
 
     mask, out = tmp_path / "mask.safetensors", tmp_path / "folded"
     Mask.full(ModelShape(2, 4)).without("L0.H1", "L1.MLP").save(mask)
-    options = ("--mask", str(mask), "--fill", "zero", "--out", str(out))
-    mechcore("export", "--model", str(source), *options)
+    exporting = f"export_checkpoint({str(source)!r}, {str(out)!r}, Mask.load({str(mask)!r}), "
+    exporting += "fill='zero')"
+    python(installed, "-c", f"from mechcore import Mask, export_checkpoint; {exporting}", told=told)
     folded: Any = hf.AutoModelForSequenceClassification.from_pretrained(out)
     expected = without("L0.H1+L1.MLP").state_dict()
     assert folded.state_dict().keys() == expected.keys()

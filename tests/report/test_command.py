@@ -1,4 +1,4 @@
-"""The command ``mechcore study report``."""
+"""The command ``mechcore report``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(small_run: Path, tmp_path: Path) -> Path:
 
 def call(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(each) for each in ("study", "report", *arguments)])
+        main([str(each) for each in ("report", *arguments)])
     return int(stopped.value.code or 0)
 
 

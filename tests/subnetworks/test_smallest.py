@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from mechcore.evaluation.evaluate import Evaluation
 from mechcore.subnetworks.smallest import (
     SMALLEST,
     explain_smallest,
-    export_command,
     is_for_export,
     smallest_subnetworks,
 )
@@ -202,11 +200,3 @@ def test_without_masks_there_is_none() -> None:
     found = smallest_subnetworks({}, full, {"id": {}, "ood": {}}, 0.01)
     assert not found["within"].any()
     assert set(found["reason"]) == {"there is no mask"}
-
-
-def test_the_command_quotes_what_a_shell_would_split() -> None:
-    row = {"subnetwork": "s0.50-seed1", "mask": "masks/s0.50-seed1.safetensors"}
-    assert export_command("my model", Path("runs/a b"), row) == (
-        "mechcore export --model 'my model' --mask 'runs/a b/masks/s0.50-seed1.safetensors' "
-        "--means 'runs/a b/means.safetensors' --out s0.50-seed1"
-    )
