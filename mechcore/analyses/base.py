@@ -59,6 +59,10 @@ class Planning(Protocol):
     def fill(self) -> str:
         """What replaces an ablated output."""
 
+    @property
+    def roles(self) -> Sequence[str]:
+        """The data that there are, of ``"train"``, ``"id"`` and ``"ood"``."""
+
     def job(
         self,
         step: MainStep,
@@ -112,6 +116,9 @@ class Analysis(MainStep):
         needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
             ``"masks"`` or ``"answers"``.
         reads: the same, where a study has them.
+        beside: the same, where a study is asked for them, too.
+        answers: whether it needs what the model answers; what does not can be asked of a model
+            without a head.
         roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
             other results alone.
         schemas: of its tables.

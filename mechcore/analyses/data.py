@@ -38,7 +38,7 @@ class Describe(Analysis):
     title: ClassVar[str] = "Data"
     always: ClassVar[bool] = True
     question: ClassVar[bool] = False
-    roles: ClassVar[tuple[str, ...]] = ROLES
+    answers: ClassVar[bool] = False
     schemas = tables_in("mechcore.steps.tables:DATA_TABLE")
 
     names: Mapping[str, str]
@@ -75,7 +75,7 @@ class Describe(Analysis):
             "class_names": list(inputs.config.class_names or model_classes(model) or []),
             "identity": asdict(ModelIdentity.of(model)),
         }
-        readouts = {role: inputs.readout(role) for role in TEST_ROLES}
+        readouts = {role: inputs.readout(role) for role in TEST_ROLES if role in inputs.data}
         for role, readout in readouts.items() if self.judges else ():
             reason = reason_against(readout.correct_classes(inputs.data[role]).numpy())
             if reason.startswith(TOO_FEW):

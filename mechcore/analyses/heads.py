@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.settings import check, setting
 from mechcore.steps.base import HEADS_FILE, MainStep, Size, core_of, inputs_of
+from mechcore.steps.bench import data_inputs
 from mechcore.study.step import Job, Work
 from mechcore.wording import listed, number, whole
 
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores(MainStep):
-    """What every head attends to, on in-domain examples drawn by the seed."""
+    """What every head attends to, on examples drawn by the seed."""
 
     kind: ClassVar[str] = "scores"
     label: ClassVar[str] = "head categories"
     for_others: ClassVar[bool] = True
-    roles: ClassVar[tuple[str, ...]] = ("id",)
+    answers: ClassVar[bool] = False
     max_examples: int
+    min_mass: float
+    min_ratio: float
+    ignore: tuple[str, ...]
     seed: int = of_study()
 
     def settings(self) -> dict[str, Any]:
@@ -48,35 +52,56 @@ class Scores(MainStep):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return float(min(self.max_examples, size.examples["id"]))
+        return _passes(self.max_examples, job, size)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        from mechcore.steps.tables import category_table
+        from mechcore.attention import Thresholds
+        from mechcore.steps.tables import head_scores
 
         inputs = inputs_of(work)
-        table = category_table(inputs.model, sampled(inputs, self.max_examples, self.seed))
+        examples = sampled(inputs, self.max_examples, self.seed)
+        scores = head_scores(inputs.model, examples, self.ignore)
+        table = scores.categorised(Thresholds(self.min_mass, self.min_ratio))
         table.to_parquet(work.folder / HEADS_FILE)
 
 
 def sampled(inputs: Inputs, n: int, seed: int) -> EncodedExamples:
-    """In-domain examples, with their words."""
-    return inputs.encode(inputs.data["id"].examples.sample(n, seed), words=True)
+    """Examples of the one kind of data, with their words."""
+    (data,) = inputs.data.values()
+    return inputs.encode(data.examples.sample(n, seed), words=True)
+
+
+def _passes(n: int, job: Job, size: Size) -> float:
+    (role,) = data_inputs(job)
+    return float(min(n, size.examples[role]))
 
 
 @dataclass(frozen=True)
 class Heads(Analysis):
-    """The categories of heads with the core marked, and attention of the core's heads."""
+    """What every head attends to: scores and a category, the core marked where it is known."""
 
     kind: ClassVar[str] = "heads"
     section: ClassVar[str] = "categories"
     title: ClassVar[str] = "What heads attend to"
     label: ClassVar[str] = "pictures of attention"
-    needs: ClassVar[tuple[str, ...]] = ("core", "scores")
-    roles: ClassVar[tuple[str, ...]] = ("id",)
+    needs: ClassVar[tuple[str, ...]] = ("scores",)
+    beside: ClassVar[tuple[str, ...]] = ("core",)
+    answers: ClassVar[bool] = False
     schemas = tables_in("mechcore.attention.labels:HEAD_CATEGORIES")
 
-    max_examples: int = setting(512, "Examples on which attention is scored.", least=1)
+    max_examples: int = setting(
+        512, "Examples on which attention is scored, in-domain ones if there are any.", least=1
+    )
+    min_mass: float = setting(
+        0.25, "Minimum attention mass on a category for a label.", above=0, most=1
+    )
+    min_ratio: float = setting(
+        3.0, "Minimum ratio of that mass to the mass under uniform attention.", least=1
+    )
+    ignore: tuple[str, ...] = setting(
+        (), "Categories whose keys are left out; first is the attention sink."
+    )
     seed: int = of_study()
 
     def __post_init__(self) -> None:
@@ -84,12 +109,22 @@ class Heads(Analysis):
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The scores, and what is made of them."""
-        yield "scores", plan.job(Scores(self.max_examples))
-        yield "heads", plan.job(self)
+        roles = ("train",) if plan.roles == ["train"] else ("id",)
+        scores = Scores(self.max_examples, self.min_mass, self.min_ratio, self.ignore)
+        yield "scores", plan.job(scores, roles=roles)
+        yield "heads", plan.job(self, roles=roles)
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """See `Analysis.check_inputs`."""
+        from mechcore.attention.scores import HeadScores
+        from mechcore.components import ModelShape
+        from mechcore.models.running import is_causal
+
+        HeadScores(ModelShape.of(inputs.model), is_causal(inputs.model), 0, ignore=self.ignore)
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return float(min(self.max_examples, size.examples["id"]))
+        return _passes(self.max_examples, job, size)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
@@ -99,8 +134,11 @@ class Heads(Analysis):
         from mechcore.files import write_json
         from mechcore.steps.tables import attention_pictures
 
-        inputs, core = inputs_of(work), core_of(work)
+        inputs = inputs_of(work)
         table = pd.read_parquet(work.needed("scores") / HEADS_FILE)
+        if "core" not in work.job.needs:
+            return {"head_categories": table}
+        core = core_of(work)
         table["in_core"] = table["component"].isin([str(head) for head in core])
         examples = sampled(inputs, self.max_examples, self.seed)
         pictures = attention_pictures(inputs, examples, table, core)
@@ -118,7 +156,7 @@ class Heads(Analysis):
         if categories is None:
             yield missing("the sorting of heads by what they attend to")
             return
-        core = categories[categories["in_core"]]
+        core = _core(categories)
         yield Drawing(
             figures.head_categories(categories),
             "head-categories",
@@ -128,9 +166,9 @@ class Heads(Analysis):
             "Grid, layer by head, of attention categories; the categories are in the table below.",
             fold=f"The category of every head{AS_FIGURE}",
         )
-        if core.empty:
+        if core.empty and "in_core" in categories:
             yield Paragraph(f"{run.no_core.capitalize()}, so no head is outlined.", note=True)
-        else:
+        elif not core.empty:
             yield _masses(core, "Attention mass of the core heads")
         yield _masses(categories, f"All {len(categories)} heads", folded=True)
         for start in range(0, len(examples), _HEADS_PER_FIGURE):
@@ -154,15 +192,23 @@ class Heads(Analysis):
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
-        """What the core heads attend to."""
+        """What the core heads attend to; where it is not known which these are, what all do."""
         categories = run.filled("head_categories")
-        core = None if categories is None else categories[categories["in_core"]]
-        if core is None or core.empty:
+        if categories is None:
             return
-        counts = core["category"].value_counts()
+        what, chosen = "head", categories
+        if "in_core" in categories:
+            what, chosen = "core head", _core(categories)
+        counts = chosen["category"].value_counts()
         parts = [f"{name} ({whole(n)})" for name, n in counts.items()]
-        heads = "core head attends" if len(core) == 1 else f"{len(core)} core heads attend"
-        yield f"What the {heads} to: {listed(parts)}."
+        heads = f"{what} attends" if len(chosen) == 1 else f"{len(chosen)} {what}s attend"
+        if parts:
+            yield f"What the {heads} to: {listed(parts)}."
+
+
+def _core(categories: pd.DataFrame) -> pd.DataFrame:
+    """Those in the core, as far as it is known."""
+    return categories[categories["in_core"]] if "in_core" in categories else categories[:0]
 
 
 _HEADS_PER_FIGURE = 6

@@ -49,7 +49,7 @@ HEAD_CATEGORIES = Schema(
         Column("sd_*", "share", "standard deviation of the mass over examples"),
         Column("share_*", "share", "of all attention, every key in its first category alone"),
         Column("examples_*", "whole", "examples for which the category is defined"),
-        Column("in_core", "flag", "whether the head is in the heuristic core"),
+        Column("in_core", "flag", "whether the head is in the heuristic core", optional=True),
     ),
 )
 

@@ -18,7 +18,6 @@ from mechcore.analyses import question_names
 from mechcore.cli import (
     ablation,
     bench,
-    components,
     paths,
     study,
     subnetworks,
@@ -79,7 +78,7 @@ def _main(
 
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare),
-    *(components.heads, ablation.ablate, paths.paths),
+    *(ablation.ablate, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo, study.report, study.export),

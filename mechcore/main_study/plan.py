@@ -25,7 +25,14 @@ from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import TEST_ROLES, ModelConfig
-from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
+from mechcore.steps.inputs import (
+    check_sources,
+    classes_of,
+    data_name,
+    groups_of,
+    read_role,
+    sources_of,
+)
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
@@ -99,14 +106,18 @@ class _Planner:
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         config = _with_its_model(config)
         self.name, self.config, self.hash_file = name, config, hash_file
-        check_sources(config.model, config.data, ROLES)
+        check_sources(config.model, config.data, ())
         self.fill = config.analyses.fill
+        self.asked = _asked(config)
+        own = config.model.source is not None
+        self.roles = [role for role in ROLES if not own or sources_of(role, config.data)]
         self.known: dict[str, Job] = {}
         self.several: dict[str, dict[str, Job]] = {}
         self._data = config.data
         self._names = {role: data_name(role, config.model, config.data) for role in ROLES}
         self._groups = groups_of(config.model, config.data)
-        self._model = _Model(CheckpointInput(config.model))
+        answers = any(ANALYSES[name].answers for name in self.asked)
+        self._model = _Model(CheckpointInput(config.model, answers))
         self._series: dict[Any, _Model] = {}
         self._half: int | None = None
         self._of = ""
@@ -116,28 +127,32 @@ class _Planner:
         config = self.config
         if config.training is not None:
             self.known["training"] = self._train(config.training)
-        describe = Describe(self._names, config.analyses.sweep is not None)
-        self.known["describe"] = self.job(describe)
         if config.sparsities:
             self._find_subnetworks(config.sparsities, config.seeds, config.prune)
         self._check_fill()
-        if others := [name for name in config.only if name not in question_names()]:
-            expected = f"expected some of {', '.join(question_names())}"
-            raise InputError(f"only: {others[0]} is no question of its own; {expected}")
         for name in question_names():
             self._analyse(name)
-        masks = [*self.several.get("masks", {}).values()]
+        known, masks = self._wanted()
+        jobs = in_order([*known.values(), *masks])
+        roles = [role for role in ROLES if any(role in job.inputs for job in jobs)]
+        check_sources(config.model, config.data, roles)
+        describe = Describe(self._names, config.analyses.sweep is not None)
+        known = {"describe": self.job(describe, roles=roles), **known}
+        return Part(self.name, config, known, masks)
+
+    def _wanted(self) -> tuple[Mapping[str, Job], list[Job]]:
+        """The jobs that are asked for with those that they need, and of these the masks."""
+        config, masks = self.config, [*self.several.get("masks", {}).values()]
         if not config.only:
-            return Part(self.name, config, self.known, masks)
+            return self.known, masks
         if lacking := [name for name in config.only if name not in self.known]:
             raise InputError(
                 f"only: {lacking[0]} has nothing to do in this study; expected sparsities, or for "
                 "effective_size checkpoints (--checkpoints)"
             )
-        asked = in_order([self.known[name] for name in ("describe", *config.only)])
-        keys = {job.key for job in asked}
+        keys = {job.key for job in in_order([self.known[name] for name in config.only])}
         known = {what: job for what, job in self.known.items() if job.key in keys}
-        return Part(self.name, config, known, [job for job in masks if job.key in keys])
+        return known, [job for job in masks if job.key in keys]
 
     def _check_fill(self) -> None:
         """Make sure that all analyses can be done with the fill."""
@@ -159,9 +174,8 @@ class _Planner:
         if analysis is None:
             return
         there = {*self.known, *self.several}
-        off = [
-            n for n in analysis.wants() if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)
-        ]
+        wanted = [*analysis.wants(), *(() if config.only else analysis.beside)]
+        off = [n for n in wanted if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
         if off and (kind.asked or name in config.only):
             raise InputError(
                 f"analyses: {name} needs {off[0]}, which this study leaves out: ask for both, or "
@@ -198,7 +212,8 @@ class _Planner:
                     f"{', '.join(every)}"
                 )
             wanted |= self.several[need] if need in self.several else {need: every[need]}
-        wanted |= {need: every[need] for need in step.reads if need in every}
+        beside = [name for name in step.beside if name in self.asked]
+        wanted |= {need: every[need] for need in (*step.reads, *beside) if need in every}
         wanted |= needs or {}
         data = step.roles if roles is None else roles
         inputs: dict[str, Input] = {
@@ -238,6 +253,7 @@ class _Planner:
     def _train(self, settings: TrainSettings) -> Job:
         """The training, on all training data; from now on jobs are about what comes of it."""
         base, data = self.config.model, replace(self._data, max_train=None)
+        check_sources(base, data, ROLES)
         with warnings.catch_warnings():  # they come when the examples are used
             warnings.simplefilter("ignore", MechcoreWarning)
             n = len(read_role("train", base, data, labelled=True)[0])
@@ -346,6 +362,19 @@ class _Planner:
 
 def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
+
+
+def _asked(config: StudyConfig) -> list[str]:
+    """The analyses that a study asks for alone, with those that they need; else all."""
+    if others := [name for name in config.only if name not in question_names()]:
+        expected = f"expected some of {', '.join(question_names())}"
+        raise InputError(f"only: {others[0]} is no question of its own; {expected}")
+    names = [*(config.only or question_names())]
+    for name in names:  # grows on the way
+        analysis = getattr(config.analyses, name, None) or ANALYSES[name]()
+        needs = [*analysis.wants(), *analysis.reads]
+        names += [need for need in needs if need in ANALYSES and need not in names]
+    return names
 
 
 def _with_its_model(config: StudyConfig) -> StudyConfig:

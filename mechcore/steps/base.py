@@ -77,6 +77,9 @@ class MainStep(Step):
         needs: other steps of the study whose results it reads: ``"means"``, ``"core"``,
             ``"accuracy"`` or the kind of another analysis.
         reads: the same, where a study has them.
+        beside: the same, where a study is asked for them, too.
+        answers: whether it needs what the model answers; what does not can be done of a model
+            without a head.
         roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``.
         label: of its jobs, for people; the kind by default.
         for_others: its files are for other jobs, and no results of the study.
@@ -87,6 +90,8 @@ class MainStep(Step):
     label: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
+    beside: ClassVar[tuple[str, ...]] = ()
+    answers: ClassVar[bool] = True
     roles: ClassVar[tuple[str, ...]] = ()
 
     def wants(self) -> Sequence[str]:

@@ -29,7 +29,7 @@ class Workbench:
     def __init__(self, store: Store, device: str = "cpu") -> None:
         self.store, self.device = store, device
         self.loads: list[str] = []
-        self._models: OrderedDict[str, Inputs] = OrderedDict()
+        self._models: OrderedDict[tuple[str, bool], Inputs] = OrderedDict()
         self._examples: dict[tuple[str, str, str], Any] = {}
 
     def inputs(self, job: Job) -> Inputs:
@@ -47,21 +47,23 @@ class Workbench:
         return found
 
     def _model(self, job: Job) -> Inputs:
-        digest = model_digest(job)
-        if digest not in self._models:
+        digest, model = model_digest(job), model_input(job)
+        # One that answers does for everything.
+        answers = getattr(model, "answers", True) or (digest, True) in self._models
+        place = (digest, answers)
+        if place not in self._models:
             while len(self._models) >= MOST_MODELS:
-                gone, _ = self._models.popitem(last=False)
+                (gone, _), _ = self._models.popitem(last=False)
                 self._examples = {k: v for k, v in self._examples.items() if k[0] != gone}
-            model = model_input(job)
             config = model.config
             if isinstance(model, TrainedInput):
                 config = replace(config, source=str(trained_path(self.store, job)))
-            opened = open_model(config, device=self.device)
+            opened = open_model(config, answers=answers, device=self.device)
             job.check_inputs(self.store.hash_file)  # before it is kept under what the plan read
-            self._models[digest] = opened
+            self._models[place] = opened
             self.loads.append(digest)
-        self._models.move_to_end(digest)
-        return self._models[digest]
+        self._models.move_to_end(place)
+        return self._models[place]
 
     def _role(self, inputs: Inputs, job: Job, role: str, data: DataInput) -> Any:
         name = data_name(role, data.model, data.data)

@@ -18,9 +18,10 @@ _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "devic
 
 @dataclass(frozen=True)
 class CheckpointInput(Input):
-    """A model in a checkpoint."""
+    """A model in a checkpoint; of one without a head where its answers are not needed."""
 
     config: ModelConfig
+    answers: bool = True
 
     def content(self, hash_file: Hasher) -> Any:
         """Digests of its files, and how its answers are read.

@@ -338,11 +338,6 @@ def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()
         return score_heads(model, texts, batch_size=HEADS_BATCH, ignore=ignore, progress=advance)
 
 
-def category_table(model: Any, texts: EncodedExamples) -> pd.DataFrame:
-    """Attention scores and the category of every head."""
-    return head_scores(model, texts).categorised()
-
-
 def attention_pictures(
     inputs: Inputs, texts: EncodedExamples, categories: pd.DataFrame, heads: Sequence[Component]
 ) -> list[dict[str, Any]]:

@@ -542,54 +542,39 @@ def test_export(files: Path, whole: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "no mask 's0.40-seed5' (--mask); expected one of s0.40-s" in capsys.readouterr().err
 
 
-def test_heads(files: Path) -> None:
-    command = f"heads --model {tiny_encoder_dir()} --data {files}/id.csv --max-examples 10"
-    assert call(f"{command} --out heads.csv") == 0
-    assert call(f"{command} --out heads.json") == 0
-    table = pd.read_csv("heads.csv")
-    assert table["component"].tolist() == [str(head) for head in EMBEDDED.heads]
-    assert set(table["n_examples"]) == {10}
-    masses = table[[column for column in table if column.startswith("mass_")]]
-    assert ((masses >= 0) & (masses <= 1)).all(axis=None)
-    rows = json.loads(Path("heads.json").read_text())
-    assert [row["component"] for row in rows] == table["component"].tolist()
-    assert [row["category"] for row in rows] == table["category"].tolist()
-    assert [row["mass_previous"] for row in rows] == pytest.approx(
-        table["mass_previous"].tolist(), abs=1e-6
-    )
+@pytest.mark.usefixtures("no_report")
+def test_heads(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = f"--train {files}/id.csv --max-examples 10"
+    assert call(f"heads --model {tiny_encoder_dir()} {data} --out out") == 0
+    table = pd.read_csv("out/tables/head_categories.csv")
     examples = read_examples(files / "id.csv").sample(10, 0)
-    data = encode(examples, load_tokenizer(tiny_encoder_dir()), max_length=48, words=True)
-    expected = categorize_heads(load_model(tiny_encoder_dir()), data)
+    drawn = encode(examples, load_tokenizer(tiny_encoder_dir()), max_length=48, words=True)
+    expected = categorize_heads(load_model(tiny_encoder_dir()), drawn)
     pd.testing.assert_frame_equal(
         table.fillna({"also": ""}), expected, rtol=1e-5, atol=1e-7, check_dtype=False
     )
+    [(first, n)] = table["category"].value_counts()[:1].items()
+    assert f"What the {len(EMBEDDED.heads)} heads attend to: {first} ({n})" in (
+        capsys.readouterr().out
+    )
+    assert not Path("out/masks").exists()
+    options = "--min-mass 1 --min-ratio 2 --ignore first"
+    assert call(f"heads --model {tiny_encoder_dir()} {data} {options} --out strict") == 0
+    strict = pd.read_csv("strict/tables/head_categories.csv")
+    assert set(strict["category"]) == {"mixed"}
+    assert "mass_first" not in strict
 
 
-def test_heads_with_explanations(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"heads --model {tiny_decoder_dir()} --data {files}/id.csv --max-examples 20"
-    command += " --min-mass 0.2 --min-ratio 1.5 --explain 0.0,L1.H2"
-    assert call(f"{command} --out heads.csv") == 0
-    shown = capsys.readouterr().out
-    table = pd.read_csv("heads.csv")
-    counts = table["category"].value_counts()
-    assert len(counts) > 1
-    for label, count in counts.items():
-        assert f"{label} {count} " in shown
-    assert "Labels from the two halves of the examples are the same for" in shown
-    for head in ("L0.H0", "L1.H2"):
-        label = table.set_index("component")["category"][head]
-        assert f"\n{head} is {label}: " in shown
-    assert "mass of at least 0.2 and 1.5 times" in shown
-
-
-def test_heads_of_an_encoder_without_a_head(files: Path) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_heads_of_an_encoder_without_a_head_on_texts_without_labels(files: Path) -> None:
     model = BertModel.from_pretrained(tiny_encoder_dir(), add_pooling_layer=False)
     model.save_pretrained("body")
     load_tokenizer(tiny_encoder_dir()).save_pretrained("body")
-    for name, source in (("body", "body"), ("whole", tiny_encoder_dir())):
-        command = f"heads --model {source} --data {files}/id.csv --max-examples 10"
-        assert call(f"{command} --out {name}.csv") == 0
-    pd.testing.assert_frame_equal(pd.read_csv("body.csv"), pd.read_csv("whole.csv"), rtol=1e-5)
+    for name, source in (("a", "body"), ("b", tiny_encoder_dir())):
+        data = f"--train {files}/no-label.csv --max-examples 10"
+        assert call(f"heads --model {source} {data} --out {name}") == 0
+    body, whole = (pd.read_csv(f"{name}/tables/head_categories.csv") for name in "ab")
+    pd.testing.assert_frame_equal(body, whole, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -1266,10 +1251,6 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("paths {own} --senders L1.H3 --receivers L2H3 --max-ood 5", "(did you mean L2.H3?)"),
         ("search {own} --components L1H3 --max-ood 5", "did you mean L1.H3?"),
         (
-            "heads --model {final} --data {files}/id.csv --max-examples 5 --explain L1H3",
-            "did you mean L1.H3?",
-        ),
-        (
             "ablate {own} \u2013components L1.H0",
             "'\u2013components' has a dash or quotes from a text proc",
         ),
@@ -1368,20 +1349,15 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "means --model {final} --train {files}/id.csv --include-padding --per-position",
             "cannot be combined",
         ),
-        ("heads --model {final}", "--data is missing"),
-        ("heads --data {files}/id.csv", "files were given without --model"),
+        ("heads --model {final}", "missing --id"),
+        ("heads --train {files}/id.csv", "files were given without --model"),
         ("means --train {files}/id.csv", "files were given without --model"),
         ("means --out {files}", "exists already"),
         ("means --out {files}/id.csv/means.safetensors", "cannot be written"),
-        ("heads --model {final} --data {files}/nosuch.csv", "nosuch.csv: no such file"),
-        ("heads --out heads.txt", "heads.txt: expected the ending .csv or .json"),
-        ("heads --min-mass 0", "thresholds: mass is 0.0; expected a share of attention"),
-        ("heads --min-ratio 0.5", "thresholds: ratio is 0.5; expected a multiple"),
-        (
-            "heads --max-examples 2 --explain L9.H9",
-            "--explain: L9.H9 is no head of the model, which has "
-            f"layers 0-{EMBEDDED.n_layers - 1} with heads 0-{EMBEDDED.n_heads - 1}, L0.H0",
-        ),
+        ("heads --model {final} --train {files}/nosuch.csv", "nosuch.csv: no such file"),
+        ("heads --min-mass 0", "--min-mass is 0.0; expected a number above 0 and at most 1"),
+        ("heads --min-ratio 0.5", "--min-ratio is 0.5; expected a number"),
+        ("heads --max-id 8 --ignore nosuch", "no category 'nosuch' to ignore; expected one of"),
         ("report nosuch", "nosuch/config.json: not found"),
         ("report {files}", "config.json: not found"),
     ],
@@ -1405,7 +1381,7 @@ def test_a_folder_in_use_is_left_alone(refused: Refused, here: Path, command: st
     refused(f"{command} --out mine", f"mine: {message}")
 
 
-@pytest.mark.parametrize("command", ["run {own}", "prune {own}", "means", "heads"])
+@pytest.mark.parametrize("command", ["run {own}", "prune {own}", "means", "heads {own}"])
 def test_a_file_in_the_way_is_left_alone(refused: Refused, here: Path, command: str) -> None:
     (here / "mine.csv").write_text("text")
     refused(f"{command} --out mine.csv", "mine.csv: ")

@@ -17,7 +17,7 @@ WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "train-world", 
 WITHOUT_MODELS |= {"train-base", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
 
-QUESTIONS = [name for name in question_names() if name not in ("heads", "paths")]
+QUESTIONS = [name for name in question_names() if name != "paths"]
 """Those whose commands are made from their analyses."""
 
 ASKED = {
@@ -26,7 +26,6 @@ ASKED = {
     "compare": "--model none --train none.csv --id none.csv --ood none.csv",
     **{name.replace("_", "-"): "--model none --task mnli-hans" for name in QUESTIONS},
     "effective-size": "--checkpoints none",
-    "heads": "--model none --data none.csv",
     "ablate": "--model none --components all",
     "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",

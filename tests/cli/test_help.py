@@ -59,14 +59,11 @@ def test_commands_stand_in_groups() -> None:
             "means",
             "prune",
             "compare",
-            "heads",
             "ablate",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
-        "Questions": [
-            name.replace("_", "-") for name in question_names() if name not in ("heads", "paths")
-        ],
+        "Questions": [name.replace("_", "-") for name in question_names() if name != "paths"],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
     }

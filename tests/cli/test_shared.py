@@ -7,8 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mechcore.attention import LabelAgreement
-from mechcore.cli.components import agreement_sentence
 from mechcore.cli.shared import run_table, show, show_part
 from mechcore.files import write_csv
 
@@ -106,13 +104,6 @@ def test_a_set_goes_on_in_the_next_line_between_its_members(
         "L3.MLP",
         "L0.H1    0.250",
     ]
-
-
-def test_agreement_of_labels_that_are_all_alike_is_told_in_words() -> None:
-    assert agreement_sentence(LabelAgreement(4, 1.0, float("nan"))) == (
-        "Labels from the two halves of the examples are the same for 100.0 % of the heads "
-        "(Cohen's kappa is not defined: all labels are alike)."
-    )
 
 
 def test_of_a_large_table_there_is_as_much_as_there_is_room_for(

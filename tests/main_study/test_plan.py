@@ -465,6 +465,30 @@ def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
         make_plan(embedded(checkpoints=(str(tmp_path),)))
 
 
+def test_only_what_is_asked_for_is_read(config: StudyConfig) -> None:
+    train = replace(config, data=DataConfig(train=config.data.train))
+
+    def jobs(*only: str, of: StudyConfig = train) -> dict[str, Job]:
+        return {label(job): job for job in make_plan(replace(of, only=only)).jobs}
+
+    assert set(jobs("core")) == {"describe", "means", "prune", "masks", "core"}
+    assert set(jobs("core")["describe"].inputs) == {"model", "train"}
+    with pytest.raises(InputError, match="missing --id, --ood"):
+        jobs("smallest")
+    # The core is marked where it is asked for, too, or where all is.
+    alone, beside, every = jobs("heads"), jobs("heads", "core"), jobs(of=config)
+    assert set(alone) == {"describe", "scores", "heads"}
+    assert [set(known["heads"].needs) for known in (alone, beside, every)] == [
+        {"scores"},
+        {"scores", "core"},
+        {"scores", "core"},
+    ]
+    # In-domain texts come first, and models without a head will do for it alone.
+    assert "train" in alone["scores"].inputs
+    assert set(jobs("heads", of=config)["scores"].inputs) == {"model", "id"}
+    assert [known["scores"].inputs["model"].answers for known in (alone, every)] == [False, True]  # type: ignore[attr-defined]
+
+
 def names_of(config: StudyConfig) -> Mapping[str, str]:
     step = make_plan(config).parts[0].jobs["describe"].step
     assert isinstance(step, Describe)
