@@ -19,6 +19,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "smallest": "mechcore.analyses.smallest:Smallest",
         "core": "mechcore.analyses.core:Core",
         "halves": "mechcore.analyses.halves:Halves",
+        "methods": "mechcore.analyses.methods:Methods",
         "heads": "mechcore.analyses.heads:Heads",
         "sweep": "mechcore.analyses.sweep:Sweep",
         "roles": "mechcore.analyses.roles:Roles",

@@ -86,6 +86,9 @@ class Planning(Protocol):
     def masks_of_halves(self) -> Mapping[str, Job]:
         """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
 
+    def by_methods(self, methods: Sequence[str]) -> Mapping[str, Job]:
+        """Subnetworks by each of several methods, and what they and the full model answer."""
+
     def at_checkpoints(
         self,
         sparsities: Sequence[float],

@@ -20,7 +20,6 @@ from mechcore.cli import (
     bench,
     paths,
     study,
-    subnetworks,
     training,
 )
 from mechcore.cli.help import Command, group
@@ -76,10 +75,7 @@ def _main(
     pass
 
 
-_steps = (
-    *(subnetworks.means, subnetworks.prune, subnetworks.compare),
-    *(ablation.ablate, paths.paths),
-)
+_steps = (*(ablation.ablate, paths.paths),)
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo, study.report, study.export),
     "Steps one by one": _steps,

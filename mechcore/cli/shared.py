@@ -229,17 +229,6 @@ def run_table(out: Path, name: str) -> Any:
     return read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
 
 
-def show_subnetworks(table: Any) -> None:
-    """The table ``subnetworks``, shortened."""
-    columns = {
-        "heads_kept": "heads",
-        "mlps_kept": "MLPs",
-        "id_accuracy": "id",
-        "ood_accuracy": "ood",
-    }
-    show(table[["subnetwork", "sparsity", "kl", *columns]].rename(columns=columns))
-
-
 def show_missing(out: Path, name: str) -> None:
     """The masks that a run lacks, if any, and why."""
     if (out / "tables" / f"{name}.csv").exists():

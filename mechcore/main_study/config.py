@@ -147,7 +147,7 @@ class StudyConfig:
         if self.method == "layer-matched":
             raise InputError(
                 "method: layer-matched draws as many heads per layer as trained masks keep, and a "
-                "study trains none beside it; mechcore compare does"
+                "study trains none beside it; mechcore methods does"
             )
         check(self, "study")
         if self.variants:

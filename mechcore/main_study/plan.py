@@ -18,6 +18,7 @@ from mechcore.analyses.training import Train
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
+from mechcore.pruning import METHODS
 from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.settings import OF_STUDY
@@ -120,6 +121,8 @@ class _Planner:
         self._model = _Model(CheckpointInput(config.model, answers))
         self._series: dict[Any, _Model] = {}
         self._half: int | None = None
+        self._method = config.method
+        self._matched: Mapping[str, Job] = {}
         self._of = ""
 
     def part(self) -> Part:
@@ -292,7 +295,7 @@ class _Planner:
 
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
-        ranking = RANKINGS.get(self.config.method)
+        ranking = RANKINGS.get(self._method)
         chance = ranking is None or ranking.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
@@ -301,24 +304,30 @@ class _Planner:
             for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
                 targets = (target,) if ranking is None else tuple(sorted(sparsities))
                 name = _of_masks([target], chunk)
-                trained = self._found(targets, chunk, schedule)
+                trained = self._found(name, targets, chunk, schedule)
                 masks[name] = self._accepted(target, chunk, schedule, trained)
         return masks
 
     def _found(
-        self, targets: tuple[float, ...], seeds: tuple[int, ...], schedule: PruneSettings
+        self,
+        name: str,
+        targets: tuple[float, ...],
+        seeds: tuple[int, ...],
+        schedule: PruneSettings,
     ) -> Job:
         """Masks wherever they end; a ranking gives those of all targets at once."""
-        config = self.config
-        step = FindMasks(config.method, targets, seeds, schedule, config.data.seed)
+        step = FindMasks(self._method, targets, seeds, schedule, self.config.data.seed)
+        needs = {"means": self.known["means"]}
+        if self._matched:
+            needs["trained"] = self._matched[name]
         label = f"prune {_of_masks(targets, seeds)}"
-        return self.job(step, roles=("train",), needs={"means": self.known["means"]}, label=label)
+        return self.job(step, roles=("train",), needs=needs, label=label)
 
     def _accepted(
         self, target: float, seeds: tuple[int, ...], schedule: PruneSettings, trained: Job
     ) -> Job:
         reading = {name: getattr(schedule, name) for name in (*READING, "steps", "lr_lambda")}
-        step = AcceptMasks(self.config.method, target, seeds, **reading)
+        step = AcceptMasks(self._method, target, seeds, **reading)
         return self.job(
             step, needs={"trained": trained}, label=f"masks {_of_masks([target], seeds)}"
         )
@@ -336,6 +345,20 @@ class _Planner:
             of_half = own._find_masks(config.sparsities, config.seeds, config.prune)
             masks |= {f"{data}: {name}": job for name, job in of_half.items()}
         return masks
+
+    def by_methods(self, methods: Sequence[str]) -> dict[str, Job]:
+        """See `Planning.by_methods`; those of the study's own method occur again."""
+        config, answers = self.config, dict[str, Job]()
+        trained: Mapping[str, Job] = {}
+        for name in methods:
+            METHODS[name]  # which says what there is, if it is unknown
+        for method in sorted(methods, key=METHODS.names().index):
+            matched = trained if method == "layer-matched" else {}
+            own = self._about(_method=method, _matched=matched, _of=f", {method}")
+            own._find_subnetworks(config.sparsities, config.seeds, config.prune)
+            trained = own.several["masks"] if method == "l0" else trained
+            answers |= {f"{method}: {name}": job for name, job in own.several["answers"].items()}
+        return answers
 
     def at_checkpoints(
         self,

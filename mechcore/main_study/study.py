@@ -9,7 +9,7 @@ from typing import Any
 
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.training import Train
-from mechcore.main_study.comparison import check_sparsities
+from mechcore.components import ModelShape
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.config_file import located, read_content
 from mechcore.main_study.plan import Part, Plan, make_plan
@@ -18,10 +18,11 @@ from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import check_names, resolved
+from mechcore.steps.masks import FindMasks
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
-from mechcore.study.step import Job, plain
+from mechcore.study.step import Job, in_order, plain
 from mechcore.study.store import Store
 
 _NOTES = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)
@@ -61,7 +62,9 @@ class MainStudy:
                 fitting_of(training, training.step.training, device)
             elif any(job.contents.get("model") == described.contents["model"] for job in pending):
                 inputs = bench.inputs(described)
-                check_sparsities([part.config.method], part.config, inputs.model)
+                for step in (job.step for job in in_order(part.results) if job.key in keys):
+                    if isinstance(step, FindMasks):
+                        step.check_targets(ModelShape.of(inputs.model))
                 for step in (job.step for job in part.jobs.values() if job.key in keys):
                     if isinstance(step, Analysis):
                         step.check_inputs(inputs)

@@ -6,8 +6,8 @@ A method of one's own is a function of a `Request`, registered under a name:
     def largest_first(request: Request) -> list[Subnetwork]:
         ...
 
-It then works wherever methods are named: in ``mechcore prune``, ``compare`` and in studies. A
-package offers one as an entry point in the group ``mechcore.pruning_methods``.
+It then works wherever methods are named: as ``--prune-method``, in ``mechcore methods`` and in
+studies. A package offers one as an entry point in the group ``mechcore.pruning_methods``.
 """
 
 from __future__ import annotations

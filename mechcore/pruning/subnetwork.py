@@ -136,7 +136,7 @@ class Subnetwork(Shown):
         except (KeyError, ValueError, SafetensorError) as error:
             raise InputError(
                 f"subnetwork file {path}: holds a mask, but not its target sparsity, seed, method "
-                f"and scores ({reason(error)}); expected a file written by mechcore prune"
+                f"and scores ({reason(error)}); expected a mask of a run"
             ) from error
 
     def _summary(self) -> str:

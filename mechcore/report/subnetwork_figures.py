@@ -100,9 +100,9 @@ def _cells(ax: Axes, values: np.ndarray, text: Any, most: float) -> Any:
 
 
 @styled
-def kl_by_sparsity(subnetworks: pd.DataFrame) -> Figure:
+def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
     """KL to the full model against sparsity, one line per method: mean and range over seeds."""
-    found = list(dict.fromkeys(subnetworks["method"]))
+    found = list(dict.fromkeys(methods["method"]))
     many = len(found) > _FEW_METHODS
     figure = new_figure(7.4, 4.0 + 0.08 * len(found)) if many else new_figure(6.4, 4.0)
     ax = figure.subplots()
@@ -112,14 +112,13 @@ def kl_by_sparsity(subnetworks: pd.DataFrame) -> Figure:
         for i, name in enumerate(others)
     }
     for i, (method, (label, colour, marker)) in enumerate(looks.items()):
-        part = subnetworks[subnetworks["method"] == method]
+        part = methods[methods["method"] == method]
         if part.empty:
             continue
-        kl = part.groupby("target_sparsity")["kl"].agg(["mean", "min", "max"])
-        share = 100 * kl.index.to_numpy()
-        ax.fill_between(share, kl["min"], kl["max"], color=colour, alpha=0.15, linewidth=0)
+        share, ends = 100 * part["target_sparsity"], (part["kl_low"], part["kl_high"])
+        ax.fill_between(share, *ends, color=colour, alpha=0.15, linewidth=0)
         dashes = _DASHES[min(i // _FEW_METHODS, len(_DASHES) - 1)]
-        ax.plot(share, kl["mean"], color=colour, marker=marker, label=label, ls=dashes)
+        ax.plot(share, part["kl"], color=colour, marker=marker, label=label, ls=dashes)
     ax.set_xlabel("target sparsity (%)")
     ax.set_ylabel("KL to the full model, in domain (nats)")
     ax.set_ylim(bottom=0)

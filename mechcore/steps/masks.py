@@ -16,7 +16,7 @@ from mechcore.files import write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
-from mechcore.pruning.settings import READING, PruneSettings, keeps_some
+from mechcore.pruning.settings import READING, PruneSettings, check_keeps_some, keeps_some
 from mechcore.state import StateError
 from mechcore.steps.base import (
     MASKS,
@@ -73,7 +73,8 @@ class Means(MainStep):
 class FindMasks(MainStep):
     """Find masks of target sparsities, wherever they end; interrupted, from the step last saved.
 
-    For each target every seed gives a mask; ``data_seed`` is of the order of examples.
+    For each target every seed gives a mask; ``data_seed`` is of the order of examples. A control
+    needs the masks that it matches as ``trained``.
     """
 
     kind: ClassVar[str] = "prune"
@@ -89,6 +90,15 @@ class FindMasks(MainStep):
         for name in ("save_every", *READING):
             del found["schedule"][name]
         return found
+
+    def check_targets(self, shape: ModelShape) -> None:
+        """Make sure that every target leaves a component to keep, by what keeps as many as it says.
+
+        Raises:
+            InputError: one does not.
+        """
+        if self.method != "l0" or self.schedule.discretisation == "ranking":
+            check_keeps_some(self.targets, shape)
 
     def uses(self) -> list[object]:
         """The method."""
@@ -118,6 +128,10 @@ class FindMasks(MainStep):
         schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
         if all(keeps_some(target, shape) for target in self.targets):
             schedule = replace(schedule, discretisation="ranking")
+        matched = "trained" in work.job.needs
+        trained = subnetworks_in(work.needed("trained")) if matched else []
+        if matched and not trained:
+            return [], {}
         try:
             found = METHODS[self.method](
                 Request(
@@ -129,6 +143,7 @@ class FindMasks(MainStep):
                     schedule,
                     self.data_seed,
                     state,
+                    trained,
                 )
             )
         except PruningError as error:

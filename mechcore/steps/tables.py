@@ -165,25 +165,6 @@ def evaluate_subnetworks(
     return found
 
 
-def accuracy_tables(
-    inputs: Inputs,
-    subnetworks: Sequence[Subnetwork],
-    means: MeanActivations,
-    *,
-    batch_size: int,
-) -> dict[str, pd.DataFrame]:
-    """Evaluate the full model and subnetworks, and make the tables of `answer_tables`."""
-    return answer_tables(
-        {role: evaluate_full(inputs, role, batch_size) for role in TEST_ROLES},
-        subnetworks,
-        {
-            role: evaluate_subnetworks(inputs, role, subnetworks, means, batch_size)
-            for role in TEST_ROLES
-        },
-        {role: inputs.data[role].examples.name for role in TEST_ROLES},
-    )
-
-
 def answer_tables(
     full: dict[str, Evaluation],
     subnetworks: Sequence[Subnetwork],

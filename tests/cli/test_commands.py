@@ -34,7 +34,7 @@ from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import encode
 from mechcore.data.readers import read_examples
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import evaluate
+from mechcore.evaluation.evaluate import evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
@@ -42,6 +42,7 @@ from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.paths.search import PATH_SCREENING
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.pruning import Subnetwork
+from mechcore.pruning.controls import layer_matched
 from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
 from mechcore.worlds import tiny_world
@@ -93,9 +94,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pruned(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Masks pruned on the files; not to be changed."""
+    """Subnetworks of the files and their accuracies; not to be changed."""
     out = tmp_path_factory.mktemp("pruned") / "masks"
-    assert call(f"prune {own(files)} {QUICK} --out {out}") == 0
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_the_report(patch)
+        assert call(f"accuracy {own(files)} {QUICK} --out {out}") == 0
     return out
 
 
@@ -107,16 +110,6 @@ def whole(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         leave_out_the_report(patch)
         assert call(f"run {files}/few.yaml {own(files)} {QUICK} --max-non-core 1 --out {out}") == 0
     return out
-
-
-@pytest.fixture(scope="module")
-def other_means(files: Path) -> Path:
-    """Means of a checkpoint other than the final one."""
-    path = files / "other-means.safetensors"
-    (_, step), *_ = encoder_checkpoints()
-    code = call(f"means --model {step} --train {files}/train.csv --out {path}")
-    assert code == 0
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -231,15 +224,17 @@ def encoded(path: Path) -> Any:
     return encode(read_examples(path), load_tokenizer(tiny_encoder_dir()), max_length=64)
 
 
+@pytest.mark.usefixtures("no_report")
 def test_all_formats_give_the_same_results(files: Path, pruned: Path) -> None:
     train, id_, ood = KINDS[1:]
     data = f"--train {files}/train.{train} --id {files}/id.{id_} --ood {files}/ood.{ood}"
-    assert call(f"prune --model {tiny_encoder_dir()} {data} {QUICK} --out found") == 0
+    assert call(f"accuracy --model {tiny_encoder_dir()} {data} {QUICK} --out found") == 0
     found = tables(Path("found/tables"))
-    assert sorted(found) == ["accuracy", "accuracy_spread", "group_accuracy", "subnetworks"]
+    assert sorted(found) == ["accuracy", "accuracy_spread", "data", "group_accuracy", "subnetworks"]
     assert found == tables(pruned / "tables")
 
 
+@pytest.mark.usefixtures("no_report")
 def test_the_same_results_from_columns_and_labels_of_other_names(files: Path, pruned: Path) -> None:
     renamed = {"text_a": "first", "text_b": "second", "label": "truth", "subset": "kind"}
     for role in SIZES:
@@ -248,7 +243,7 @@ def test_the_same_results_from_columns_and_labels_of_other_names(files: Path, pr
         frame.to_csv(f"{role}.csv", index=False)
     columns = ",".join(f"{role}={name}" for role, name in renamed.items())
     names = "--label-map 0=entailment,1=non-entailment"
-    command = f"prune {own(Path())} {QUICK} --out renamed --columns {columns} {names}"
+    command = f"accuracy {own(Path())} {QUICK} --out renamed --columns {columns} {names}"
     assert call(command) == 0
     assert tables(Path("renamed/tables")) == tables(pruned / "tables")
 
@@ -349,64 +344,34 @@ def test_a_study_from_init_to_clean(
     assert "26 of 26 jobs are done" in capsys.readouterr().out
 
 
-def test_a_target_out_of_reach_is_a_failed_step(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(f"prune {own(files)} --seeds 3 --sparsities 0.9 --prune-steps 2 --out masks") == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    start = (
-        "mechcore: error: pruning: 1 of 1 masks failed: the sparsity of target 0.9, seed 3 ended"
-    )
-    assert last.startswith(start)
-    assert not Path("masks/masks").exists()
-
-
-def test_masks_that_others_failed_beside_are_kept(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = f"prune {own(files)} --seeds 3 --sparsities 0.1,0.9 --prune-steps 2 --out masks"
-    assert call(f"{command} --prune-settings tolerance=0.2") == 1
-    assert "1 of 2 masks failed: the sparsity of target 0.9" in capsys.readouterr().err
-    assert [path.name for path in Path("masks/masks").iterdir()] == ["s0.10-seed3.safetensors"]
-
-
 # -- the single steps -----------------------------------------------------------------------------
 
 
-def test_means(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"means --model {tiny_encoder_dir()} --train {files}/train.csv"
-    assert call(f"{command} --out a/means.safetensors") == 0
-    data, model = encoded(files / "train.csv"), load_model(tiny_encoder_dir())
-    n_tokens = sum(map(len, data.input_ids))
-    assert f"means of {n_tokens} tokens: a/means.safetensors" in capsys.readouterr().out
-    found = MeanActivations.load("a/means.safetensors", model)
-    torch.testing.assert_close(found.z, MeanActivations.compute(model, data).z)
-    assert call(f"{command} --per-position --out positions.safetensors") == 0
-    assert MeanActivations.load("positions.safetensors", model).per_position
-    assert call(f"{command} --include-padding --out padded.safetensors") == 0
-    assert MeanActivations.load("padded.safetensors", model).counts > n_tokens
-
-
-def test_prune_repeats_what_a_run_does(files: Path, whole: Path, pruned: Path) -> None:
-    found = tables(whole / "tables")
-    assert tables(pruned / "tables") == {
-        name: found[name]
-        for name in ("accuracy", "accuracy_spread", "group_accuracy", "subnetworks")
-    }
+def test_a_question_alone_repeats_what_a_run_does(whole: Path, pruned: Path) -> None:
+    found, every = tables(pruned / "tables"), tables(whole / "tables")
+    assert found == {name: every[name] for name in found}
     for path in (whole / "masks").iterdir():
         assert Mask.load(pruned / "masks" / path.name) == Mask.load(path)
-    assert call(f"prune {own(files)} {QUICK} --means {whole}/means.safetensors --out again") == 0
-    assert tables(Path("again/tables")) == tables(pruned / "tables")
 
 
+@pytest.mark.usefixtures("no_report")
+def test_training_data_are_enough_to_prune(files: Path, whole: Path) -> None:
+    data = f"--model {tiny_encoder_dir()} --train {files}/train.csv"
+    assert call(f"core {data} {QUICK} --out masks") == 0
+    for path in (whole / "masks").iterdir():
+        assert Mask.load(Path("masks/masks") / path.name) == Mask.load(path)
+    found, expected = (
+        MeanActivations.load(p / "means.safetensors") for p in (Path("masks"), whole)
+    )
+    assert torch.equal(found.z, expected.z)
+    assert tables(Path("masks/tables"))["core"] == tables(whole / "tables")["core"]
+
+
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("method", ["attribution", "random"])
-def test_prune_by_other_methods(
-    files: Path, method: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = f"prune {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --prune-method {method}"
+def test_subnetworks_by_other_methods(files: Path, method: str) -> None:
+    command = f"accuracy {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --prune-method {method}"
     assert call(f"{command} --out masks") == 0
-    said = f"{method}: is without chance; one mask serves for all seeds" in capsys.readouterr().err
-    assert said == (method != "random")
     table = pd.read_csv("masks/tables/subnetworks.csv")
     seeds = ["3", "4"] if method == "random" else ["0"]
     names = [f"{method}-s{share}-seed{seed}" for share in ("0.40", "0.70") for seed in seeds]
@@ -420,58 +385,30 @@ def test_prune_by_other_methods(
         assert not found.mask.identity.differences(identity)
 
 
-def test_an_interrupted_pruning_goes_on(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = f"prune {own(files)} --seeds 3 --sparsities 0.4 --prune-steps 6"
-    command += " --prune-settings tolerance=1,save_every=2"
-    assert call(f"{command} --out whole") == 0
-    training: Any = importlib.import_module("mechcore.pruning.mask_training").MaskTraining
-    real, steps = training.update, iter(range(100))
-
-    def update(self: Any, *arguments: Any) -> None:
-        if next(steps) == 3:
-            raise KeyboardInterrupt
-        real(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "update", update)
-        assert call(f"{command} --out parts") == 130
-    assert "--resume" in capsys.readouterr().err
-    assert Path("parts/pruning.safetensors").is_file()
-    assert call(f"{command} --out parts") == 2  # in use
-    assert call(f"{command.replace('steps 6', 'steps 8')} --out parts --resume") == 2
-    assert "is that of another run: steps differ" in capsys.readouterr().err
-    assert call(f"{command} --out parts --resume") == 0
-    assert contents(Path("parts")).keys() == contents(Path("whole")).keys()
-    assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
-    a, b = (Subnetwork.load(f"{name}/masks/s0.40-seed3.safetensors") for name in ("parts", "whole"))
-    assert torch.equal(a.log_alpha, b.log_alpha)
-    assert a.history.equals(b.history)
-    assert call(f"{command} --out parts --resume") == 2
-    assert "nothing to resume" in capsys.readouterr().err
-
-
-def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(f"compare {own(files)} {QUICK} --out out") == 0
+@pytest.mark.usefixtures("no_report")
+def test_methods(files: Path, pruned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(f"methods {own(files)} {QUICK} --out out") == 0
     table = pd.read_csv("out/tables/methods.csv")
     methods = ["l0", "attribution", "random", "layer-matched"]
     assert table["method"].tolist() == [name for name in methods for _ in range(2)]
     assert table["n"].tolist() == [2, 2, 1, 1, 2, 2, 2, 2]
-    single = pd.read_csv("out/tables/subnetworks.csv")
-    for row in table.itertuples():
-        own_rows = single[
-            (single["method"] == row.method) & (single["target_sparsity"] == row.target_sparsity)
-        ]
-        assert row.kl == pytest.approx(own_rows["kl"].mean())
-        assert (row.kl_low, row.kl_high) == (own_rows["kl"].min(), own_rows["kl"].max())
-        assert row.id_accuracy == pytest.approx(own_rows["id_accuracy"].mean())
-    assert len(list(Path("out/masks").iterdir())) == len(single) == 14
-    assert {path.name for path in Path("out/figures").iterdir()} == {
-        "kl-by-sparsity.png",
-        "kl-by-sparsity.svg",
-    }
-    assert "layer-matched" in capsys.readouterr().out
+    single = pd.read_csv(pruned / "tables" / "subnetworks.csv").groupby("target_sparsity")
+    kl = single["kl"].agg(["mean", "min", "max"]).to_numpy()
+    np.testing.assert_allclose(table.loc[:1, ["kl", "kl_low", "kl_high"]], kl)
+    accuracy = single["id_accuracy"].mean().to_numpy()
+    np.testing.assert_allclose(table.loc[:1, "id_accuracy"], accuracy)
+    # As many heads of each layer as the trained masks keep, others.
+    model, data = load_model(tiny_encoder_dir()), encoded(files / "id.csv")
+    means = MeanActivations.load("out/means.safetensors", model)
+    trained = [Subnetwork.load(f"out/masks/s0.40-seed{seed}.safetensors") for seed in (3, 4)]
+    full = evaluate(model, data)
+    expected = [
+        kl_divergence(full, evaluate(model, data, mask=each.mask, means=means)).mean()
+        for each in layer_matched(trained)
+    ]
+    row = table[table["method"] == "layer-matched"].iloc[0]
+    assert row["kl"] == pytest.approx(np.mean(expected), abs=1e-5)
+    assert "the closest to the full model is" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_drawings")
@@ -1071,7 +1008,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mechcore {mechcore.__version__}\n"
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    commands = "run means prune core heads ablate interactions paths study train-world"
+    commands = "run accuracy core heads interactions study train-world"
     for command in commands.split():
         assert command in shown
         assert call(f"{command} --help") == 0
@@ -1084,9 +1021,7 @@ Refused = Callable[..., None]
 
 
 @pytest.fixture
-def refused(
-    files: Path, headless: Path, other_means: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> Refused:
+def refused(files: Path, headless: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
     """Check that a command is refused in one line and leaves nothing behind."""
 
     def check(command: str, message: str) -> None:
@@ -1096,7 +1031,6 @@ def refused(
             "final": tiny_encoder_dir(),
             "files": files,
             "headless": headless,
-            "means": other_means,
             "decoder": tiny_decoder_dir(),
         }
         before = contents(here), sorted(here.rglob("*"))
@@ -1146,7 +1080,7 @@ def refused(
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["run", "prune"])
+@pytest.mark.parametrize("command", ["run", "accuracy"])
 def test_bad_data(refused: Refused, command: str, options: str, message: str) -> None:
     refused(f"{command} {{own}} {options} --out deep/results", message)
 
@@ -1195,7 +1129,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("{own} --answers yes", "--answers 'yes': expected NAME=VALUE pairs"),
     ],
 )
-@pytest.mark.parametrize("command", ["run", "prune"])
+@pytest.mark.parametrize("command", ["run", "accuracy"])
 def test_bad_options(refused: Refused, command: str, options: str, message: str) -> None:
     refused(f"{command} {options}", message)
 
@@ -1204,10 +1138,10 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
     ("command", "message"),
     [
         ("run {data}", "run: no model; name one with its data (--model DIR"),
-        ("prune {data}", "files were given without --model"),
+        ("accuracy {data}", "files were given without --model"),
         *(
             (f"{command} {options}", message)
-            for command in ("demo", "prune")
+            for command in ("demo", "accuracy")
             for options, message in (
                 ("--ood-subsets nosuch", "subset 'nosuch' is empty; subsets are so_swap"),
                 ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
@@ -1267,15 +1201,13 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "ablate {own} --components L0.H1 --controls 500",
             f"only {EMBEDDED.n_heads - 1} different ones found, 500 want",
         ),
-        (
-            "compare {own} --sparsities 0.995",
-            f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components",
+        *(
+            (command, f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components")
+            for command in (
+                "methods {own} --sparsities 0.995",
+                "accuracy {own} --sparsities 0.5,0.995",
+            )
         ),
-        (
-            "prune {own} --sparsities 0.5,0.995",
-            f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components",
-        ),
-        ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
         ("ablate {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
@@ -1323,18 +1255,16 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("search {own} --max-size 1", "--max-size"),
         ("search {own} --pairs 0", "--pairs"),
         ("search {own} --search-on train", "--search-on"),
-        ("prune {own} --means {means}", "computed on another model"),
-        ("prune {own} --prune-settings nosuch=1", "unknown setting 'nosuch'; expected steps"),
-        ("prune {own} --prune-settings lr=fast", "pruning: lr is 'fast'; expected a number"),
-        ("prune {own} --prune-settings clip=-1", "pruning: clip is -1; expected a number from 0"),
-        ("prune {own} --prune-preset nosuch", "--prune-preset"),
-        ("prune {own} --prune-method layer-matched", "mechcore compare does"),
-        ("prune {own} --resume", "nothing to resume, there is no pruning.safetensors"),
+        ("accuracy {own} --prune-settings nosuch=1", "unknown setting 'nosuch'; expected steps"),
+        ("accuracy {own} --prune-settings lr=fast", "pruning: lr is 'fast'; expected a number"),
         (
-            "compare {own} --methods l0,nosuch",
-            "pruning method 'nosuch': unknown",
+            "accuracy {own} --prune-settings clip=-1",
+            "pruning: clip is -1; expected a number from 0",
         ),
-        ("compare {own} --methods layer-matched", "name l0 among them, too"),
+        ("accuracy {own} --prune-preset nosuch", "--prune-preset"),
+        ("accuracy {own} --prune-method layer-matched", "mechcore methods does"),
+        ("methods {own} --methods l0,nosuch", "pruning method 'nosuch': unknown"),
+        ("methods {own} --methods layer-matched", "name l0 among them, too"),
         ("effective-size --checkpoints {files} {data}", "is no checkpoint and has none in it"),
         ("effective-size --embedded decoder", "the embedded decoder has no series"),
         ("effective-size {own} --seeds 1", "only: effective_size has nothing to do in this study"),
@@ -1343,17 +1273,10 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("dose {own} --components 0", "--components is 0; expected a whole number from 1"),
         ("export nosuch --mask s0.50-seed42", "nosuch/config.json: not found"),
         ("export {files}", "Missing option '--mask'"),
-        ("means --model {final}", "--train"),
-        ("means --model {final} --train {files}/nosuch.csv", "nosuch.csv: no such file"),
-        (
-            "means --model {final} --train {files}/id.csv --include-padding --per-position",
-            "cannot be combined",
-        ),
         ("heads --model {final}", "missing --id"),
         ("heads --train {files}/id.csv", "files were given without --model"),
-        ("means --train {files}/id.csv", "files were given without --model"),
-        ("means --out {files}", "exists already"),
-        ("means --out {files}/id.csv/means.safetensors", "cannot be written"),
+        ("core --out {files}", "the folder is not empty"),
+        ("core --out {files}/id.csv/core", "cannot be written"),
         ("heads --model {final} --train {files}/nosuch.csv", "nosuch.csv: no such file"),
         ("heads --min-mass 0", "--min-mass is 0.0; expected a number above 0 and at most 1"),
         ("heads --min-ratio 0.5", "--min-ratio is 0.5; expected a number"),
@@ -1370,7 +1293,6 @@ def test_bad_commands(refused: Refused, command: str, message: str) -> None:
     "command",
     [
         "run {own}",
-        "prune {own}",
         "ablate {own} --components L1.H0",
     ],
 )
@@ -1381,7 +1303,7 @@ def test_a_folder_in_use_is_left_alone(refused: Refused, here: Path, command: st
     refused(f"{command} --out mine", f"mine: {message}")
 
 
-@pytest.mark.parametrize("command", ["run {own}", "prune {own}", "means", "heads {own}"])
+@pytest.mark.parametrize("command", ["run {own}", "accuracy {own}", "heads"])
 def test_a_file_in_the_way_is_left_alone(refused: Refused, here: Path, command: str) -> None:
     (here / "mine.csv").write_text("text")
     refused(f"{command} --out mine.csv", "mine.csv: ")

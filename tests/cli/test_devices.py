@@ -21,9 +21,6 @@ QUESTIONS = [name for name in question_names() if name != "paths"]
 """Those whose commands are made from their analyses."""
 
 ASKED = {
-    "means": "--model none",
-    "prune": "--model none --train none.csv",
-    "compare": "--model none --train none.csv --id none.csv --ood none.csv",
     **{name.replace("_", "-"): "--model none --task mnli-hans" for name in QUESTIONS},
     "effective-size": "--checkpoints none",
     "ablate": "--model none --components all",

@@ -36,9 +36,10 @@ def test_many_subnetworks_have_no_numbers_in_cells() -> None:
 
 
 def test_lines_of_methods_are_means_over_seeds() -> None:
-    rows = [("l0", 0.3, 0.1), ("l0", 0.3, 0.3), ("l0", 0.7, 0.5), ("random", 0.3, 1.0)]
+    rows = [("l0", 0.3, 0.2), ("l0", 0.7, 0.5), ("random", 0.3, 1.0)]
     columns = ["method", "target_sparsity", "kl"]
-    ax = figures.kl_by_sparsity(pd.DataFrame(rows, columns=columns)).axes[0]
+    table = pd.DataFrame(rows, columns=columns)
+    ax = figures.kl_by_sparsity(table.assign(kl_low=0.1, kl_high=1.0)).axes[0]
     lines = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
     assert lines["trained (L0)"] == [[30, pytest.approx(0.2)], [70, 0.5]]
     assert lines["random"] == [[30, 1.0]]
@@ -48,7 +49,8 @@ def test_lines_of_methods_are_means_over_seeds() -> None:
 def test_every_method_has_a_line_of_its_own_look() -> None:
     methods = [*RANKERS, "late-first", "early-first"]  # two are another package's
     rows = [(method, share, i + share) for i, method in enumerate(methods) for share in (0.3, 0.7)]
-    figure = figures.kl_by_sparsity(pd.DataFrame(rows, columns=["method", "target_sparsity", "kl"]))
+    table = pd.DataFrame(rows, columns=["method", "target_sparsity", "kl"])
+    figure = figures.kl_by_sparsity(table.assign(kl_low=0.0, kl_high=table["kl"]))
     lines = figure.axes[0].lines
     assert len({line.get_label() for line in lines}) == len(methods)
     assert {"late-first", "early-first", "EAP-IG"} <= {line.get_label() for line in lines}

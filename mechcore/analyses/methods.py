@@ -1,0 +1,116 @@
+"""How close subnetworks by each method come to the full model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from mechcore.analyses.base import Analysis, Planning
+from mechcore.errors import InputError
+from mechcore.settings import check, setting
+from mechcore.study.step import Job, Work
+from mechcore.tables import TARGET, Column, Schema
+from mechcore.wording import listed, number, sparsity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block
+    from mechcore.report.run_folder import RunFolder
+
+COMPARED = Schema(
+    "methods",
+    "KL and accuracies of the subnetworks of each method, as means over seeds.",
+    (
+        Column("method", "text", "how they were found"),
+        TARGET,
+        Column("n", "whole", "subnetworks", header="subnetworks"),
+        Column("kl", "number", "KL from the full model, in-domain", "nats", "KL", digits=3),
+        Column("kl_low", "number", "the smallest", digits=3),
+        Column("kl_high", "number", "the largest", digits=3),
+        Column("id_accuracy", "share", "over all in-domain examples", header="in-domain"),
+        Column("ood_accuracy", "share", "over all others", header="out-of-domain"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Methods(Analysis):
+    """Trained masks beside attribution rankings and random controls: KL against sparsity."""
+
+    kind: ClassVar[str] = "methods"
+    title: ClassVar[str] = "Pruning methods"
+    label: ClassVar[str] = "comparison of methods"
+    asked: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("means",)
+    schemas: ClassVar[tuple[Schema, ...]] = (COMPARED,)
+
+    methods: tuple[str, ...] = setting(
+        ("l0", "attribution", "random", "layer-matched"), "Pruning methods to compare."
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "methods")
+        if "layer-matched" in self.methods and "l0" not in self.methods:
+            raise InputError(
+                "methods: layer-matched draws as many heads per layer as trained masks keep; name "
+                "l0 among them, too"
+            )
+
+    def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
+        """It needs the answers of the subnetworks of each method."""
+        yield self.kind, plan.job(self, needs=plan.by_methods(self.methods))
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`; rows are in the order in which methods are registered."""
+        from mechcore.pruning import METHODS
+        from mechcore.steps.answers import answers_of
+        from mechcore.steps.tables import subnetwork_table
+
+        answered = answers_of(work)
+        if not answered.subnetworks:
+            return work.empty_tables()
+        single = subnetwork_table(answered.subnetworks, answered.full, answered.masked)
+        table = single.groupby(["method", TARGET.name], as_index=False).agg(
+            n=("kl", "size"),
+            kl=("kl", "mean"),
+            kl_low=("kl", "min"),
+            kl_high=("kl", "max"),
+            id_accuracy=("id_accuracy", "mean"),
+            ood_accuracy=("ood_accuracy", "mean"),
+        )
+        place = table["method"].map(METHODS.names().index)
+        order = table.assign(place=place).sort_values(["place", TARGET.name])
+        return {"methods": order.drop(columns="place")}
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """KL by sparsity as lines, and the table."""
+        from mechcore.report.blocks import Drawing, table_of
+        from mechcore.report.subnetwork_figures import kl_by_sparsity
+
+        table = run.filled("methods")
+        if table is None:
+            return
+        yield Drawing(
+            kl_by_sparsity(table),
+            "kl-by-sparsity",
+            "KL of the subnetworks of each method from the full model: the mean over seeds, and "
+            "their range.",
+            "Line chart of KL against target sparsity by method; its numbers are in the table.",
+        )
+        yield table_of(table, COMPARED, "Subnetworks by method", COMPARED.names)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """Which method comes closest to the full model."""
+        table = run.filled("methods")
+        if table is None:
+            return
+        best = table.loc[table.groupby(TARGET.name)["kl"].idxmin()]
+        parts = [
+            f"{row['method']} at {sparsity(row[TARGET.name])} ({number(row['kl'], 3)} nats)"
+            for row in best.to_dict("records")
+        ]
+        yield f"By KL in domain, the closest to the full model is {listed(parts)}."
