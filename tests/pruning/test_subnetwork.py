@@ -143,7 +143,7 @@ def test_incomplete_files_are_refused(
     path = tmp_path / "a.safetensors"
     stored = {name: value for name, value in (FACTS | facts).items() if value is not None}
     write_safetensors(path, {n: t for n, t in TENSORS.items() if n != left_out}, stored)
-    expected = rf"a\.safetensors: holds a mask, but not its .*{message}.*; expected a file written"
+    expected = rf"a\.safetensors: holds a mask, but not its .*{message}.*; expected a mask of"
     with pytest.raises(InputError, match=expected):
         Subnetwork.load(path)
 
