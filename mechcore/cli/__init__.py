@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 import mechcore
 from mechcore.analyses import question_names
 from mechcore.cli import (
-    ablation,
     bench,
     components,
     paths,
@@ -79,8 +78,7 @@ def _main(
 
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare),
-    *(subnetworks.export, components.heads, ablation.ablate),
-    paths.paths,
+    *(subnetworks.export, components.heads, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),

@@ -29,7 +29,6 @@ ASKED = {
     "effective-size": "--checkpoints none",
     "export": "--model none --mask mask.safetensors",
     "heads": "--model none --data none.csv",
-    "ablate": "--model none --components all",
     "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",

@@ -61,7 +61,6 @@ def test_commands_stand_in_groups() -> None:
             "compare",
             "export",
             "heads",
-            "ablate",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
