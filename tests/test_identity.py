@@ -15,7 +15,6 @@ from pruning.oracles import QUICK, encoded_for
 
 from mechcore import evaluate, heuristic_core, masked
 from mechcore.ablation import ComponentSet, as_sets, sweep
-from mechcore.ablation.reading import read_sets
 from mechcore.cli import main
 from mechcore.components import Mask, ModelShape, same_model
 from mechcore.errors import InputError, MismatchError
@@ -142,23 +141,13 @@ def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
 def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> None:
     case, other = cases.get("bert"), cases.get("roberta")
     mask = found_on(case)
-    path = tmp_path / "mask.safetensors"
-    mask.save(path)
-    expected = [ComponentSet.of(["0.1", "1.mlp"])]
-    assert as_sets([mask], case.model) == read_sets(path, case.model) == expected
-    assert read_sets(path) == read_sets(path, other.model, any_model=True) == expected
-    with pytest.raises(MismatchError, match=r"sets file .*mask\.safetensors: mask: found on anoth"):
-        read_sets(path, other.model)
+    assert as_sets([mask], case.model) == [ComponentSet.of(["0.1", "1.mlp"])]
     small = Mask.full(ModelShape(1, 4)).without("0.1")  # its components are there, by chance
     data = [{**padded(texts()), "labels": torch.zeros(5, dtype=torch.long)}]
     for each, message in ((mask, "found on another model"), (small, "mask has 1 layers x 4 heads")):
         for wanted in ([each], {"a": each}):
             with pytest.raises(MismatchError, match=message):
                 sweep(other.model, wanted, data, fill="zero")
-    small.save(path)
-    for any_model in (False, True):
-        with pytest.raises(MismatchError, match=r"mask\.safetensors: .*mask has 1 layers"):
-            read_sets(path, case.model, any_model=any_model)
 
 
 def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path: Path) -> None:

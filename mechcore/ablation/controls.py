@@ -1,7 +1,8 @@
-"""Core heads beside random heads of the same layers.
+"""Core heads, or other components, beside random ones of the same layers and kinds.
 
 Layers differ in what any of their heads is worth, so that heads of other layers are no measure of a
-core: its controls are sets of heads outside it, as many of each layer as the set has.
+core: its controls are sets of heads outside it, as many of each layer as the set has. MLPs are
+compared with other MLPs, of any layer.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ CONTROL_COLUMNS = (
     Column(
         "control_high", "number", f"2.5 % of these are above; of fewer than {FEW_CONTROLS} none"
     ),
-    Column("n_controls", "whole", "these sets, of as many other heads of the same layers"),
+    Column("n_controls", "whole", "these sets, of as many other heads of each layer, and MLPs"),
     Column("p_control", "number", "of so large a drop, up or down, among them", shown="small"),
 )
 ABLATION_CONTROLS = Schema(
     "ablation_controls",
-    "What the core and each of its heads cost, beside other sets of as many heads of each layer; "
+    "What the core, or components, cost together and alone, beside as many others of each layer; "
     "drops are shares for accuracy and nats for the margin, on as many examples as n says.",
     (
         SET,

@@ -47,7 +47,7 @@ ABLATION = Schema(
         Column(
             "kind",
             "text",
-            "``single``, ``joint``, ``path``, or ``non-core`` for a mean of other heads",
+            "``single``, ``joint``, ``path``, or ``non-core`` for a mean of others",
         ),
         SIZE,
         *PLACE,

@@ -24,7 +24,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "sweep": "mechcore.analyses.sweep:Sweep",
         "roles": "mechcore.analyses.roles:Roles",
         "flips": "mechcore.analyses.flips:Flips",
-        "ablation": "mechcore.analyses.ablation:CoreAblation",
+        "ablation": "mechcore.analyses.ablation:Ablation",
         "interactions": "mechcore.analyses.interactions:Interactions",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",

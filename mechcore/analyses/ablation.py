@@ -1,4 +1,4 @@
-"""What the core costs: its heads ablated alone and together, beside other heads."""
+"""What the core costs, or components in its place: ablated alone and together, beside others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore.analyses.sweep import AblatingNamed
+from mechcore.components import KINDS, ModelShape, parse_components
+from mechcore.errors import InputError
 from mechcore.settings import check, setting
-from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.base import CORE, SHARED, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
@@ -28,45 +30,49 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechcore.ablation import ComponentSet
     from mechcore.report.blocks import Block, Shown, Table, Tile
     from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
 
 
 @dataclass(frozen=True)
-class CoreAblation(Ablating, Analysis):
-    """Ablation of the core, alone and jointly, beside other heads.
-
-    What a sweep ablated is not ablated again.
-    """
+class Ablation(AblatingNamed, Analysis):
+    """Ablation of the core's heads, or of components, alone and together, beside others."""
 
     kind: ClassVar[str] = "ablation"
     title: ClassVar[str] = "Ablation"
-    label: ClassVar[str] = "ablation of the core"
+    label: ClassVar[str] = "ablation alone and together"
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    reads: ClassVar[tuple[str, ...]] = ("swept",)
-    shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls")
+    shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls", "shapley", "dividends")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in(
         "mechcore.ablation.effects:ABLATION",
         "mechcore.ablation.superadditivity:INTERACTIONS",
         "mechcore.ablation.stability:INTERACTION_STABILITY",
         "mechcore.ablation.controls:ABLATION_CONTROLS",
+        "mechcore.ablation.cooperative:DIVIDENDS",
+        "mechcore.ablation.cooperative:SHAPLEY",
     )
 
+    sets: tuple[str, ...] = setting((), "Sets to ablate besides: L1.H0+L2.MLP,L0.H3+L1.H1.")
+    subsets: bool = setting(
+        False, "Ablate all subsets of the components named, 10 at most, for their Shapley values."
+    )
     max_joint: int = setting(
-        4, "Core heads to ablate in pairs, those that matter most out of domain.", least=0
+        4, "Components to ablate in pairs, those that matter most out of domain.", least=0
     )
     max_non_core: int = setting(
         16,
-        "Heads outside the core to ablate for comparison, drawn at random from its layers.",
+        "Other heads of the same layers, or MLPs, to ablate for comparison, drawn at random.",
         "--max-non-core",
         rare=True,
         least=0,
     )
     controls: int = setting(
         99,
-        "Random sets of as many other heads of the same layers to ablate beside the whole core; "
-        "all there are, if there are fewer.",
+        "Random sets of as many other heads of the same layers, and MLPs, to ablate beside all "
+        "components together; all there are, if there are fewer.",
         least=0,
     )
     control_examples: int = setting(
@@ -77,12 +83,52 @@ class CoreAblation(Ablating, Analysis):
 
     def __post_init__(self) -> None:
         check(self, "ablation")
+        self.check_components()
+        for text in self.sets:
+            if not parse_components(text.split("+")):
+                raise InputError(
+                    f"ablation: the set {text!r} contains no component; example: L1.H0+L2.MLP"
+                )
+        if self.subsets and not self.components:
+            raise InputError(
+                "ablation: subsets are those of components that are named, and none is; name 2 to "
+                "10 (--components), or leave subsets out"
+            )
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The core's heads are among what is swept; named components take no sweep."""
+        return () if self.components else ("swept",)
+
+    @property
+    def further(self) -> list[ComponentSet]:
+        """The sets besides."""
+        from mechcore.ablation import ComponentSet
+
+        return [ComponentSet.of(text.split("+")) for text in self.sets]
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """See `Analysis.check_inputs`."""
+        from mechcore.ablation.cooperative import MOST_EXACT
+
+        shape = ModelShape.of(inputs.model)
+        n = len(self.named(shape))
+        for each in self.further:
+            each.mask(shape)
+        if self.subsets and not 2 <= n <= MOST_EXACT:
+            raise InputError(
+                f"ablation: {n} component{'s' * (n > 1)} named; expected 2 to {MOST_EXACT} for all "
+                "subsets (--components)"
+            )
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        n_sets = self.max_joint * (self.max_joint - 1) / 2
+        named = [size.components(name) if name in KINDS else 1 for name in self.components]
+        n = sum(named) or CORE * size.n_heads
+        paired = min(self.max_joint, n)
+        n_sets = paired * (paired - 1) / 2 + len(self.sets) + self.subsets * 2**n
         if "swept" not in job.needs:
-            n_sets += CORE * size.n_heads + self.max_non_core
+            n_sets += n + self.max_non_core
         sampled = sum(min(self.control_examples, size.examples.get(r, 0)) for r in TEST_ROLES)
         return SHARED * (n_sets * size.tested + self.controls * sampled)
 
@@ -92,21 +138,21 @@ class CoreAblation(Ablating, Analysis):
         from mechcore.steps.core_ablation import core_ablation_tables
 
         inputs = inputs_of(work)
-        means, core = means_of(work, inputs), core_of(work)
+        means, members = means_of(work, inputs), self.members(work, ModelShape.of(inputs.model))
         known = ablations_in(work.needed("swept"), self.names) if "swept" in work.job.needs else {}
-        return core_ablation_tables(inputs, means, core, self, known)
+        return core_ablation_tables(inputs, means, members, self, known, work.partial)
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
-        """Changes without core heads, alone and together, and beside other heads."""
-        from mechcore.report.ablation_tables import ablation_table, fill_note
+        """Changes without components, alone and together, and beside others."""
+        from mechcore.report.ablation_tables import ablated, ablation_table, fill_note, share_tables
         from mechcore.report.blocks import Paragraph, missing
         from mechcore.report.groups import one_label_notes, population_note
         from mechcore.report.run_folder import SINGLE
 
         ablation, controls = run.table("ablation"), run.filled("ablation_controls")
         if ablation is None:
-            yield missing("the ablation of core heads from the full model")
+            yield missing(f"the ablation of {ablated(run)}s from the full model")
             return
         yield from fill_note(run)
         if ablation.empty:
@@ -115,7 +161,8 @@ class CoreAblation(Ablating, Analysis):
         n_sets = ablation["set"].nunique()
         if (ablation["kind"] == SINGLE).any():
             together = " and together" if n_sets > 1 else ""
-            yield Paragraph(f"Heads are ablated in the full model, alone{together}.")
+            what = ablated(run).capitalize()
+            yield Paragraph(f"{what}s are ablated in the full model, alone{together}.")
         else:
             text = f"{run.no_core.capitalize()}, so no core head was ablated; the other heads show "
             yield Paragraph(f"{text}what is usual.", note=True)
@@ -124,22 +171,23 @@ class CoreAblation(Ablating, Analysis):
         caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
         yield ablation_table(ablation, caption, folded=n_sets > 20)
         if controls is not None:
-            yield _control_table(controls)
+            yield _control_table(controls, ablated(run).capitalize())
+        yield from share_tables(run)
         yield from one_label_notes(run, ablation)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
-        """What single core heads, and the whole core, change out of domain."""
+        """What single components, and all of them, change out of domain."""
         ablation, controls = run.table("ablation"), run.filled("ablation_controls")
         if ablation is not None:
             yield from _single_heads(run, ablation[ablation["subset"] == ALL], controls)
         core = _beside(controls, "margin")
         if core is not None:
-            yield _whole_core(core)
+            yield _together(core, run)
 
     @classmethod
     def tiles(cls, run: RunFolder) -> Iterator[Tile]:
-        """The core head that costs most out of domain."""
+        """The component that costs most out of domain."""
         from mechcore.report.blocks import Tile
         from mechcore.report.groups import over_subsets
 
@@ -178,8 +226,8 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
         yield Drawing(
             figures.ablation_drops(ablation, metric),
             f"ablation-{metric}",
-            f"Change of {metric} over all examples without a set of heads. To the left of zero the "
-            f"model is worse without them. Lines are 95 % intervals over examples.{left_out}",
+            f"Change of {metric} over all examples without each set. To the left of zero the model "
+            f"is worse without it. Lines are 95 % intervals over examples.{left_out}",
             f"Dot plot of the change of {metric} by set; its numbers are in the table below.",
         )
     for i, (role, data) in enumerate(data_sets(ablation), start=1):
@@ -194,8 +242,8 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
             )
 
 
-def _control_table(controls: pd.DataFrame) -> Table:
-    """The core and its heads beside other heads, each row in the unit of its metric."""
+def _control_table(controls: pd.DataFrame, what: str) -> Table:
+    """What was ablated beside others, each row in the unit of its metric."""
     from mechcore.ablation.controls import ABLATION_CONTROLS
     from mechcore.ablation.effects import SET
     from mechcore.evaluation.p_values import FEW_CONTROLS
@@ -205,14 +253,14 @@ def _control_table(controls: pd.DataFrame) -> Table:
     rows = placed(controls[controls["subset"] == ALL])
     metrics, ends = rows["metric"], (-rows[f"control_{name}"] for name in ("drop", "high", "low"))
     caption = (
-        "Core heads, alone and together, beside other heads: as many of each layer, outside the "
-        f"core; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
+        f"{what}s, alone and together, beside others: as many heads of each layer, and as many "
+        f"MLPs; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
         "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
     )
     shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
     own, beside = zip(-rows["drop"], metrics, strict=True), zip(*ends, metrics, strict=True)
     shown += [("change", [effect(*row, unit=False) for row in own])]
-    shown += [("change without other heads", [with_interval(*row) for row in beside])]
+    shown += [("change without others", [with_interval(*row) for row in beside])]
     shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
     return table_of(rows, ABLATION_CONTROLS, caption, shown)
 
@@ -220,40 +268,47 @@ def _control_table(controls: pd.DataFrame) -> Table:
 def _single_heads(
     run: RunFolder, overall: pd.DataFrame, controls: pd.DataFrame | None
 ) -> Iterator[str]:
-    """The core head whose ablation lowers out-of-domain accuracy most, and one that raises it."""
+    """The component whose ablation lowers out-of-domain accuracy most, and one that raises it."""
+    from mechcore.report.ablation_tables import ablated
     from mechcore.report.run_folder import SINGLE
 
+    what = ablated(run)
     singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
     if singles.empty:
         return
     if singles["accuracy_drop"].isna().all():
-        yield "What ablating a single core head does to out-of-domain accuracy is not known."
+        yield f"What ablating a single {what} does to out-of-domain accuracy is not known."
         return
     several, worst = singles["set"].nunique() > 1, _worst_single(run)
     if worst is None:
-        heads = "any core head" if several else "the core head"
-        yield f"Ablating {heads} alone does not lower out-of-domain accuracy."
+        which = "any" if several else "the"
+        yield f"Ablating {which} {what} alone does not lower out-of-domain accuracy."
     else:
-        yield _worst(worst, overall, _beside(controls, "accuracy", worst["set"]), several)
+        lead = f"Of the {what}s, ablating" if several else "Ablating"
+        yield _worst(worst, overall, _beside(controls, "accuracy", worst["set"]), lead, several)
     gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
     if len(gains):
         best = gains.iloc[int(gains["accuracy_drop"].argmin())]
         yield (
-            f"Without the core head {best['set']} out-of-domain accuracy is higher: "
+            f"Without the {what} {best['set']} out-of-domain accuracy is higher: "
             f"{_change(best)}, at {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
         )
 
 
-def _worst(worst: pd.Series, overall: pd.DataFrame, beside: pd.Series | None, several: bool) -> str:
-    which, most = ("Of the core heads, ablating", " most") if several else ("Ablating", "")
+def _worst(
+    worst: pd.Series, overall: pd.DataFrame, beside: pd.Series | None, lead: str, several: bool
+) -> str:
+    most = " most" * several
     text = (
-        f"{which} {worst['set']} alone lowers out-of-domain accuracy{most}: {_change(worst)}, to "
+        f"{lead} {worst['set']} alone lowers out-of-domain accuracy{most}: {_change(worst)}, to "
         f"{percent(worst['accuracy'])}{_in_domain(overall, worst['set'])}"
     )
     if beside is not None and beside["n_controls"] > 0:
         change = effect(-beside["control_drop"], "accuracy")
-        heads = count(beside["n_controls"], "other head")
-        text += f". Ablating one of {heads} of its layer changes it by {change} on average"
+        is_mlp = worst["set"].endswith("MLP")
+        others = count(beside["n_controls"], "other MLP" if is_mlp else "other head")
+        others += "" if is_mlp else " of its layer"
+        text += f". Ablating one of {others} changes it by {change} on average"
         text += f" ({p_value(beside['p_control'])} of so large a change among these)"
     text += "."
     if worst["accuracy_drop_low"] <= 0 <= worst["accuracy_drop_high"]:
@@ -275,20 +330,23 @@ def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Se
     return None if rows.empty else rows.iloc[0]
 
 
-def _whole_core(row: pd.Series) -> str:
-    """What the whole core costs out of domain, beside as many other heads."""
+def _together(row: pd.Series, run: RunFolder) -> str:
+    """What all of them together cost out of domain, beside as many others."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
 
-    change = effect(-row["drop"], "margin")
-    text = f"Without the whole core the out-of-domain margin changes by {change}"
+    change, members = effect(-row["drop"], "margin"), row["set"].split("+")
+    of_core = set(members) == set(run.core)
+    what = "the whole core" if of_core else f"the {len(members)} components together"
+    others = "components of these kinds" if "MLP" in row["set"] else "heads of each layer"
+    text = f"Without {what} the out-of-domain margin changes by {change}"
     if row["n_controls"] == 0:
-        return f"{text}; its layers have too few other heads for sets to compare that with."
+        return f"{text}; there are too few other {others} for sets to compare that with."
     mean, low, high = (-row[f"control_{end}"] for end in ("drop", "high", "low"))
     ends = (effect(end, "margin", unit=False) for end in (low, high))
     sets = count(row["n_controls"], "set")
     most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
     return (
-        f"{text}, and without as many other heads of each layer by {effect(mean, 'margin')} on "
+        f"{text}, and without as many other {others} by {effect(mean, 'margin')} on "
         f"average ({most} of {sets} between {' and '.join(ends)}, {p_value(row['p_control'])} of "
         f"so large a change among these; n = {whole(row['n'])})."
     )

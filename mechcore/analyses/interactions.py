@@ -1,4 +1,4 @@
-"""Which sets of core heads change the model beyond the sum of what their members do."""
+"""Which sets of components change the model beyond the sum of what their members do."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interactions(Analysis):
-    """Interactions of core heads, which the ablation of the core measures."""
+    """Interactions of the core's heads, or of components, which their ablation measures."""
 
     kind: ClassVar[str] = "interactions"
     title: ClassVar[str] = "Interactions"
     always: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("ablation",)
+    study_options: ClassVar[tuple[str, ...]] = (
+        *("analyses.ablation.components", "analyses.ablation.sets", "analyses.ablation.subsets"),
+    )
     schemas = tables_in("mechcore.ablation.superadditivity:INTERACTIONS")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """That of the ablation of the core, which measures them."""
+        """That of the ablation, which measures them."""
         yield self.kind, plan.known["ablation"]
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """Interactions in words, as figures and in a table."""
         from mechcore.report.ablation_figures import largest_interactions
-        from mechcore.report.ablation_tables import interaction_table
+        from mechcore.report.ablation_tables import ablated, interaction_table
         from mechcore.report.blocks import Paragraph, missing
         from mechcore.report.groups import one_label_notes
 
         table = run.table("interactions")
         if table is None:
-            yield missing("the joint ablation of sets of core heads")
+            yield missing(f"the joint ablation of sets of {ablated(run)}s")
             return
         if table.empty:
-            few = run.no_core if run.no_masks else "the core has fewer than two heads"
+            few = run.no_core if run.no_masks else f"fewer than two {ablated(run)}s were ablated"
             yield Paragraph(f"There is no interaction to report: {few}.", note=True)
             return
         yield from map(Paragraph, cls.headlines(run))
@@ -88,7 +91,7 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) 
     yield Drawing(
         interaction_figures.interactions(table, drawn),
         "interactions",
-        "Interaction of jointly ablated heads: the joint change less the sum of the single "
+        "Interaction of jointly ablated components: the joint change less the sum of the single "
         f"changes. To the left of zero the set is superadditive.{hollow}{left_out}",
         "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
     )
@@ -132,7 +135,7 @@ def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence
         if len(above):
             text += ": superadditive."
         elif len(below):
-            text += ": subadditive, less than the heads do one by one."
+            text += ": subadditive, less than its members do one by one."
         elif unknown:
             text += "; its interval is not known, so neither direction is shown."
         elif includes_zero:

@@ -73,8 +73,14 @@ class AblatingNamed(Ablating):
         Raises:
             InputError: the model lacks one that is named.
         """
-        if not self.components:
-            return core_of(work)
+        return self.named(shape) if self.components else core_of(work)
+
+    def named(self, shape: ModelShape) -> list[Component]:
+        """The components that it names.
+
+        Raises:
+            InputError: the model lacks one.
+        """
         named: set[Component] = set()
         for name in self.components:
             named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}

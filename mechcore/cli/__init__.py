@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 import mechcore
 from mechcore.analyses import question_names
 from mechcore.cli import (
-    ablation,
     bench,
     paths,
     study,
@@ -75,7 +74,7 @@ def _main(
     pass
 
 
-_steps = (*(ablation.ablate, paths.paths),)
+_steps = (paths.paths,)
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo, study.report, study.export),
     "Steps one by one": _steps,

@@ -32,7 +32,8 @@ class From:
 
     Attributes:
         kind: the class of settings.
-        names: of the settings, or of groups of them, with dots; all if there are none.
+        names: of the settings, or of groups of them, with dots; all if there are none. A setting
+            that is named itself, in no group, has an option by default called as the setting.
         without: settings among these that get no option.
         defaults: of this command, where they are others than those of the class.
         every: a group of which each setting has an option, by default called as the setting.
@@ -51,7 +52,8 @@ class From:
         for name, entry, group in self._entries():
             flags = entry.setting.option.format(group=group.replace("_", "-"))
             place, _, last = name.rpartition(".")
-            if self.every and place == self.every and not flags:
+            alone = name in self.names and entry.group is None
+            if not flags and (alone or (self.every and place == self.every)):
                 flags = f"--{last.replace('_', '-')}"
             if not flags or not self._wanted(name):
                 continue

@@ -4,25 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from mechcore import progress
-from mechcore.cli.ablation import (
-    COMMON,
-    MOST_CONTROLS,
-    Core,
-    check_components,
-    state_file,
-)
 from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
+from mechcore.cli.shared import (
+    DEVICE,
+    MODEL,
+    TASK,
+    TEST,
+    TRAIN,
+    Means,
+    Resume,
+    check_out,
+    load_ablated,
+    show,
+)
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.wording import OUT_FIRST
 
+COMMON = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, "analyses.fill")
+
+Core: TypeAlias = Annotated[
+    Path | None, typer.Option("--core", help="Components of a core table or a run's folder.")
+]
+
+MOST_CONTROLS = 10_000
 MOST_SHOWN = 15
+
+
+def check_components(text: str | None, *, receive: bool = False) -> None:
+    """Make sure that names of components, and of groups of them, can be read; or of receivers."""
+    from mechcore.components import KINDS, Component
+    from mechcore.components.paths import Receiver
+
+    for part in split(text):
+        if part not in KINDS:
+            (Receiver if receive else Component).parse(part)
+
+
+def state_file(out: Path, role: str) -> Path:
+    """Where an interrupted sweep leaves what it has done."""
+    return out / f"sweep-{role}.safetensors"
 
 
 @dataclass(frozen=True)

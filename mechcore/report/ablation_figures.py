@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,7 +15,6 @@ from matplotlib.figure import Figure
 
 from mechcore.components import Component
 from mechcore.data.examples import ALL
-from mechcore.report.blocks import Gallery
 from mechcore.report.drawing import (
     BLACK,
     CHANGES,
@@ -37,26 +35,6 @@ _UNITS = {"accuracy": "points", "margin": "nats"}
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
 _MOST_NAMED = 45
-_MOST_BARS = 12
-
-
-def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """Draw what the tables of a sweep allow; the names of the figures."""
-    gallery, names = Gallery(folder), []
-    for metric in _UNITS:
-        drops = tables["ablation"]
-        if by_components(drops, 1)["set"].nunique() >= 6:
-            gallery.add(single_drops(drops, metric), f"single-drops-{metric}", "", "")
-            names.append(f"single-drops-{metric}")
-        part = tables["interactions"]
-        if not part.empty and by_components(part, 2)["set"].nunique() >= 3:
-            gallery.add(pair_interactions(part, metric), f"pair-interactions-{metric}", "", "")
-            names.append(f"pair-interactions-{metric}")
-    if tables["ablation"]["set"].nunique() <= _MOST_BARS:
-        for role, data in data_sets(tables["ablation"]):
-            gallery.add(set_bars(tables["ablation"], role, data), f"accuracies-{role}", "", "")
-            names.append(f"accuracies-{role}")
-    return names
 
 
 @styled

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.ablation.cooperative import DIVIDENDS, SHAPLEY
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS, directions
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
@@ -30,6 +31,29 @@ def fill_note(run: RunFolder) -> Iterator[Paragraph]:
         what = _FILLED.get(fill, f"what the fill {fill} gives")
         text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
         yield Paragraph(text, note=True)
+
+
+def ablated(run: RunFolder) -> str:
+    """What is ablated alone and together, in words: heads of the core, or what was named."""
+    settings = run.analyses.get("ablation") or {}
+    named = settings.get("components") or settings.get("sets")
+    return "component" if named else "core head"
+
+
+def share_tables(run: RunFolder) -> Iterator[Table]:
+    """Shapley values and dividends over all examples, each in the unit of its metric."""
+    beyond = "what a set changes beyond all its parts"
+    for schema, name, caption in (
+        (SHAPLEY, "shapley", "Shapley values: each component's share of the joint change"),
+        (DIVIDENDS, "dividend", f"Dividends: {beyond}; every subset is in dividends.csv"),
+    ):
+        table = run.filled(schema.name)
+        if table is not None:
+            rows = placed(table[table["subset"] == ALL])
+            ends = (-rows[end] for end in (name, "high", "low"))
+            values = [with_interval(*row) for row in zip(*ends, rows["metric"], strict=True)]
+            shown: list[Shown] = [SET.called("set"), PLACED, "metric", (name, values)]
+            yield table_of(rows, schema, caption, shown, folded=len(rows) > 40)
 
 
 def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Table:

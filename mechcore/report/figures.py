@@ -59,7 +59,7 @@ _CATEGORY_LOOK = {
     "mixed": (LIGHT_GREY, "mix"),
 }
 _KIND_LOOK = {SINGLE: (BLUE, "o"), JOINT: (VERMILION, "D"), NON_CORE: (GREY, "s")}
-_KIND_LABEL = {SINGLE: "one core head", JOINT: "several heads at once", NON_CORE: "non-core heads"}
+_KIND_LABEL = {SINGLE: "one alone", JOINT: "several together", NON_CORE: "others, one at a time"}
 
 
 def category_look(name: str) -> tuple[str, str]:
@@ -190,11 +190,11 @@ def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
 
 
 def set_label(name: str) -> str:
-    """A set of heads as a label: its ends and its size where the whole name would be too long."""
+    """A set as a label: its ends and its size where the whole name would be too long."""
     members = name.split("+")
     if len(members) < 5:
         return name
-    return f"{members[0]}+\u2026+{members[-1]} ({len(members)} heads)"
+    return f"{members[0]}+\u2026+{members[-1]} ({len(members)} components)"
 
 
 @styled

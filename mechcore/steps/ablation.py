@@ -15,26 +15,14 @@ from mechcore.ablation import (
     ComponentSet,
     ablate,
     ablation_table,
-    dividends,
-    information_table,
     interactions,
-    sets,
-    shapley,
 )
-from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
 from mechcore.ablation.drop_states import INJECTED
 from mechcore.ablation.effects import ABLATION, Cut
-from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.settings import OOD_MEAN
-from mechcore.ablation.stability import (
-    INTERACTION_STABILITY,
-    interaction_stability,
-)
-from mechcore.ablation.superadditivity import INTERACTIONS
-from mechcore.ablation.sweeping import Engine
+from mechcore.ablation.stability import interaction_stability
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.paths import Readers
@@ -53,9 +41,6 @@ INFORMATION_OOD_MEAN = INFORMATION.named(
     "As ``information``, out of domain, with the mean of the texts there as the fill.",
     INJECTED,
 )
-
-SWEEP_TABLES = (ABLATION, INTERACTIONS, INTERACTION_STABILITY, INFORMATION, DIVIDENDS, SHAPLEY)
-"""What `sweep_tables` returns."""
 
 
 def known_groups(
@@ -116,63 +101,6 @@ def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]
     return found
 
 
-def sweep_tables(
-    inputs: Inputs,
-    means: MeanActivations | None,
-    kinds: Mapping[ComponentSet, str],
-    *,
-    fill: FillName = "mean",
-    engine: Engine = "auto",
-    precision: Precision = "float32",
-    batch_size: int = 64,
-    groups: Mapping[str, tuple[str, ...]] | None = None,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    state: Path | None = None,
-) -> tuple[dict[str, pd.DataFrame], list[Ablations]]:
-    """Ablate sets on both kinds of data.
-
-    The options are those of `mechcore.ablate`; ``kinds`` are the sets, with what to call each in
-    the column ``kind``, ``groups`` are out-of-domain subsets by the name of their group, and
-    ``state`` is the folder for the state files of an interruptible run.
-
-    Returns:
-        The tables ``ablation``, ``interactions``, ``interaction_stability`` and ``information``,
-        this one unless the classes are a whole vocabulary, and, where all subsets of two or more
-        components are among the sets, ``dividends`` and ``shapley``; and the answers themselves.
-
-    Raises:
-        InputError: there is no set, or a component is out of range.
-    """
-    if not kinds:
-        raise InputError("ablation: no set; name at least one component (--components)")
-    found = [
-        ablate_on(
-            inputs,
-            means,
-            list(kinds),
-            role,
-            fill,
-            batch_size,
-            engine=engine,
-            precision=precision,
-            seed=seed,
-            state=None if state is None else state / f"sweep-{role}.safetensors",
-        )
-        for role in TEST_ROLES
-    ]
-    tables = effect_tables(found, kinds, [], n_resamples, seed)
-    options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
-    if all(without.logits is not None for each in found for without in each.without.values()):
-        told = [information_table(e, known_groups(e, groups or {}), **options) for e in found]
-        tables["information"] = joined(told)
-    alone = [s.components[0] for s in kinds if len(s) == 1]
-    if 2 <= len(alone) <= MOST_EXACT and set(sets.subsets(alone)) <= set(kinds):
-        tables["dividends"] = joined([dividends(each, **options) for each in found])
-        tables["shapley"] = joined([shapley(each, **options) for each in found])
-    return tables, found
-
-
 def ablate_on(
     inputs: Inputs,
     means: MeanActivations | None,
@@ -199,14 +127,10 @@ def ablate_on(
 def effect_tables(
     found: Sequence[Ablations],
     kinds: Mapping[ComponentSet, str],
-    others: Sequence[ComponentSet],
-    n_resamples: int,
-    seed: int,
+    average: tuple[str, Sequence[ComponentSet]],
+    **options: Any,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``ablation``, with the mean over ``others`` as one row, and ``interactions``."""
-    where = ", of its layers" if any(kind == "single" for kind in kinds.values()) else ""
-    average = (f"heads outside the core{where} (mean of {len(others)})", others)
-    options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    """The tables ``ablation``, with the mean over others as one row, and those of interactions."""
     effects = [ablation_table(a, kinds, average=average, **options) for a in found]
     together = [interactions(a, **options) for a in found]
     stable = [interaction_stability(a, **options) for a in found]

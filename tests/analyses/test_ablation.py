@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pages import rows_of, tables_of, with_tables, words_of
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.report.blocks import Drawing, Paragraph
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.wording import MINUS, SPACE
@@ -21,18 +21,18 @@ def run(rich_run: Path) -> RunFolder:
 
 
 def told(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:
-    sentences = CoreAblation.headlines(with_tables(run, **tables))
+    sentences = Ablation.headlines(with_tables(run, **tables))
     return [text.replace(SPACE, " ").replace(MINUS, "-") for text in sentences]
 
 
 def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
-    (section,) = CoreAblation.sections(run)
+    (section,) = Ablation.sections(run)
     assert (section.id, section.title) == ("ablation", "Ablation")
     assert section.files == ["ablation.csv", "ablation_controls.csv"]
     assert [block.name for block in section.blocks if isinstance(block, Drawing)] == [
         *("ablation-accuracy", "ablation-margin", "ablation-subsets-1"),
     ]
-    assert words_of(section.blocks).startswith("Heads are ablated in the full model, alone and")
+    assert words_of(section.blocks).startswith("Core heads are ablated in the full model, alone")
     sets, controls = tables_of(section.blocks)
     ablation = run.tables["ablation"].query("subset == 'all'")
     assert len(sets.rows) == len(ablation)
@@ -108,16 +108,14 @@ def test_without_other_heads_in_its_layers_the_core_stands_alone(run: RunFolder)
     controls = run.tables["ablation_controls"].assign(n_controls=0)
     head, core = told(run, ablation_controls=controls)
     assert "of its layer" not in head
-    assert core.endswith("its layers have too few other heads for sets to compare that with.")
+    assert core.endswith("too few other heads of each layer for sets to compare that with.")
     (head,) = told(run, ablation_controls=None)
     assert "of its layer" not in head
 
 
 def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder) -> None:
     def words(**tables: pd.DataFrame | None) -> str:
-        return words_of(
-            CoreAblation.blocks(with_tables(run, core=run.tables["core"][:0], **tables))
-        )
+        return words_of(Ablation.blocks(with_tables(run, core=run.tables["core"][:0], **tables)))
 
     ablation = run.tables["ablation"]
     others = ablation[ablation["kind"] == "non-core"]
@@ -129,7 +127,7 @@ def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder)
     without = words(ablation=ablation[:0], missing_masks=failed, subnetworks=None)
     assert without == f"There was no head to ablate: {why}."
     not_run = "Not run: the ablation of core heads from the full model."
-    (block,) = CoreAblation.blocks(with_tables(run, ablation=None))
+    (block,) = Ablation.blocks(with_tables(run, ablation=None))
     assert block == Paragraph(not_run, note=True)
 
 
@@ -141,6 +139,6 @@ def test_another_fill_than_the_mean_is_named_first(
     run: RunFolder, fill: str, what: str | None
 ) -> None:
     config = {**run.config, "settings": {"analyses": {"fill": fill}}}
-    first, *_ = CoreAblation.blocks(RunFolder(run.path, config, run.tables))
+    first, *_ = Ablation.blocks(RunFolder(run.path, config, run.tables))
     text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
     assert (first == Paragraph(text, note=True)) == (what is not None)

@@ -13,7 +13,7 @@ import pytest
 from pages import rows_of, tables_of, with_tables, words_of
 from study.sources import checkpoint_like, data_config
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.interactions import Interactions
 from mechcore.errors import InputError
 from mechcore.main_study.analyses import Analyses
@@ -113,7 +113,7 @@ def verdicts(run: RunFolder, **changes: Any) -> set[str]:
             {"low": -0.5, "high": -0.01},
             "subadditive",
             "0 of 7 joint sets are superadditive and 7 subadditive",
-            ": subadditive, less than the heads do one by one",
+            ": subadditive, less than its members do one by one",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
         return words_of(Interactions.blocks(with_tables(run, **tables)))
 
     none = run.tables["interactions"][:0]
-    few = "There is no interaction to report: the core has fewer than two heads."
+    few = "There is no interaction to report: fewer than two core heads were ablated."
     assert words(interactions=none) == few
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
     without = words(interactions=none, missing_masks=failed, subnetworks=None)
@@ -194,7 +194,7 @@ def test_asked_for_alone_they_come_from_the_ablation_of_the_core(tmp_path: Path)
         only=("interactions",),
     )
     (part,) = make_plan(config).parts
-    assert isinstance(part.jobs["interactions"].step, CoreAblation)
+    assert isinstance(part.jobs["interactions"].step, Ablation)
     assert "core" in part.jobs["interactions"].needs
     assert "paths" not in part.jobs
     without = replace(config, analyses=Analyses(ablation=None))

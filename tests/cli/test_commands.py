@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,12 @@ from mechcore import categorize_heads
 from mechcore.ablation import ablate, find_superadditive
 from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.engines import TreeEngine
-from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.stability import SEARCH_STABILITY
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.cli import main
-from mechcore.cli.ablation import SetOptions
-from mechcore.components import Component, Mask, ModelShape
+from mechcore.components import Mask
 from mechcore.data.encoding import encode
 from mechcore.data.readers import read_examples
-from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
@@ -145,13 +141,6 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 def leave_out_the_report(patch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("mechcore.study.run")
     patch.setattr(module, "build_report", lambda out: out / "report.html")
-
-
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for sweeps."""
-    module = importlib.import_module("mechcore.report.ablation_figures")
-    monkeypatch.setattr(module, "save_figures", lambda folder, tables: [])
 
 
 def call(command: str) -> int:
@@ -275,7 +264,7 @@ def test_run_again_to_go_on_or_to_change(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(CoreAblation, "run", interrupted)
+        patch.setattr(Ablation, "run", interrupted)
         capsys.readouterr()
         assert call(f"{command} --out parts") == 130
     error = capsys.readouterr().err
@@ -514,38 +503,52 @@ def test_heads_of_an_encoder_without_a_head_on_texts_without_labels(files: Path)
     pd.testing.assert_frame_equal(body, whole, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("fill", ["mean", "resample"])
-def test_ablate(files: Path, fill: Any) -> None:
-    command = f"ablate {own(files)} --components L1.H0,2.3,L3.MLP --fill {fill} --resamples 20"
+def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str], fill: Any) -> None:
+    command = f"ablation {own(files)} --components L1.H0,2.3,L3.MLP --sets 1.0+0.mlp --subsets"
+    command += f" --max-joint 0 --controls 2 --fill {fill} --resamples 20"
     assert call(f"{command} --out found") == 0
-    found = pd.read_csv("found/ablation.csv")
-    sets = ["L1.H0", "L2.H3", "L3.MLP", "L1.H0+L2.H3+L3.MLP"]
-    assert found["set"].unique().tolist() == sets
-    interactions = pd.read_csv("found/interactions.csv")
-    assert interactions["set"].unique().tolist() == sets[3:]
+    found = tables(Path("found/tables"))
+    assert sorted(found) == [
+        *("ablation", "ablation_controls", "data", "dividends", "interaction_stability"),
+        *("interactions", "shapley"),
+    ]
+    assert not list(Path("found").glob("masks/*"))
+    table = pd.read_csv("found/tables/ablation.csv")
+    singles = ["L0.MLP", "L1.H0", "L2.H3", "L3.MLP"]
+    joint = ["L1.H0+L2.H3+L3.MLP", "L0.MLP+L1.H0", "L1.H0+L2.H3", "L1.H0+L3.MLP", "L2.H3+L3.MLP"]
+    kinds = table.drop_duplicates("set").groupby("kind", sort=False)["set"].apply(list)
+    assert kinds["single"] == singles
+    assert kinds["joint"] == joint
+    assert kinds["non-core"][0].startswith("other components (mean of")
+    assert pd.read_csv("found/tables/interactions.csv")["set"].unique().tolist() == joint
+    assert "Of the components, ablating" in capsys.readouterr().out
+    # Asked for once more, of interactions too, nothing is done again.
+    again = "interactions found --components L1.H0,2.3,L3.MLP"
+    assert call(again) == 0
+    assert "4 of 4 jobs were done before" in capsys.readouterr().err
     if fill == "resample":
         return
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
-    rows = found[found["subset"] == "all"].set_index(["role", "set"])
-    information = INFORMATION.read(Path("found/information.csv"))
-    assert information["set"].unique().tolist() == sets
-    assert set(information["role"]) == {"id", "ood"}
-    assert information["reason"].str.startswith(("too few examples", "one label only")).all()
+    rows = table[table["subset"] == "all"].set_index(["role", "set"])
     for role in ("id", "ood"):
         data = encoded(files / f"{role}.csv")
         full = evaluate(model, data, in_domain=False)
-        for name in sets:
+        for name in [*singles, *joint]:
             mask = Mask.full(model).without(*name.split("+"))
             without = evaluate(model, data, mask=mask, means=means, fill=fill)
             row = rows.loc[(role, name)]
             assert row["accuracy_drop"] == pytest.approx(full.accuracy - without.accuracy)
             margin = full.margin.mean() - without.margin.mean()
             assert row["margin_drop"] == pytest.approx(margin, abs=1e-3)
-    assert call(command.replace(",L3.MLP", " --no-joint") + " --out alone") == 0
-    assert set(pd.read_csv("alone/ablation.csv")["kind"]) == {"single"}
-    assert pd.read_csv("alone/interactions.csv").empty
+        for column, name in (("shapley", "shapley"), ("dividend", "dividends")):
+            part = pd.read_csv(f"found/tables/{name}.csv").query("role == @role")
+            total = part[part["subset"] == "all"].groupby("metric")[column].sum()
+            whole = rows.loc[(role, "L1.H0+L2.H3+L3.MLP")]
+            assert total["margin"] == pytest.approx(whole["margin_drop"], abs=1e-6)
+            assert total["accuracy"] == pytest.approx(whole["accuracy_drop"], abs=1e-9)
 
 
 def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -609,286 +612,6 @@ def test_a_search_for_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     assert "9 sets of paths: 4 screened out by derivatives" in shown
     assert all(each in shown for name in found["set"] for each in name.split(">"))
-
-
-SHAPE = ModelShape(4, 3)
-HEADS = [f"L{layer}.H{head}" for layer in range(4) for head in range(3)]
-MLPS = [f"L{layer}.MLP" for layer in range(4)]
-
-
-@pytest.mark.parametrize(
-    ("options", "single", "joint"),
-    [
-        ({"components": "heads"}, HEADS, []),
-        ({"components": "mlps", "joint": True}, MLPS, []),
-        ({"components": "all"}, [*HEADS, *MLPS], []),
-        ({"components": "L2.H1,1.0"}, ["L1.H0", "L2.H1"], ["L1.H0+L2.H1"]),
-        ({"components": "L2.H1,1.0,2.1", "joint": False}, ["L1.H0", "L2.H1"], []),
-        ({"components": "2.1"}, ["L2.H1"], []),
-        (
-            {"components": "mlps,0.0", "pairs": True, "joint": False},
-            ["L0.H0", *MLPS],
-            [
-                *("L0.H0+L0.MLP", "L0.H0+L1.MLP", "L0.H0+L2.MLP", "L0.H0+L3.MLP"),
-                *("L0.MLP+L1.MLP", "L0.MLP+L2.MLP", "L0.MLP+L3.MLP", "L1.MLP+L2.MLP"),
-                *("L1.MLP+L3.MLP", "L2.MLP+L3.MLP"),
-            ],
-        ),
-        (
-            {"components": "1.0,2.1,3.mlp", "subsets": True, "pairs": True},
-            ["L1.H0", "L2.H1", "L3.MLP"],
-            ["L1.H0+L2.H1", "L1.H0+L3.MLP", "L2.H1+L3.MLP", "L1.H0+L2.H1+L3.MLP"],
-        ),
-        (
-            {"sets": "L1.H0+2.1, 0.mlp+L2.H1 ,0.2"},
-            ["L0.H2", "L0.MLP", "L1.H0", "L2.H1"],
-            ["L1.H0+L2.H1", "L0.MLP+L2.H1"],
-        ),
-        (
-            {"core": "core.csv", "components": "0.2"},
-            ["L0.H2", "L1.H1", "L2.MLP"],
-            ["L0.H2+L1.H1+L2.MLP"],
-        ),
-        (
-            {"core": "run", "sets_file": "sets.txt", "joint": False},
-            ["my own", "L1.H1", "L2.MLP", "L3.H0"],
-            ["a pair", "L1.H1+L3.H0"],
-        ),
-        ({"core": "run", "sets_file": "joint.txt"}, ["L1.H1", "L2.MLP"], ["whole core"]),
-    ],
-)
-def test_which_sets_are_ablated(here: Path, options: Any, single: Any, joint: Any) -> None:
-    (here / "run" / "tables").mkdir(parents=True)
-    for name in ("core.csv", "run/tables/core.csv"):
-        (here / name).write_text("component,layer\nL1.H1,1\nL2.MLP,2\n")
-    (here / "sets.txt").write_text("my own: L0.H0\na pair: L1.H1 L0.H0\nL3.H0 L1.H1\n")
-    (here / "joint.txt").write_text("whole core: L1.H1 L2.MLP\n")
-    options = {k: Path(v) if k in ("core", "sets_file") else v for k, v in options.items()}
-    found = SetOptions(**options).kinds(SHAPE, seed=0)
-    kinds = {str(each): kind for each, kind in found.items()}
-    assert sorted(n for n, kind in kinds.items() if kind == "single") == sorted(single)
-    assert [n for n, kind in kinds.items() if kind == "joint"] == joint
-
-
-def test_two_sets_of_one_name(here: Path) -> None:
-    (here / "sets.txt").write_text("same: L0.H0 L1.H0\nsame: L0.H0 L1.H1\n")
-    with pytest.raises(InputError, match="same is given more than once"):
-        SetOptions(sets_file=here / "sets.txt").kinds(SHAPE, seed=0)
-
-
-def test_random_controls_of_what_is_named() -> None:
-    named: list[dict[str, Any]] = [{"components": "1.0,1.1,3.mlp"}, {"sets": "1.0+3.mlp,1.1"}]
-    for options in named:
-        kinds = SetOptions(**options, controls=4).kinds(ModelShape(4, 6), seed=1)
-        drawn = [each for each, kind in kinds.items() if kind == "random"]
-        assert [str(each) for each in drawn] == [f"random {i}" for i in range(1, 5)]
-        for each in drawn:
-            assert [c.layer for c in each.components if c.is_head] == [1, 1]
-            assert len(each) == 3
-            assert not {Component(1, 0), Component(1, 1), Component(3)} & set(each.components)
-
-
-def test_random_controls_are_none_of_the_sets_named() -> None:
-    own = SetOptions(components="0.0", sets="L0.H1,L0.H2")
-    kinds = replace(own, controls=1).kinds(ModelShape(1, 4), seed=0)
-    assert {each.name or str(each): kind for each, kind in kinds.items()} == {
-        "L0.H0": "single",
-        "L0.H1": "single",
-        "L0.H2": "single",
-        "random 1": "random",
-    }
-    with pytest.raises(InputError, match="only 1 different ones found, 2 wanted"):
-        replace(own, controls=2).kinds(ModelShape(1, 4), seed=0)
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run/tables").mkdir(parents=True)
-    Path("run/tables/core.csv").write_text("component\nL1.H0\nL2.H3\nL3.MLP\n")
-    Path("sets.csv").write_text("set\nL0.H1+L1.H0\n")
-    sets = "--core run --subsets --sets L0.H2+L3.H0 --sets-file sets.csv --controls 2"
-    assert call(f"ablate {own(files)} {sets} --fill zero --resamples 20 --out found") == 0
-    assert {path.name for path in Path("found").iterdir()} == {
-        # Not all subsets of all, so without dividends.
-        *("ablation.csv", "interactions.csv", "interaction_stability.csv", "information.csv")
-    }
-    table = pd.read_csv("found/ablation.csv").drop_duplicates("set").set_index("set")
-    kinds = table["kind"].to_dict()
-    assert sorted(name for name, kind in kinds.items() if kind == "single") == [
-        *("L0.H1", "L0.H2", "L1.H0", "L2.H3", "L3.H0", "L3.MLP")
-    ]
-    joint = [
-        *("L1.H0+L2.H3", "L1.H0+L3.MLP", "L2.H3+L3.MLP", "L1.H0+L2.H3+L3.MLP"),
-        *("L0.H2+L3.H0", "L0.H1+L1.H0"),
-    ]
-    assert [name for name, kind in kinds.items() if kind == "joint"] == joint
-    assert [name for name, kind in kinds.items() if kind == "random"] == ["random 1", "random 2"]
-    assert table.loc["random 1", "size"] == 3
-    together = pd.read_csv("found/interactions.csv")
-    assert together["set"].unique().tolist() == joint
-    assert set(together["role"]) == {"id", "ood"}
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in [*joint, "random 2", "tables and figures: found"])
-    [members] = re.findall(r"^random 1: (L[\w.]+\+L[\w.]+\+L[\w.]+)$", shown, re.M)
-    rows = pd.read_csv("found/ablation.csv").query("subset == 'all' and role == 'ood'")
-    rows = rows.set_index("set")
-    model = load_model(tiny_encoder_dir())
-    mask = Mask.full(model).without(members.split("+"))
-    without = evaluate(model, files / "ood.csv", mask=mask, fill="zero", in_domain=False)
-    assert rows.loc["random 1", "accuracy"] == pytest.approx(without.accuracy)
-    [line] = re.findall(r"^L1\.H0 +ood +(.*)", shown, re.M)
-    drops = [
-        f"{name}_drop{end}" for name in ("accuracy", "margin") for end in ("", "_high", "_low")
-    ]
-    scale = np.repeat([-100, -1], 3)
-    numbers = [
-        float(text) for text in re.findall(r"[-+]?\d+(?:\.\d+)?", line.replace("\u2212", "-"))
-    ]
-    expected = scale * rows.loc["L1.H0", drops].to_numpy(dtype=float)
-    np.testing.assert_allclose(numbers[2:8], expected, atol=0.051)
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_ablate_all_subsets(files: Path) -> None:
-    command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --subsets --resamples 20"
-    assert call(f"{command} --out found") == 0
-    found = {name: pd.read_csv(f"found/{name}.csv") for name in ("dividends", "shapley")}
-    drops = pd.read_csv("found/ablation.csv").query("size == 3 and subset == 'all'")
-    assert drops["role"].tolist() == ["id", "ood"]
-    for row in drops.itertuples():
-        for column, table in (("shapley", found["shapley"]), ("dividend", found["dividends"])):
-            part = table[(table["role"] == row.role) & (table["subset"] == "all")]
-            total = part.groupby("metric")[column].sum()
-            assert total["margin"] == pytest.approx(row.margin_drop, abs=1e-6)
-            assert total["accuracy"] == pytest.approx(row.accuracy_drop, abs=1e-9)
-
-
-def test_ablate_draws_with_the_seed_of_the_data(files: Path) -> None:
-    command = f"ablate {own(files)} --components L0.H1 --fill resample --resamples 5"
-    for seed in (1, 2):
-        assert call(f"{command} --data-seed {seed} --out seed{seed}") == 0
-    first, second = (pd.read_csv(f"seed{seed}/ablation.csv") for seed in (1, 2))
-    assert (first["margin_drop"] != second["margin_drop"]).any()
-
-
-def test_ablate_every_head_and_draw(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
-    Path("sets.txt").write_text("first: 0.0 0.1\nsecond: 0.0 0.2\nthird: 0.1 0.2\n")
-    command = f"ablate {own(files)} --components heads --sets-file sets.txt --fill zero"
-    assert call(f"{command} --resamples 5 --out found") == 0
-    table = pd.read_csv("found/ablation.csv")
-    assert table.loc[table["kind"] == "single", "set"].nunique() == len(EMBEDDED.heads)
-    assert {path.name for path in Path("found/figures").iterdir()} == {
-        f"single-drops-{metric}.{end}"
-        for metric in ("accuracy", "margin")
-        for end in ("png", "svg")
-    }
-    together = pd.read_csv("found/interactions.csv")
-    assert together["set"].unique().tolist() == ["first", "second", "third"]
-    shown = capsys.readouterr().out
-    assert f"the 20 of {len(EMBEDDED.heads) + 3} sets with the largest drops in margin" in shown
-    worst = table[table["subset"] == "all"].groupby("set")["margin_drop"].max()
-    assert worst.idxmax() in shown
-    assert worst.idxmin() not in shown
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_precisions_agree(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --pairs --resamples 20"
-    for name, options in {"float32": "", "bfloat16": "--precision bfloat16"}.items():
-        capsys.readouterr()
-        assert call(f"{command} {options} --out {name}") == 0
-        lines = [line for line in capsys.readouterr().out.splitlines() if "on a sample of" in line]
-        assert len(lines) == (2 if name == "bfloat16" else 0)
-    for line, role in zip(lines, ("id", "ood"), strict=True):
-        share = re.fullmatch(
-            rf"bfloat16: ([0-9.]+) % of the answers on a sample of {role} are those of float32",
-            line,
-        )
-        assert share is not None
-        assert 90 < float(share[1]) <= 100
-    unsure = ["p", "p_adjusted", "superadditive", "floor", "ceiling"]  # may turn on a last digit
-    for table in ("ablation", "interactions"):
-        tree, coarse = (
-            pd.read_csv(f"{name}/{table}.csv").drop(columns=unsure, errors="ignore")
-            for name in ("float32", "bfloat16")
-        )
-        assert not tree.equals(coarse)
-        ends = [column for column in tree if column.endswith(("low", "high"))]  # of few examples
-        pd.testing.assert_frame_equal(
-            tree.drop(columns=ends), coarse.drop(columns=ends), rtol=0, atol=0.3
-        )
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_an_interrupted_sweep_goes_on(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --subsets --resamples 20"
-    command += " --batch-size 8"
-    assert call(f"{command} --out whole") == 0
-    tree: Any = importlib.import_module("mechcore.ablation.engines").TreeEngine
-    real, done = tree.run, []
-
-    def stopping(after: int) -> Any:
-        def run(self: Any, *arguments: Any) -> None:
-            if len(done) == after:
-                raise KeyboardInterrupt
-            done.append(arguments[:2])
-            real(self, *arguments)
-
-        return run
-
-    states = ["parts/sweep-id.safetensors", "parts/sweep-ood.safetensors"]
-    for after, resume, left in ((2, "", states[:1]), (5, " --resume", states)):
-        with monkeypatch.context() as patch:
-            patch.setattr(tree, "run", stopping(after))
-            capsys.readouterr()
-            assert call(f"{command} --out parts{resume}") == 130
-        wanted = (
-            "mechcore: error: interrupted; give the same command again with --resume to go on\n"
-        )
-        assert capsys.readouterr().err.endswith(wanted)
-        assert sorted(map(str, Path("parts").iterdir())) == left
-    before = contents(Path("parts"))
-    assert call(f"{command} --out parts") == 2  # in use
-    assert "parts: exists already" in capsys.readouterr().err
-    for other, differs in (("1.0,2.3", "sets"), ("1.0,2.3,3.mlp --fill zero", "means, fill")):
-        assert call(f"{command.replace('1.0,2.3,3.mlp', other)} --out parts --resume") == 2
-        assert f"that of another run: {differs} differ" in capsys.readouterr().err
-    assert contents(Path("parts")) == before
-    with monkeypatch.context() as patch:
-        patch.setattr(tree, "run", stopping(100))
-        assert call(f"{command} --out parts --resume") == 0
-    # 30 and 24 examples are four and three batches; none of them ran twice.
-    assert len(done) == 7
-    assert contents(Path("parts")) == contents(Path("whole"))
-    assert call(f"{command} --out parts --resume") == 2
-    assert "nothing to resume, there is no sweep-id.safetensors" in capsys.readouterr().err
-
-
-def test_a_sweep_interrupted_while_drawing_need_not_run_again(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    command = f"ablate {own(files)} --components 1.0,2.3 --fill zero --resamples 5"
-    command += " --no-joint --out found"
-    drawing: Any = importlib.import_module("mechcore.report.ablation_figures")
-    with monkeypatch.context() as patch:
-        patch.setattr(drawing, "save_figures", interrupted)
-        assert call(command) == 130
-    tree: Any = importlib.import_module("mechcore.ablation.engines").TreeEngine
-    monkeypatch.setattr(drawing, "save_figures", lambda folder, tables: [])
-    monkeypatch.setattr(tree, "run", interrupted)
-    assert call(f"{command} --resume") == 0
-    files_left = {path.name for path in Path("found").iterdir()}
-    assert files_left == {
-        *("ablation.csv", "information.csv", "interactions.csv", "interaction_stability.csv")
-    }
 
 
 @pytest.mark.usefixtures("no_report")
@@ -959,27 +682,9 @@ def test_a_question_asked_in_the_folder_of_a_run_is_answered_there(
     assert "Smallest subnetwork within 30 points of accuracy" in capsys.readouterr().out
 
 
-def test_ablate_races_single_components(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"ablate {own(files)} --components L1.H0,L2.H3,L2.MLP,L3.MLP --no-joint --race"
-    assert call(f"{command} --largest 1 --out found") == 0
-    shown = capsys.readouterr().out
-    assert [path.name for path in Path("found").iterdir()] == ["race.csv"]
-    table = DECISIONS.read(Path("found/race.csv"))
-    assert table.groupby("role")["decision"].value_counts().to_dict() == {
-        ("id", "top"): 1,
-        ("id", "rest"): 3,
-        ("ood", "top"): 1,
-        ("ood", "rest"): 3,
-    }
-    for role, part in table.groupby("role"):
-        best = part.set_index("set")["effect"].idxmax()
-        assert part.set_index("set").loc[best, "decision"] == "top"
-        assert f"{role}: " in shown
-
-
 def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     swap = "entailment=non-entailment,non-entailment=entailment"
-    command = f"ablate {own(files)} --components L1.H0 --fill zero --label-map {swap}"
+    command = f"ablation {own(files)} --components L1.H0 --fill zero --label-map {swap}"
     assert call(f"{command} --out found") == 0
     lines = capsys.readouterr().err.splitlines()
     (warning,) = [line for line in lines if "warning" in line]
@@ -992,10 +697,10 @@ def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture
     frame["text_a"] = "[BOS] " + frame["text_a"] + " [SEP] " + frame["text_b"] + " [ANS]"
     frame.drop(columns="text_b").to_csv("prompts.csv", index=False)
     data = "--train prompts.csv --id prompts.csv --ood prompts.csv"
-    command = f"ablate --model {tiny_decoder_dir()} {data} --components L1.H0 --fill zero"
+    command = f"ablation --model {tiny_decoder_dir()} {data} --components L1.H0 --fill zero"
     answers = "--answers entailment=yes,non-entailment=no"
     assert call(f"{command} --prompt {{a}} {answers} --out found") == 0
-    rows = pd.read_csv("found/ablation.csv")
+    rows = pd.read_csv("found/tables/ablation.csv")
     accuracy = rows["accuracy"] + rows["accuracy_drop"]
     assert accuracy[rows["subset"] == "all"].min() > 0.9
     capsys.readouterr()
@@ -1008,7 +713,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mechcore {mechcore.__version__}\n"
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    commands = "run accuracy core heads interactions study train-world"
+    commands = "run accuracy core heads ablation interactions study train-world"
     for command in commands.split():
         assert command in shown
         assert call(f"{command} --help") == 0
@@ -1169,13 +874,12 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("study clean .", "no study in this folder (no study.json)"),
         ("study init study.json", "expected a file that ends in .yaml, .yml"),
         ("nosuch", "No such command 'nosuch'"),
-        ("ablate {own}", "--components"),
-        ("ablate {own} --components L9.H0", "component L9.H0: out of range"),
-        ("ablate {own} --components L0.H8", "component L0.H8: out of range"),
-        ("ablate {own} --components L1.H0,6.MLP", "component L6.MLP: out of range"),
-        ("ablate {own} --components head3", "component 'head3': not a component name"),
+        ("ablation {own} --components L9.H0", "component L9.H0: out of range"),
+        ("ablation {own} --components L0.H8", "component L0.H8: out of range"),
+        ("ablation {own} --components L1.H0,6.MLP", "component L6.MLP: out of range"),
+        ("ablation {own} --components head3", "component 'head3': not a component name"),
         (
-            "ablate {own} --components L1H3 --max-ood 5",
+            "ablation {own} --components L1H3 --max-ood 5",
             "(did you mean L1.H3?)",
         ),
         (
@@ -1185,7 +889,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("paths {own} --senders L1.H3 --receivers L2H3 --max-ood 5", "(did you mean L2.H3?)"),
         ("search {own} --components L1H3 --max-ood 5", "did you mean L1.H3?"),
         (
-            "ablate {own} \u2013components L1.H0",
+            "ablation {own} \u2013components L1.H0",
             "'\u2013components' has a dash or quotes from a text proc",
         ),
         (
@@ -1194,12 +898,9 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ),
         ("core ~/no-such-masks", f"{Path.home()}/no-such-masks: no such file"),
         ("core m --out=~/no-such/masks", "m: no such file"),
-        ("ablate {own} --components ,", "no component"),
-        ("ablate {own} --sets L0.H1,+", "--sets '+': names no component; expected some, as in L1"),
-        ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),
         (
-            "ablate {own} --components L0.H1 --controls 500",
-            f"only {EMBEDDED.n_heads - 1} different ones found, 500 want",
+            "ablation {own} --sets L0.H1,+",
+            "the set '+' contains no component; example: L1.H0+L2.MLP",
         ),
         *(
             (command, f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components")
@@ -1208,16 +909,16 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
                 "accuracy {own} --sparsities 0.5,0.995",
             )
         ),
-        ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
-        ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
-        ("ablate {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
-        ("ablate {own} --components L1.H0 --precision half", "--precision"),
-        ("ablate {own} --components L1.H0 --resamples 0", "--resamples"),
-        ("ablate {own} --components L1.H0 --resume", "nothing to resume"),
-        ("ablate {own} --components L1.H0 --controls -1", "--controls"),
-        ("ablate {own} --components heads --controls 2", "of 0 other components wanted"),
-        ("ablate {own} --components L1.H0 --pairs", "sizes [2] of 1 different components"),
-        ("ablate {own} --components heads --subsets", "give sizes, or at most 10 components"),
+        ("ablation {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
+        ("ablation {own} --components L1.H0 --resamples 0", "--resamples"),
+        ("ablation {own} --components L1.H0 --controls -1", "--controls is -1; expected"),
+        ("ablation {own} --subsets", "name 2 to 10 (--components), or leave subsets out"),
+        (
+            "ablation {own} --components heads --subsets",
+            f"{EMBEDDED.n_heads} components named; expected 2 to 10 for all subsets",
+        ),
+        ("ablation {own} --components 1.0 --subsets", "1 component named; expected 2 to 10"),
+        ("interactions {own} --components head3", "component 'head3': not a component name"),
         ("paths {own}", "no sender; name some with --senders or --core"),
         ("paths {own} --senders head3", "component 'head3': not a component name"),
         ("paths {own} --senders L9.H0", "component L9.H0: out of range"),
@@ -1238,15 +939,8 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "found the answer only",
         ),
         ("paths {own} --senders L1.H0 --resume", "nothing to resume"),
-        ("ablate {own} --core nosuch", "core table nosuch: no such file"),
-        ("ablate {own} --core {files}", "no such file; expected core.csv or a run's folder"),
-        ("ablate {own} --core {files}/id.csv", "id.csv: no column component; found text_a"),
-        ("ablate {own} --core {files}/id.parquet", "id.parquet: cannot be read"),
-        ("ablate {own} --sets L0.H0+head3", "component 'head3': not a component name"),
-        ("ablate {own} --sets L0.H0+L9.H0", "component L9.H0: out of range"),
-        ("ablate {own} --sets-file nosuch", "sets file nosuch: no such file"),
-        ("ablate {own} --sets-file {files}/id.csv", "id.csv: cannot be read (no column 'set'"),
-        ("ablate {own} --sets-file {files}/notes.docx", "notes.docx, line 1: component 'text'"),
+        ("ablation {own} --sets L0.H0+head3", "component 'head3': not a component name"),
+        ("ablation {own} --sets L0.H0+L9.H0", "component L9.H0: out of range"),
         ("search {own} --components L1.H0", "search: 1 component; expected at least two"),
         ("search {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
         ("search {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
@@ -1293,13 +987,13 @@ def test_bad_commands(refused: Refused, command: str, message: str) -> None:
     "command",
     [
         "run {own}",
-        "ablate {own} --components L1.H0",
+        "ablation {own} --components L1.H0",
     ],
 )
 def test_a_folder_in_use_is_left_alone(refused: Refused, here: Path, command: str) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "thesis.tex").write_text("text")
-    message = "the folder is not empty" if command.startswith("run") else "exists already"
+    message = "exists already" if command.startswith("prune") else "the folder is not empty"
     refused(f"{command} --out mine", f"mine: {message}")
 
 

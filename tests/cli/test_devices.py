@@ -23,7 +23,6 @@ QUESTIONS = [name for name in question_names() if name != "paths"]
 ASKED = {
     **{name.replace("_", "-"): "--model none --task mnli-hans" for name in QUESTIONS},
     "effective-size": "--checkpoints none",
-    "ablate": "--model none --components all",
     "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",

@@ -56,7 +56,6 @@ def test_commands_stand_in_groups() -> None:
     assert found == {
         "Main job": ["run", "demo", "report", "export"],
         "Steps one by one": [
-            "ablate",
             "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],

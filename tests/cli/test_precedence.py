@@ -342,7 +342,7 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
         (f"run {OWN} --columns text_a=text_a,text_a=text_b", "text_a occurs twice"),
         (f"run {OWN} --label-map 0=entailment,0=neutral", "0 occurs twice"),
         (f"run {OWN} --label-map entailmnt=entailment", "no row has the label 'entailmnt'"),
-        (f"ablate {OWN} --components heads --label-map 3=x", "no row has the label '3'"),
+        (f"ablation {OWN} --components heads --label-map 3=x", "no row has the label '3'"),
         (f"train {OWN} --label-map 3=x", "labels are entailment, non-entailment"),
     ],
 )

@@ -85,30 +85,6 @@ def changed_tensors(rng: random.Random, content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
-def write_sets(rng: random.Random, folder: Path) -> Path:
-    """A file of sets of components."""
-
-    def name() -> str:
-        return "L0.H1" if rng.random() < 0.95 else rng.choice(ODD_NAMES)
-
-    sets = [[name() for _ in range(rng.choice([1, 1, 2, 3]))] for _ in range(rng.choice([0, 1, 3]))]
-    kind = rng.choice(["txt", "csv", "json", "sets"])
-    if kind == "json":
-        content: Any = {f"s{i}": each for i, each in enumerate(sets)} if sets else sets
-        text = as_json(changed(rng, content) if rng.random() < 0.5 else content)
-    elif kind == "csv":
-        column = "set" if rng.random() < 0.9 else rng.choice(TEXTS)
-        rows = [f"{column},other", *(f"{'+'.join(each)},1" for each in sets)]
-        text = rng.choice(["\n", "\r\n", "\r"]).join(rows).encode("utf-8", "surrogatepass")
-    else:
-        rows = [rng.choice([" ", "+", ",", ", "]).join(each) for each in sets]
-        rows += [f"{rng.choice(ODD_NAMES)}: L0.MLP"] * (rng.random() < 0.2)
-        text = "\n".join(rows).encode("utf-8", "surrogatepass")
-    path = folder / f"sets.{kind}"
-    path.write_bytes(damaged(rng, text) if rng.random() < 0.2 else text)
-    return path
-
-
 def accuracies(grid: bool) -> Maker:
     """Makes tables of accuracies for effective sizes, plain or as published."""
     names = ["checkpoint", *["seed", "sparsity"] * grid, "subset", "accuracy"]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from fuzz.artefacts import accuracies, copies, write_sets
+from fuzz.artefacts import accuracies, copies
 from fuzz.harness import check_all
 from fuzz.tables import write_examples
 from helpers import Cases, padded, texts
 
-from mechcore.ablation.reading import read_components, read_sets
+from mechcore.ablation.reading import read_components
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MismatchError
 from mechcore.files import write_csv
@@ -108,15 +108,6 @@ def test_means(cases: Cases, tmp_path: Path, work: Path) -> None:
     path = tmp_path / "means.safetensors"
     MeanActivations.compute(model, padded(texts(), "right"), n_samples=2).save(path)
     check_all(work, 150, copies([path]), lambda path: MeanActivations.load(path, model))
-
-
-def test_sets(masks: list[Path], work: Path) -> None:
-    masked = copies(masks[1:])
-
-    def write_sets_or_masks(rng: random.Random, folder: Path) -> Path:
-        return (masked if rng.random() < 0.2 else write_sets)(rng, folder)
-
-    check_all(work, 250, write_sets_or_masks, lambda path: [str(each) for each in read_sets(path)])
 
 
 def test_core_tables(tmp_path: Path, work: Path) -> None:

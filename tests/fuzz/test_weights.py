@@ -24,9 +24,9 @@ PRUNE = "--seeds 3 --sparsities 0.5 --prune-steps 3 --prune-settings tolerance=1
 COMMANDS = (
     "means",
     "heads",
-    "ablate --components L0.H1,L1.MLP --resamples 5",
-    "ablate --components L0.H1,L1.MLP --fill zero --resamples 5",
-    "ablate --components L0.H1,L1.MLP --fill zero --resamples 5 --dtype float16",
+    "ablation --components L0.H1,L1.MLP --resamples 5",
+    "ablation --components L0.H1,L1.MLP --fill zero --resamples 5",
+    "ablation --components L0.H1,L1.MLP --fill zero --resamples 5 --dtype float16",
     f"prune {PRUNE}",
     f"prune {PRUNE} --prune-method attribution",
 )
@@ -52,8 +52,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("mechcore.report.ablation_figures")
-    monkeypatch.setattr(module, "save_figures", lambda folder, tables: [])
+    module = importlib.import_module("mechcore.study.run")
+    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
 
 
 def with_weights(original: Path, copy: Path, changes: dict[str, tuple[int, float]]) -> Path:
@@ -80,7 +80,7 @@ def data(files: Path, command: str) -> str:
 
 def tables(out: Path) -> list[Path]:
     found = [out] if out.is_file() else [*out.rglob("*.csv"), *out.rglob("*.safetensors")]
-    return [path for path in found if not path.name.startswith(".")]
+    return [path for path in found if not path.name.startswith(".") and "store" not in path.parts]
 
 
 def is_refused_in_one_line(error: str) -> bool:
@@ -149,8 +149,8 @@ def test_a_model_that_overflows_in_float16_alone_is_told_so(
     cases: Cases, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = with_weights(cases.path("bert"), tmp_path / "model", {"classifier.bias": (1, 1e6)})
-    command = f"ablate --components L0.H1 --fill zero --resamples 5 --model {path} "
-    command += data(files, "ablate")
+    command = f"ablation --components L0.H1 --fill zero --resamples 5 --model {path} "
+    command += data(files, "ablation")
     assert torch.tensor(1e6).half().isinf()
     assert code_of(f"{command} --dtype float16 --out {tmp_path}/half") == 2
     error = capsys.readouterr().err
@@ -158,4 +158,4 @@ def test_a_model_that_overflows_in_float16_alone_is_told_so(
     assert "(infinity, float16)" in error
     assert "load it in float32" in error
     assert code_of(f"{command} --out {tmp_path}/whole") == 0
-    assert np.isfinite(pd.read_csv(tmp_path / "whole" / "ablation.csv")["margin"]).all()
+    assert np.isfinite(pd.read_csv(tmp_path / "whole/tables/ablation.csv")["margin"]).all()

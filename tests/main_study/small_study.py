@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
 from mechcore.main_study.analyses import Analyses
@@ -24,7 +24,7 @@ CONFIG = StudyConfig(
     n_resamples=10,
     analyses=Analyses(
         heads=Heads(8),
-        ablation=CoreAblation(max_joint=2, max_non_core=1, controls=2),
+        ablation=Ablation(max_joint=2, max_non_core=1, controls=2),
         paths=Paths(controls=1, max_examples=6),
     ),
     resources=Resources(cpus=1),

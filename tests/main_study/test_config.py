@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.flips import Flips
@@ -74,8 +74,8 @@ from mechcore.training.settings import train_settings
         (DataConfig, {"train": "\t"}, "data: train"),
         (DataConfig, {"id": "x" * 256}, "data: id"),
         (Heads, {"max_examples": 0}, "heads: max_examples is 0"),
-        (CoreAblation, {"max_joint": -1}, "ablation: max_joint is -1"),
-        (CoreAblation, {"max_non_core": -1}, "ablation: max_non_core"),
+        (Ablation, {"max_joint": -1}, "ablation: max_joint is -1"),
+        (Ablation, {"max_non_core": -1}, "ablation: max_non_core"),
         (EffectiveSize, {"tolerance": 1.0}, "effective_size: tolerance is 1.0"),
         (EffectiveSize, {"tolerance": math.nan}, "tolerance is nan"),
         (EffectiveSize, {"sparsities": (0.5, 0.5)}, "each once"),
@@ -265,7 +265,9 @@ configs = st.builds(
     analyses=st.builds(
         Analyses,
         heads=maybe(st.builds(Heads, counts)),
-        ablation=maybe(st.builds(CoreAblation, st.integers(0, 99), st.integers(0, 99))),
+        ablation=maybe(
+            st.builds(Ablation, max_joint=st.integers(0, 99), max_non_core=st.integers(0, 99))
+        ),
         sweep=maybe(st.builds(Sweep, st.sampled_from(["heads", "mlps", "all"]), st.booleans())),
         roles=maybe(st.builds(Roles, *[st.floats(0.001, 0.999)] * 3)),
         flips=maybe(st.builds(Flips)),

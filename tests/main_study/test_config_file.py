@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.sweep import Sweep
 from mechcore.data.sources import Source
@@ -276,7 +276,7 @@ def test_only_plain_values_are_settings(content: Any) -> None:
 
 def test_an_analysis_is_left_out_by_null(tmp_path: Path) -> None:
     config = read(tmp_path, "analyses: {heads: null, ablation: {max_joint: 1}}")
-    assert config.analyses == Analyses(heads=None, ablation=CoreAblation(max_joint=1))
+    assert config.analyses == Analyses(heads=None, ablation=Ablation(max_joint=1))
     config = read(tmp_path, "analyses: {effective_size: {tolerance: 0}}")
     assert config.analyses.effective_size == EffectiveSize(tolerance=0.0)
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import CLASSES, Cases
 from study.sources import data_config
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.search import Search
 from mechcore.analyses.sweep import Sweep
@@ -38,7 +38,7 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
         sparsities=(0.5,),
         seeds_per_job=2,
         prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
-        analyses=Analyses(heads=Heads(20), ablation=CoreAblation(max_joint=4, max_non_core=6)),
+        analyses=Analyses(heads=Heads(20), ablation=Ablation(max_joint=4, max_non_core=6)),
     )
 
 
@@ -96,7 +96,7 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
     # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 99 controls of the core.
     found = counted(changed, SIZE)
     assert found["ablation"] == [0.5 * (8 + 6 + 6 + 99) * 80]
-    few = CoreAblation(max_joint=4, max_non_core=6, controls=7, control_examples=40)
+    few = Ablation(max_joint=4, max_non_core=6, controls=7, control_examples=40)
     fewer = replace(changed, analyses=replace(changed.analyses, ablation=few))
     assert counted(fewer, SIZE)["ablation"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]
     assert found["paths"] == [80 * (4 + 0.3 * (90 + 80))]  # no roles, so no controls

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.data import Describe
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
@@ -213,11 +213,11 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
     "heads.max_examples": (lambda w: w.analyses(heads=Heads(7)), {"scores", "heads"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
-    "max_joint": (lambda w: w.analyses(ablation=CoreAblation(max_joint=1)), {"ablation"}),
-    "max_non_core": (lambda w: w.analyses(ablation=CoreAblation(max_non_core=1)), {"ablation"}),
-    "controls": (lambda w: w.analyses(ablation=CoreAblation(controls=1)), {"ablation"}),
+    "max_joint": (lambda w: w.analyses(ablation=Ablation(max_joint=1)), {"ablation"}),
+    "max_non_core": (lambda w: w.analyses(ablation=Ablation(max_non_core=1)), {"ablation"}),
+    "controls": (lambda w: w.analyses(ablation=Ablation(controls=1)), {"ablation"}),
     "control_examples": (
-        lambda w: w.analyses(ablation=CoreAblation(control_examples=1)),
+        lambda w: w.analyses(ablation=Ablation(control_examples=1)),
         {"ablation"},
     ),
     "no ablation": (lambda w: w.analyses(ablation=None), set()),

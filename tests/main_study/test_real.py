@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mechcore.ablation import ComponentSet
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.ablation import ablate, ablation_table
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
@@ -17,8 +17,7 @@ from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
-from mechcore.steps.ablation import sweep_tables
-from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 
@@ -50,7 +49,10 @@ def config(folder: Path, n: int) -> StudyConfig:
         batch_size=32,
         n_resamples=100,
         analyses=Analyses(
-            heads=Heads(8), ablation=CoreAblation(1, 1, controls=2), paths=None, dose=None
+            heads=Heads(8),
+            ablation=Ablation(max_joint=1, max_non_core=1, controls=2),
+            paths=None,
+            dose=None,
         ),
     )
 
@@ -65,9 +67,15 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
     assert set(inputs.data["ood"].examples.frame["label"]) == {"non-entailment"}
     assert len(inputs.data["ood"].examples.subset_names) == 15
     means = MeanActivations.compute(inputs.model, inputs.data["train"])
-    kinds = {ComponentSet.of(["L0.H0"]): "single"}
-    tables, _ = sweep_tables(inputs, means, kinds, batch_size=32, n_resamples=100)
-    rows = tables["ablation"].query("subset == 'all'").set_index("role")
+    data = inputs.data
+    tables = [
+        ablation_table(
+            ablate(inputs.model, ["L0.H0"], data[role], means, role=role, batch_size=32),  # type: ignore[arg-type]
+            n_resamples=100,
+        )
+        for role in TEST_ROLES
+    ]
+    rows = pd.concat(tables).query("subset == 'all'").set_index("role")
     assert rows["n"].tolist() == [N, N]
     full = rows["accuracy"] + rows["accuracy_drop"]
     assert full["id"] == pytest.approx(MNLI, abs=BAND)

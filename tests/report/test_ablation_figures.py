@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from mechcore.report import ablation_figures as figures
-from mechcore.report.ablation_figures import save_figures
 
 PLACES = (("ood", "hans"), ("id", "mnli"))
 """Out-of-domain first, as tables need not be in the order of the panels."""
@@ -288,61 +285,6 @@ def test_more_sets_than_colours_are_hatched() -> None:
     assert len(set(looks)) == 12
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
-def saved(folder: Path) -> Sequence[str]:
-    return sorted(path.name for path in (folder / "figures").glob("*"))
-
-
-def test_every_figure_is_saved_as_png_and_svg(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
-    tables = {"ablation": ablation_table(DROPS), "interactions": interaction_table(PAIRS)}
-    names = save_figures(tmp_path, tables)
-    assert names == [
-        "single-drops-accuracy",
-        "pair-interactions-accuracy",
-        "single-drops-margin",
-        "pair-interactions-margin",
-        "accuracies-ood",
-        "accuracies-id",
-    ]
-    assert saved(tmp_path) == sorted(f"{name}.{end}" for name in names for end in ("png", "svg"))
-    for path in (tmp_path / "figures").iterdir():
-        start = path.read_bytes()[:200]
-        assert start.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in start
-
-
-def test_tables_of_few_rows_leave_figures_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-    monkeypatch.setattr(figures.Gallery, "add", lambda self, figure, name, *_: drawn.append(name))
-
-    def names(drops: dict[str, float], pairs: dict[str, float], **sizes: Any) -> set[str]:
-        table = interaction_table(pairs, **sizes) if pairs else empty
-        found = save_figures(tmp_path, {"ablation": ablation_table(drops), "interactions": table})
-        assert sorted(found) == sorted(drawn)
-        drawn.clear()
-        return {name.rsplit("-", 1)[0] for name in found}
-
-    empty = interaction_table(PAIRS).iloc[:0]
-    assert names({"L0.H0": 1.0}, {}) == {"accuracies"}
-    five, two = dict(list(DROPS.items())[:5]), dict(list(PAIRS.items())[:2])
-    assert names(five, two) == {"accuracies"}
-    assert names(five, PAIRS) == {"accuracies", "pair-interactions"}
-    assert names(DROPS, {}) == {"accuracies", "single-drops"}
-    many = {f"L0.H{i}": 1.0 for i in range(13)}
-    assert names(many, {}) == {"single-drops"}
-    triples = {f"L0.H{i}+L1.H0+L1.H1": 1.0 for i in range(4)}
-    assert names(five, triples) == {"accuracies"}
-    own = {"first": 1.0, "second": 2.0, "third": 3.0}
-    assert names({**five, "one": 1.0}, own, sizes=dict.fromkeys(own, 2)) == {"accuracies"}
-
-
-@pytest.mark.filterwarnings("error")
 def test_bars_without_an_interval_have_no_whiskers() -> None:
     table = ablation_table({"L0.H1": 3.0, "L0.H1+L1.H0": 8.0})
     ends = ["accuracy_drop_low", "accuracy_drop_high"]

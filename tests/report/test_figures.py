@@ -238,7 +238,7 @@ def test_a_dollar_sign_is_no_formula(small: RunFolder) -> None:
 def test_labels_are_cut_in_the_middle() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("abcdefgh", 5) == "ab\u2026gh"
-    assert figures.set_label("L0.H0+L0.H1+L0.H2+L0.H3+L0.H4") == "L0.H0+\u2026+L0.H4 (5 heads)"
+    assert figures.set_label("L0.H0+L0.H1+L0.H2+L0.H3+L0.H4") == "L0.H0+\u2026+L0.H4 (5 components)"
 
 
 def test_tables_straight_from_the_functions_can_be_drawn() -> None:

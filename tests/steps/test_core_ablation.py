@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps.few_inputs import inputs_of
 
-from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, sets
+from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, ablation_table, sets
 from mechcore.ablation.controls import ABLATION_CONTROLS
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import sweep_tables
 from mechcore.steps.core_ablation import beside, core_ablation_tables, joint_sets
 from mechcore.steps.inputs import Inputs
 
@@ -34,10 +33,10 @@ def means(inputs: Inputs) -> MeanActivations:
     return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
 
 
-def step(**changes: Any) -> CoreAblation:
+def step(**changes: Any) -> Ablation:
     settings: dict[str, Any] = {"n_resamples": 10, "max_joint": 2, "max_non_core": 2, "controls": 3}
     settings |= {"control_examples": 5, "seed": 3, "batch_size": 4, "fill": "mean"}
-    return CoreAblation(names={}, **settings | changes)
+    return Ablation(names={}, **settings | changes)
 
 
 # -- which core heads are ablated together --------------------------------------------------------
@@ -135,10 +134,12 @@ def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivation
     named = [ComponentSet.of(["L0.H1"]), ComponentSet.of(["L1.H2"])]
     core = parse_components(["L0.H1", "L1.H2"])
     found = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
+    answers = [
+        ablate(inputs.model, named, inputs.data[role], means, role=role, batch_size=4)  # type: ignore[arg-type]
+        for role in ("id", "ood")
+    ]
     drawn = {
-        seed: sweep_tables(
-            inputs, means, dict.fromkeys(named, "single"), batch_size=4, n_resamples=10, seed=seed
-        )[0]["ablation"]
+        seed: pd.concat([ablation_table(each, n_resamples=10, seed=seed) for each in answers])
         for seed in (0, 3)
     }
     index = ["set", "role", "subset"]

@@ -17,7 +17,7 @@ from main_study.small_study import results
 from study.sources import data_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
@@ -58,7 +58,7 @@ def study(source: Path, folder: Path) -> StudyConfig:
         n_resamples=5,
         analyses=Analyses(
             heads=Heads(4),
-            ablation=CoreAblation(1, 1, controls=2),
+            ablation=Ablation(max_joint=1, max_non_core=1, controls=2),
             paths=Paths(controls=2, max_examples=6),
             search=Search(max_size=2, n_pairs=2),
             effective_size=EffectiveSize((0.4,), seeds=(1,), prune=replace(SMALL, steps=2)),
@@ -289,7 +289,7 @@ def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         n_resamples=5,
         analyses=replace(
             config.analyses,
-            ablation=CoreAblation(controls=2),
+            ablation=Ablation(controls=2),
             paths=Paths(controls=2, max_examples=12),
             effective_size=replace(
                 sizes, sparsities=(0.4,), seeds=(42,), prune=replace(SMALL, steps=1)

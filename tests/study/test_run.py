@@ -28,7 +28,7 @@ from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import STABILITY
 from mechcore.analyses import ANALYSES
-from mechcore.analyses.ablation import CoreAblation
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.heads import Heads, Scores
@@ -66,7 +66,7 @@ CONFIG = StudyConfig(
     n_resamples=40,
     analyses=Analyses(
         heads=Heads(8),
-        ablation=CoreAblation(max_joint=3, max_non_core=4, controls=10),
+        ablation=Ablation(max_joint=3, max_non_core=4, controls=10),
         paths=Paths(controls=2, max_examples=16),
     ),
 )
@@ -421,7 +421,7 @@ TINY = replace(
     n_resamples=10,
     analyses=Analyses(
         heads=Heads(8),
-        ablation=CoreAblation(max_joint=2, max_non_core=1, controls=2),
+        ablation=Ablation(max_joint=2, max_non_core=1, controls=2),
         paths=None,
         dose=None,  # which takes longer than all the rest
     ),
@@ -802,7 +802,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
 
 @pytest.mark.parametrize("max_non_core", [0, 2])
 def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
-    ablation = CoreAblation(max_joint=2, max_non_core=max_non_core)
+    ablation = Ablation(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
     run_study(replace(TINY, sparsities=(0.9, 0.96), analyses=wanted), empty)
     assert calls == counts(ablation=1)
