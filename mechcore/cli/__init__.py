@@ -1,4 +1,4 @@
-"""The command line: thin commands over the study's steps."""
+"""The command line: one command for each question, and those on runs, studies and models."""
 
 from __future__ import annotations
 
@@ -17,21 +17,15 @@ import mechcore
 from mechcore.analyses import question_names
 from mechcore.cli import (
     bench,
-    paths,
     study,
     training,
 )
 from mechcore.cli.help import Command, group
-from mechcore.cli.holding import holding
 from mechcore.cli.questions import question
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
-_AGAIN = ("run", "demo", "reproduce", "train", "bench")
-"""Commands that go on when they are given again; the others that keep what is finished ask for
-``--resume``."""
-
 _DASHES = re.compile("^-?[\u2010-\u2015\u2212][-\u2010-\u2015\u2212]*(?=[a-zA-Z])")
 _QUOTES = "\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 
@@ -74,17 +68,12 @@ def _main(
     pass
 
 
-_steps = (paths.paths,)
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo, study.report, study.export),
-    "Steps one by one": _steps,
+    "Questions": [question(name) for name in question_names()],
     "Models and methods": (training.train, study.train_world, bench.bench),
 }
 _STUDIES = group("Settings and progress of studies, and cleaning up.")
-
-
-_OWN = {command.__name__ for commands in _PANELS.values() for command in commands}
-_PANELS["Questions"] = [question(name) for name in question_names() if name not in _OWN]
 
 
 def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | None) -> None:
@@ -127,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     arguments = _written_out(sys.argv[1:] if arguments is None else arguments)
     try:
-        with _one_line_warnings(), holding():
+        with _one_line_warnings():
             code = app(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -151,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         more = _pasted(arguments) or " (mechcore COMMAND --help lists the options)"
         code = _fail(f"{said}{more}", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
-        _fail(f"interrupted{_how_to_go_on(arguments)}", code)
+        _fail("interrupted; rerun the same command to resume", code)
     sys.exit(code or 0)
 
 
@@ -172,16 +161,6 @@ def _pasted(arguments: Sequence[str]) -> str:
         plain = _DASHES.sub("--", text).strip(_QUOTES)
         if plain != text:
             return f"; {text!r} has a dash or quotes from a text processor: write {plain}"
-    return ""
-
-
-def _how_to_go_on(given: Sequence[str]) -> str:
-    name = next(iter(given), "")
-    if name in _AGAIN or name.replace("-", "_") in question_names():
-        return "; give the same command again to go on"
-    command = typer.main.get_group(app).commands.get(name)
-    if any(each.name == "resume" for each in getattr(command, "params", ())):
-        return "; give the same command again with --resume to go on"
     return ""
 
 

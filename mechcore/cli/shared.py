@@ -1,16 +1,13 @@
-"""What the commands share: loading, checking and showing."""
+"""What the commands share: checking and showing."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mechcore.cli.holding import hold
 from mechcore.cli.options import Given
 from mechcore.errors import InputError
 
@@ -19,9 +16,7 @@ if TYPE_CHECKING:
     from mechcore.steps.config import ModelConfig
 
 MODEL = ("model",)
-DEVICE = ("resources.device",)
-FILES = ("data.columns", "data.label_map", "data.seed")
-TASK = (*FILES, "data.task", "data.folder")
+TASK = ("data.columns", "data.label_map", "data.seed", "data.task", "data.folder")
 TRAIN = ("data.train", "data.max_train")
 TEST_DATA = (
     *("data.id", "data.ood", "data.ood_label", "data.ood_subsets", "data.max_id", "data.max_ood"),
@@ -33,19 +28,6 @@ PRUNING = ("prune", "seeds", "sparsities")
 
 MOST_SHOWN, MOST_TEXT = 15, 40
 """Rows of a table on the terminal, and characters of a text in it."""
-
-Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
-
-AnyModel: TypeAlias = Annotated[
-    bool,
-    typer.Option("--any-model", help="Use masks also where they were found on another model."),
-]
-
-
-Means: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--means", help="Means from mechcore means; else computed on --train."),
-]
 
 
 def check_embedded(given: Given[StudyConfig], model: ModelConfig) -> None:
@@ -74,68 +56,13 @@ def check_one_place(config: StudyConfig) -> None:
         )
 
 
-def load(
-    given: Given[StudyConfig],
-    roles: tuple[str, ...],
-    *,
-    answers: bool = True,
-    limited_by: str | None = None,
-) -> Any:
-    """The model and data of the options; see `mechcore.steps.inputs.load_inputs`."""
-    from mechcore.steps.inputs import load_inputs
-
-    config = given.settings
-    check_embedded(given, config.model)
-    check_one_place(config)
-    return load_inputs(
-        config.model,
-        config.data,
-        roles,
-        answers=answers,
-        device=config.resources.place,
-        limited_by=limited_by,
-    )
-
-
-def means_of(inputs: Any, means: Path | None) -> Any:
-    """Means from a file, or computed on the training data."""
-    from mechcore.masking.means import MeanActivations
-
-    if means is not None:
-        return MeanActivations.load(means, inputs.model)
-    return MeanActivations.compute(inputs.model, inputs.data["train"])
-
-
-def load_ablated(
-    given: Given[StudyConfig], roles: tuple[str, ...], means: Path | None
-) -> tuple[Any, Callable[[], Any]]:
-    """The model and data, and what gives the means; None where the fill needs none."""
-    from mechcore.masking.fills import FILLS
-
-    needed = FILLS[given.settings.analyses.fill].needs_means
-    inputs = load(given, ("train", *roles) if needed and means is None else roles)
-    return inputs, lambda: means_of(inputs, means) if needed else None
-
-
 def must_not_exist(out: Path, *, file: bool = False) -> None:
-    """Refuse an output that exists, cannot be written, or is another command's."""
+    """Refuse an output that exists or cannot be written."""
     from mechcore.files import check_can_write
 
     if out.exists() and (file or out.is_file() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another --out or remove it")
     check_can_write(out)
-    hold(out)
-
-
-def check_out(out: Path, state: Path, resume: bool) -> None:
-    """Refuse an output in use, or one to resume without the state that is written first."""
-    hold(out)
-    if not resume:
-        must_not_exist(out)
-    elif not state.is_file():
-        done = (out / "tables").is_dir()
-        remedy = "it is finished, see its tables" if done else "leave --resume out"
-        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it: {remedy}")
 
 
 # -- output ---------------------------------------------------------------------------------------

@@ -119,15 +119,12 @@ def load_inputs(
     *,
     answers: bool = True,
     device: str = "cpu",
-    limited_by: str | None = None,
 ) -> Inputs:
     """Load the model and the data of the given roles.
 
     Labels are checked against the model's classes for test data; those of training data are not
     used and may be anything. Where ``answers`` are not needed, but only attention, models without
     a head are loaded, too, and the words of the texts are worked out. The model goes to ``device``.
-    ``limited_by`` is the option that says how many examples to draw, where it is not that of the
-    role.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
@@ -137,7 +134,7 @@ def load_inputs(
     check_sources(model, data, roles)
     check_names(model, data)
     # Files first: they are quick.
-    found = {role: read_role(role, model, data, limited_by=limited_by) for role in roles}
+    found = {role: read_role(role, model, data) for role in roles}
     loaded = open_model(model, answers=answers, device=device)
     for role, examples in found.items():
         loaded.add(role, *examples, words=not answers)
@@ -350,12 +347,10 @@ def read_role(
     data: DataConfig,
     *,
     labelled: bool | None = None,
-    limited_by: str | None = None,
 ) -> tuple[Examples, int]:
     """The examples to use, and how many there were to draw from.
 
-    Test data are read with labels, training data only if asked to. A warning about those that are
-    left out names the option ``limited_by``, or that of the role.
+    Test data are read with labels, training data only if asked to.
 
     Raises:
         InputError: they cannot be read, or none is left of those asked for.
@@ -370,9 +365,7 @@ def read_role(
     if role == "ood":
         examples = _choose(examples, data)
     name = f"examples {examples.name!r}"
-    how = (
-        f"{limited_by} 0" if limited_by else f"--max-{role} 0 (max_{role}: null in a study's file)"
-    )
+    how = f"--max-{role} 0 (max_{role}: null in a study's file)"
     drawn = at_most(limit, examples, data.seed, name, f"{how} takes all")
     if role != "train" and model.source is not None:
         warn_of_copies(role, drawn)

@@ -17,13 +17,9 @@ WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "train-world", 
 WITHOUT_MODELS |= {"train-base", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
 
-QUESTIONS = [name for name in question_names() if name != "paths"]
-"""Those whose commands are made from their analyses."""
-
 ASKED = {
-    **{name.replace("_", "-"): "--model none --task mnli-hans" for name in QUESTIONS},
+    **{name.replace("_", "-"): "--model none --task mnli-hans" for name in question_names()},
     "effective-size": "--checkpoints none",
-    "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",
     "demo": "",

@@ -55,11 +55,8 @@ def test_commands_stand_in_groups() -> None:
     assert found.pop("Options") == ["--version", "--help"]
     assert found == {
         "Main job": ["run", "demo", "report", "export"],
-        "Steps one by one": [
-            "paths",
-        ],
         "Models and methods": ["train", "train-world", "bench"],
-        "Questions": [name.replace("_", "-") for name in question_names() if name != "paths"],
+        "Questions": [name.replace("_", "-") for name in question_names()],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
     }

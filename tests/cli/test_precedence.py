@@ -316,14 +316,14 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
         ("run --seeds 1", "--model DIR --train FILE --id FILE --ood FILE, or --model DIR --task"),
         ("run --without sweep", "or study an embedded one: mechcore demo"),
         (f"run {OWN} --embedded decoder", "--embedded decoder and the model"),
-        (f"prune {OWN} --embedded encoder", "--embedded encoder and the model"),
+        (f"accuracy {OWN} --embedded encoder", "--embedded encoder and the model"),
         (f"run {OWN} --device-map auto --device cpu", "--device cpu and device_map auto exclude"),
         (
             "run --prune-settings steps=10 --prune-steps 20",
             "--prune-settings: steps is given as an option of its",
         ),
         (
-            "prune --prune-settings precision=bfloat16 --prune-precision float32",
+            "accuracy --prune-settings precision=bfloat16 --prune-precision float32",
             "--prune-settings: precision is gi",
         ),
         (
