@@ -19,7 +19,6 @@ from mechcore.cli import (
     ablation,
     bench,
     components,
-    paths,
     study,
     subnetworks,
     training,
@@ -80,7 +79,6 @@ def _main(
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare),
     *(subnetworks.export, components.heads, ablation.ablate),
-    paths.paths,
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),

@@ -198,7 +198,7 @@ class _Planner:
                     f"{', '.join(every)}"
                 )
             wanted |= self.several[need] if need in self.several else {need: every[need]}
-        wanted |= {need: every[need] for need in step.reads if need in every}
+        wanted |= {need: every[need] for need in step.may_read() if need in every}
         wanted |= needs or {}
         data = step.roles if roles is None else roles
         inputs: dict[str, Input] = {

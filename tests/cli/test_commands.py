@@ -22,7 +22,7 @@ from transformers import BertModel
 
 import mechcore
 from mechcore import categorize_heads
-from mechcore.ablation import ablate, find_superadditive
+from mechcore.ablation import find_superadditive
 from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
@@ -38,9 +38,6 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.paths.dependence import CORE_DEPENDENCE
-from mechcore.paths.search import PATH_SCREENING
-from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.pruning import Subnetwork
 from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
@@ -641,69 +638,6 @@ def test_ablate(files: Path, fill: Any) -> None:
     assert call(command.replace(",L3.MLP", " --no-joint") + " --out alone") == 0
     assert set(pd.read_csv("alone/ablation.csv")["kind"]) == {"single"}
     assert pd.read_csv("alone/interactions.csv").empty
-
-
-def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    means = "--means means.safetensors"
-    assert (
-        call(f"means --model {tiny_encoder_dir()} --train {files}/train.csv --out {means[8:]}") == 0
-    )
-    command = f"paths {own(files)} {means} --resamples 20"
-    assert call(f"{command} --senders 1.0,2.3 --receivers 2.3,3.1,3.mlp,answer --out found") == 0
-    found = PATHS.read(Path("found/paths.csv"))
-    information = PATH_INFORMATION.read(Path("found/path_information.csv"))
-    ends = [(f"L1.H0{also}", to) for also, to in (
-        ("", "L2.H3"), ("+L2.H3", "L3.H1"), ("+L2.H3", "L3.MLP"), ("+L2.H3", "answer")
-    )]  # fmt: skip
-    for table in (found, information):
-        rows = table.query("subset == 'all' and role == 'ood'")
-        assert list(zip(rows["senders"], rows["receiver"], strict=True)) == ends
-    assert sorted(path.name for path in Path("found").iterdir()) == [
-        *("path_information.csv", "paths.csv")
-    ]
-    model = load_model(tiny_encoder_dir())
-    data, cut = encoded(files / "ood.csv"), ["L1.H0+L2.H3>L3.MLP"]
-    answers = ablate(model, cut, data, MeanActivations.load("means.safetensors"), role="ood")
-    row = found.set_index(["role", "subset", "receiver"]).loc[("ood", "all", "L3.MLP")]
-    [path] = answers.without
-    assert row["margin_drop"] == pytest.approx(answers.drops(path, "margin").mean(), abs=1e-4)
-    shown = capsys.readouterr().out
-    assert "negative: worse so" in shown
-    change = f"{-row['margin_drop']:+.2f}".replace("-", "\u2212")
-    assert any("L3.MLP" in line and f" {change} " in line for line in shown.splitlines())
-    # Each sender in turn, by inputs; and beside random heads.
-    more = "--senders 1.0,2.3 --receivers 3.1 --each --inputs qkv --out each"
-    assert call(f"{command} {more}") == 0
-    each = PATHS.read(Path("each/paths.csv")).query("subset == 'all' and role == 'id'")
-    assert set(zip(each["senders"], each["input"], strict=True)) == {
-        (sender, what) for sender in ("L1.H0", "L2.H3") for what in "qkv"
-    }
-    assert call(f"{command} --senders 1.0,2.3 --receivers 3.1 --controls 3 --out beside") == 0
-    beside = CORE_DEPENDENCE.read(Path("beside/core_dependence.csv"))
-    assert set(beside["receiver"]) == {"L3.H1"}
-    assert set(beside["n_controls"]) == {3}
-    assert set(beside["role"]) == {"id", "ood"}
-    assert not list(Path("beside").glob("*.safetensors*"))
-
-
-def test_a_search_for_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"paths {own(files)} --max-train 20 --resamples 20 --senders 0.mlp,1.0,1.mlp --each"
-    command += " --receivers 2.mlp,3.1,answer --find 2 --measured 5 --out found"
-    assert call(command) == 0
-    screening = PATH_SCREENING.read(Path("found/path_screening.csv")).set_index("set")
-    assert len(screening) == 9
-    assert screening["margin_drop"].count() == 5
-    found = PATHS.read(Path("found/paths.csv")).query("subset == 'all'")
-    assert set(found["role"]) == {"ood"}
-    assert set(found["set"]) == set(screening["margin_drop"].abs().nlargest(2).index)
-    examples = len(encoded(files / "ood.csv"))
-    assert examples // 2 <= found["n"].iloc[0] <= examples // 2 + 4  # half of every subset
-    assert sorted(path.name for path in Path("found").iterdir()) == [
-        *("path_information.csv", "path_screening.csv", "paths.csv")
-    ]
-    shown = capsys.readouterr().out
-    assert "9 sets of paths: 4 screened out by derivatives" in shown
-    assert all(each in shown for name in found["set"] for each in name.split(">"))
 
 
 SHAPE = ModelShape(4, 3)
@@ -1322,26 +1256,11 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components heads --controls 2", "of 0 other components wanted"),
         ("ablate {own} --components L1.H0 --pairs", "sizes [2] of 1 different components"),
         ("ablate {own} --components heads --subsets", "give sizes, or at most 10 components"),
-        ("paths {own}", "no sender; name some with --senders or --core"),
         ("paths {own} --senders head3", "component 'head3': not a component name"),
         ("paths {own} --senders L9.H0", "component L9.H0: out of range"),
         ("paths {own} --senders L1.H0 --receivers L2", "receiver 'L2': cannot be read"),
-        ("paths {own} --senders L1.H0 --receivers ,", "no sender runs before any receiver"),
         ("paths {own} --senders L1.H0 --receivers L1.H2", "no sender runs before any receiver"),
         ("paths {own} --senders L1.H0 --inputs o", "--inputs"),
-        ("paths {own} --senders L1.H0 --each --controls 2", "--controls: stand beside receivers"),
-        ("paths {own} --senders L1.H0 --inputs q --controls 2", "--controls: stand beside recei"),
-        ("paths {own} --senders L1.H0 --controls 2 --find 3", "--find: takes no --controls"),
-        (
-            "paths {own} --senders L1.H0 --find 30 --measured 3",
-            "--find: is 30, more than the 3 that are measured; raise --measured",
-        ),
-        ("paths {own} --senders L1.MLP --controls 2", "core: found L1.MLP; expected heads"),
-        (
-            "paths {own} --senders L1.H0 --receivers answer --controls 2",
-            "found the answer only",
-        ),
-        ("paths {own} --senders L1.H0 --resume", "nothing to resume"),
         ("ablate {own} --core nosuch", "core table nosuch: no such file"),
         ("ablate {own} --core {files}", "no such file; expected core.csv or a run's folder"),
         ("ablate {own} --core {files}/id.csv", "id.csv: no column component; found text_a"),

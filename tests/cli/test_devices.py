@@ -18,7 +18,7 @@ WITHOUT_MODELS = {"init", "status", "clean", "report", "train-world", "trials"}
 WITHOUT_MODELS |= {"train-base", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
 
-QUESTIONS = [name for name in question_names() if name not in ("heads", "paths")]
+QUESTIONS = [name for name in question_names() if name != "heads"]
 """Those whose commands are made from their analyses."""
 
 ASKED = {
@@ -30,7 +30,6 @@ ASKED = {
     "export": "--model none --mask mask.safetensors",
     "heads": "--model none --data none.csv",
     "ablate": "--model none --components all",
-    "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",
     "demo": "",

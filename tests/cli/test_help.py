@@ -62,12 +62,9 @@ def test_commands_stand_in_groups() -> None:
             "export",
             "heads",
             "ablate",
-            "paths",
         ],
         "Models and methods": ["train", "train-world", "bench"],
-        "Questions": [
-            name.replace("_", "-") for name in question_names() if name not in ("heads", "paths")
-        ],
+        "Questions": [name.replace("_", "-") for name in question_names() if name != "heads"],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
     }
