@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -44,6 +44,7 @@ class Ablation(AblatingNamed, Analysis):
     title: ClassVar[str] = "Ablation"
     label: ClassVar[str] = "ablation alone and together"
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
+    reads: ClassVar[tuple[str, ...]] = ("swept",)
     shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls", "shapley", "dividends")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     schemas = tables_in(
@@ -95,10 +96,9 @@ class Ablation(AblatingNamed, Analysis):
                 "10 (--components), or leave subsets out"
             )
 
-    @property
-    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The core's heads are among what is swept; named components take no sweep."""
-        return () if self.components else ("swept",)
+    def may_read(self) -> Sequence[str]:
+        """See `MainStep.may_read`; the core's heads are among what is swept."""
+        return () if self.components else self.reads
 
     @property
     def further(self) -> list[ComponentSet]:

@@ -1,36 +1,41 @@
-"""Who reads the core, and who writes the answer."""
+"""Who reads the core, or other senders, and who writes the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import Ablating
-from mechcore.components import Component
-from mechcore.components.paths import ANSWER
-from mechcore.settings import check, setting
+from mechcore.components import KINDS, Component, ComponentLike
+from mechcore.components.paths import ANSWER, PathSet, Receiver
+from mechcore.settings import check, entries, setting, with_values
 from mechcore.steps.base import BEHIND, CORE, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.study.step import Job, Work
-from mechcore.wording import ALL, OUT_FIRST, PLACES, count, listed, whole, with_interval
+from mechcore.wording import ALL, count, listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Paragraph, Shown, Table
-    from mechcore.report.graph_block import Graph
+    from mechcore.report.blocks import Block, Section
     from mechcore.report.run_folder import RunFolder
-    from mechcore.tables import Column
+    from mechcore.steps.inputs import Inputs
 
 FORWARDS = 4.0
 """Of the full model, which all sets share, and all answers."""
 
+MOST_NAMED = 3
+"""Senders that sentences name."""
+
 
 @dataclass(frozen=True)
 class Paths(Ablating, Analysis):
-    """What components lose that do not see the core, and what the answer that does not see them."""
+    """What components lose that do not see the core, and what the answer that does not see them.
+
+    Senders other than the core, and receivers, can be chosen; the verdict is about the core alone.
+    """
 
     kind: ClassVar[str] = "paths"
     section: ClassVar[str] = "readers"
@@ -46,6 +51,18 @@ class Paths(Ablating, Analysis):
         "mechcore.paths.tables:PATH_INFORMATION",
     )
 
+    senders: tuple[str, ...] = setting(
+        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
+    )
+    receivers: tuple[str, ...] = setting(
+        (),
+        "What does not see them: L3.H1,L3.H2.q,L2.MLP,answer; or heads, mlps or all. Else each "
+        "component behind them, and single paths to those that change most.",
+    )
+    inputs: Literal["all", "q", "k", "v", "qkv"] = setting(
+        "all", "Paths to heads: to all that they read, or to q, k or v; qkv: to each of these."
+    )
+    together: bool = setting(False, "Cut the paths from all senders at once, not from each alone.")
     controls: int = setting(
         20,
         "Random sets of heads in place of the core, out of domain, for the components that change "
@@ -62,6 +79,37 @@ class Paths(Ablating, Analysis):
 
     def __post_init__(self) -> None:
         check(self, "paths")
+        for name in {*self.senders} - {*KINDS}:
+            Component.parse(name)
+        for name in {*self.receivers} - {*KINDS}:
+            Receiver.parse(name)
+
+    @property
+    def chosen(self) -> bool:
+        """Whether ends of the paths are named, so that there is no verdict on the core."""
+        return bool(self.senders or self.receivers)
+
+    def wants(self) -> Sequence[str]:
+        """See `MainStep.wants`; no core where senders are named."""
+        return [name for name in self.needs if name != "core" or not self.senders]
+
+    def may_read(self) -> Sequence[str]:
+        """See `MainStep.may_read`; nothing that only the verdict on the core is worth."""
+        return () if self.chosen else self.reads
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """See `Analysis.check_inputs`."""
+        if self.senders:
+            self.cuts(self.senders, inputs.model)
+
+    def cuts(
+        self, senders: Iterable[ComponentLike], model: Any, receivers: Iterable[str] = ()
+    ) -> list[PathSet]:
+        """The paths from senders, by default to the receivers named, or to all."""
+        from mechcore.ablation import sets
+
+        to = [*(receivers or self.receivers or ("all",))]
+        return sets.paths(senders, to, model, inputs=self.inputs, together=self.together)
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
@@ -76,10 +124,12 @@ class Paths(Ablating, Analysis):
             sum(min(self.max_examples, size.examples.get(role, 0)) for role in roles)
             for roles in (TEST_ROLES, TEST_ROLES[1:])
         )
-        n_all, n_core = size.components("all"), CORE * size.n_heads
+        n_all, n_core = size.components("all"), len(self.senders) or CORE * size.n_heads
         sets = n_all + min(MOST_READERS, n_all) * n_core
         sets += 0 if self._reuses(job) else n_all
-        controls = self.controls * min(MOST_READERS, n_all) if "roles" in job.needs else 0
+        controls = (
+            self.controls * min(MOST_READERS, n_all) if self.chosen or "roles" in job.needs else 0
+        )
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
@@ -91,25 +141,37 @@ class Paths(Ablating, Analysis):
         import numpy as np
 
         from mechcore.steps.ablation import ablations_in
-        from mechcore.steps.paths import core_tables
+        from mechcore.steps.paths import path_tables
 
-        core = core_of(work)
-        if not core:
-            return work.empty_tables()
         inputs = inputs_of(work)
+        senders = self._named(inputs.model) if self.senders else core_of(work)
+        if not senders:
+            return work.empty_tables()
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
         known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
         for role, swept in known.items():
             rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)
             known[role] = swept.part(np.array(rows))
-        return core_tables(sampled, means_of(work, inputs), core, self, roles, known)
+        return path_tables(sampled, means_of(work, inputs), senders, self, roles, known)
+
+    def _named(self, model: Any) -> list[Component]:
+        """The senders named that run before a receiver."""
+        return sorted({path.sender for cut in self.cuts(self.senders, model) for path in cut.paths})
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """The verdict, the graph of paths, the components that change most, and direct effects."""
         from mechcore.paths.dependence import largest_readers
         from mechcore.report.blocks import Paragraph
+        from mechcore.report.path_blocks import (
+            TABLES,
+            cut_on,
+            cut_table,
+            graph_of,
+            kinds_note,
+            reader_table,
+        )
 
         paths, dependence = run.table("paths"), run.table("core_dependence")
         if paths is None or dependence is None:
@@ -118,157 +180,89 @@ class Paths(Ablating, Analysis):
             text = f"{run.no_core.capitalize()}: there is nothing to read, and no path was cut."
             yield Paragraph(text, note=True)
             return
+        asked, who = _asked(run), _called(run)
         verdict = [Paragraph(text, lead=True) for text in cls.headlines(run)]
-        yield from verdict or [Paragraph(_NO_VERDICT, note=True)]
+        if verdict or not asked.chosen:
+            yield from verdict or [Paragraph(_NO_VERDICT, note=True)]
         overall = dependence[dependence["subset"] == ALL]
         outside = overall[overall["role"] == "ood"].set_index(["receiver", "metric"])
         has_information = "information" in outside.index.get_level_values("metric")
-        metric = "margin"
-        if has_information and run.table("path_information") is not None:
-            metric = "information"
-        else:
+        metric = "information"
+        known = run.table(TABLES[metric]) is not None and (has_information or dependence.empty)
+        if not known or cut_on(run, metric, "ood")[f"{metric}_drop"].isna().all():
+            metric = "margin"
             yield Paragraph(_MARGIN_ALONE, note=True)
         readers = largest_readers(dependence)
-        yield _graph(run, metric, overall[overall["metric"] == metric], readers)
+        if asked.together or asked.inputs != "all":
+            yield cut_table(run, metric, direct=False)
+        else:
+            blind = overall[overall["metric"] == metric]
+            yield graph_of(run, metric, blind, readers, (_sending(run), who))
         if readers:
-            yield _table(overall, metric, readers)
+            yield reader_table(overall, metric, readers, who)
         if readers and has_information:
-            yield _kinds(outside, readers)
-        yield _direct(run, metric)
+            yield kinds_note(outside, readers, who)
+        yield cut_table(run, metric, direct=True)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
-        """The verdict, where there is one."""
+        """The verdict, where there is one; where ends were chosen, what changes most."""
         table = run.filled("core_verdict")
         for row in [] if table is None else table.to_dict("records"):
             claim = "The claim that components that generalise read the core is"
             yield f"{claim} {row['verdict']}: {row['explanation']}."
+        dependence = run.filled("core_dependence")
+        if dependence is not None and _asked(run).chosen:
+            yield from _largest(dependence, _called(run))
+
+    @classmethod
+    def sections(cls, run: RunFolder) -> Iterator[Section]:
+        """Its section, called by the senders."""
+        for section in super().sections(run):
+            yield replace(section, title=f"Who reads {_called(run)}")
 
 
-def _cut(run: RunFolder, metric: str, role: str) -> pd.DataFrame:
-    """What changes over all examples of a role where single paths are cut."""
-    table = run.tables[_TABLES[metric]]
-    return table[(table["subset"] == ALL) & (table["role"] == role)]
+def _asked(run: RunFolder) -> Paths:
+    """The settings of the run, of paths alone."""
+    known = run.analyses.get("paths") or {}
+    return with_values(Paths(), {n: v for n, v in known.items() if n in entries(Paths)})
 
 
-def _change(row: Mapping[Any, Any], drop: str, metric: str) -> str:
-    """A drop as a change with its interval."""
-    value, high, low = (-row[f"{drop}{end}"] for end in ("", "_low", "_high"))
-    unit_of = "accuracy" if metric == "information" else metric
-    return with_interval(value, low, high, unit_of, unit=True)
+def _called(run: RunFolder) -> str:
+    """What the senders are called."""
+    named = _asked(run).senders
+    if len(named) > MOST_NAMED or {*named} & {*KINDS}:
+        return "the senders"
+    return listed([f"{Component.parse(name)}" for name in named]) if named else "the core"
 
 
-def _graph(run: RunFolder, metric: str, blind: pd.DataFrame, readers: Sequence[str]) -> Graph:
-    """Paths from the core to those that read it, and from all of these to the answer."""
-    from mechcore.report.graph_block import Edge, Node, graph
+def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
+    """The component that changes most when it does not see the senders, out of domain."""
+    from mechcore.paths.dependence import largest_readers
+    from mechcore.report.path_blocks import change_of
 
-    cut, drop = _cut(run, metric, "ood"), f"{metric}_drop"
-    direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
-    without = {(row["receiver"], row["role"]): row for row in blind.to_dict("records")}
-    nodes = []
-    for name in dict.fromkeys([*readers, *run.core]):
-        core = name in run.core
-        changes = [
-            f"{_change(without[name, role], 'blind_drop', metric)} {PLACES[role]}"
-            for role in OUT_FIRST
-            if (name, role) in without
-        ]
-        words = f"{name}, in the core." if core else f"{name}."
-        words += f" Blind to the core: {'; '.join(changes)}." if changes else ""
-        words += " An answer that does not see it: "
-        words += f"{_change(direct[name], drop, metric)} out of domain."
-        component = Component.parse(name)
-        heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
-        column = (0, component.layer, not component.is_head)
-        nodes.append(Node(name, column, heading, "in" if core else "both", words))
-    nodes.append(Node(ANSWER, (1,), "", "none", "The answer: its edges are direct effects on it."))
-    drawn = {node.name for node in nodes}
-    edges = [
-        Edge(
-            row["senders"],
-            row["receiver"],
-            *(-row[f"{drop}{end}"] for end in ("", "_high", "_low")),
+    rows = dependence[(dependence["subset"] == ALL) & (dependence["role"] == "ood")]
+    of = rows[rows["metric"] == "information"]
+    metric = "margin" if of.empty else "information"
+    rows = rows[rows["metric"] == metric].set_index("receiver")
+    for name in largest_readers(dependence, 1):
+        change = change_of(rows.loc[name].to_dict(), "blind_drop", metric)
+        yield (
+            f"Of {count(len(rows), 'component')} that each do not see {who}, {name} changes most "
+            f"out of domain: {metric} by {change}."
         )
-        for row in cut.dropna(subset=[drop]).to_dict("records")
-        if {row["senders"], row["receiver"]} <= drawn
-    ]
-    caption = (
-        f"Paths from the {count(len(run.core), 'head')} of the core to the "
-        f"{count(len(readers), 'component')} that change most without it, and from all of these "
-        f"to the answer. Width: how much {metric} changes out of domain when the receiver "
-        f"alone does not see the sender ({whole(cut['n'].max())} examples). Choose a component to "
-        "see more; arrow keys go from one to the next."
-    )
-    return graph(caption, nodes, edges, _LEGEND)
 
 
-def _table(overall: pd.DataFrame, metric: str, readers: Sequence[str]) -> Table:
-    """The components that change most without the core."""
-    from mechcore.paths.dependence import CORE_DEPENDENCE
-    from mechcore.report.blocks import table_of
-
-    def of(role: str, metric: str) -> pd.DataFrame:
-        rows = overall[(overall["role"] == role) & (overall["metric"] == metric)]
-        return rows.set_index("receiver").reindex(list(readers)).reset_index()
-
-    def column(name: str, header: str, metric: str = metric) -> Column:
-        unit = {"unit": "nats"} if metric == "margin" else {"kind": "points"}
-        return CORE_DEPENDENCE[name].called(header, negated=True, signed=True, **unit)
-
-    columns: list[Shown] = [
-        "receiver",
-        column("drop", "without it"),
-        column("blind_drop", "blind to the core"),
-        CORE_DEPENDENCE["share"],
-        column("control_drop", "blind to random heads"),
-        CORE_DEPENDENCE["p_control"].called("p"),
-    ]
-    for role, other, header in (
-        ("ood", "threshold", "threshold, blind to the core"),
-        ("id", metric, "blind to the core, in domain"),
-    ):
-        rows, blind = of(role, other), column("blind_drop", header, other)
-        if rows["blind_drop"].notna().any():
-            columns.append((blind.heading, blind.texts(rows)))
-    caption = (
-        f"The {count(len(readers), 'component')} whose {metric} changes most out of domain "
-        "when they do not see the core, beside the change without the component and the share of "
-        "that, where it is known not to be 0; random heads are as many of each layer"
-    )
-    return table_of(of("ood", metric), CORE_DEPENDENCE, caption, columns)
-
-
-def _kinds(outside: pd.DataFrame, readers: Sequence[str]) -> Paragraph:
-    """Whether each effect is of information, of the threshold or of both."""
-    from mechcore.report.blocks import Paragraph
-
-    differs = (outside["blind_drop_low"] > 0) | (outside["blind_drop_high"] < 0)
-    names: dict[tuple[bool, ...], list[str]] = {}
-    for name in readers:
-        kinds = tuple(bool(differs.loc[name, metric]) for metric in ("information", "threshold"))
-        names.setdefault(kinds, []).append(name)
-    parts = [f"{what} for {listed(names[kinds])}" for kinds, what in _KINDS if kinds in names]
-    texts = [f"being blind to the core changes {'; '.join(parts)}"] if parts else []
-    if neither := names.get((False, False)):
-        texts.append(f"for {listed(neither)} a change of neither is shown")
-    text = f"Out of domain, by intervals, {'; '.join(texts)}."
-    return Paragraph(f"{text} What is not shown may be there all the same.")
-
-
-def _direct(run: RunFolder, metric: str) -> Table:
-    """Direct effects of all components, largest first."""
-    from mechcore.report.blocks import table_of
-
-    drop, schema = f"{metric}_drop", run.schemas[_TABLES[metric]]
-    cut = {role: _cut(run, metric, role) for role in OUT_FIRST}
-    direct = {role: t[t["receiver"] == ANSWER].set_index("senders") for role, t in cut.items()}
-    order = direct["ood"][drop].abs().sort_values(ascending=False, kind="stable").index
-    columns: list[Shown] = [("component", [*order])]
-    for role, table in direct.items():
-        change = schema[drop].called(f"{metric} {PLACES[role]}", negated=True)
-        columns.append((change.heading, change.texts(table.reindex(order))))
-    caption = f"What changes when the answer does not see a component: all {len(order)}"
-    return table_of(direct["ood"], schema, caption, columns, folded=True)
+def _sending(run: RunFolder) -> list[str]:
+    """The heads of the core, or the senders named that a receiver runs after."""
+    named, cut = {*_asked(run).senders}, run.tables["paths"]
+    if not named:
+        return run.core
+    to_answer = cut["receiver"] == ANSWER
+    sending = {*cut.loc[~to_answer, "senders"]} | {
+        f"{Component.parse(n)}" for n in named - {*KINDS}
+    }
+    return [name for name in cut.loc[to_answer, "senders"].unique() if name in sending]
 
 
 _NO_VERDICT = "There is no verdict: the roles of components are not known (analyses: sweep)."
@@ -276,17 +270,3 @@ _MARGIN_ALONE = (
     "Out of domain, information is not known. The graph and the tables show the change in margin, "
     "which may only reflect a moved threshold."
 )
-_TABLES = {"information": "path_information", "margin": "paths"}
-_KINDS = (
-    ((True, False), "information alone"),
-    ((False, True), "the threshold alone"),
-    ((True, True), "information and the threshold"),
-)
-_LEGEND = [
-    ("in", "in the core"),
-    ("both", "others that change most without it"),
-    ("none", "the answer"),
-    ("worse", "worse when cut"),
-    ("better", "better when cut"),
-    ("unsure", "interval has 0 in it"),
-]

@@ -216,7 +216,7 @@ class _Planner:
                 )
             wanted |= self.several[need] if need in self.several else {need: every[need]}
         beside = [name for name in step.beside if name in self.asked]
-        wanted |= {need: every[need] for need in (*step.reads, *beside) if need in every}
+        wanted |= {need: every[need] for need in (*step.may_read(), *beside) if need in every}
         wanted |= needs or {}
         data = step.roles if roles is None else roles
         inputs: dict[str, Input] = {

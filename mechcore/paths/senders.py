@@ -29,15 +29,17 @@ def random_senders(
     Raises:
         InputError: a layer has too few other heads, or an MLP layer is in the core.
     """
+    if not n_controls:
+        return []
     layers: dict[int, int] = {}
     for head in dict.fromkeys(core):
         if not head.is_head:
-            raise InputError(f"core: found {head}; expected heads")
+            raise InputError(f"senders: found {head}; expected heads")
         layers[head.layer] = layers.get(head.layer, 0) + 1
     pools: list[tuple[list[Component], int]] = []
     for layer, n in sorted(layers.items()):
         others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
-        if len(others) < n and n_controls:
+        if len(others) < n:
             there = count(len(others), "head")
             raise InputError(
                 f"controls: layer {layer} has {there} outside the core, which has {n} there; "

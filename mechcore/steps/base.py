@@ -98,6 +98,10 @@ class MainStep(Step):
         """What it needs with its settings, of ``needs``."""
         return self.needs
 
+    def may_read(self) -> Sequence[str]:
+        """What it reads with its settings, of ``reads``."""
+        return self.reads
+
     def cost(self, job: Job) -> float:
         """See `Step.cost`."""
         return self.passes(job, Size.guessed(job))

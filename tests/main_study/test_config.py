@@ -271,7 +271,7 @@ configs = st.builds(
         sweep=maybe(st.builds(Sweep, st.sampled_from(["heads", "mlps", "all"]), st.booleans())),
         roles=maybe(st.builds(Roles, *[st.floats(0.001, 0.999)] * 3)),
         flips=maybe(st.builds(Flips)),
-        paths=maybe(st.builds(Paths, st.integers(0, 99), counts)),
+        paths=maybe(st.builds(Paths, controls=st.integers(0, 99), max_examples=counts)),
         dose=maybe(st.builds(Dose, counts, counts)),
         smallest=maybe(st.builds(Smallest, shares)),
         halves=maybe(st.builds(Halves)),

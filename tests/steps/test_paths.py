@@ -22,7 +22,7 @@ from mechcore.paths.dependence import largest_readers
 from mechcore.steps.base import Size
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
-from mechcore.steps.paths import core_tables
+from mechcore.steps.paths import path_tables
 
 STEP = Paths(
     seed=3,
@@ -55,7 +55,7 @@ def means(inputs: Inputs) -> MeanActivations:
 
 @pytest.fixture(scope="module")
 def tables(inputs: Inputs, means: MeanActivations) -> dict[str, pd.DataFrame]:
-    return core_tables(inputs, means, CORE, STEP, ROLES, {})
+    return path_tables(inputs, means, CORE, STEP, ROLES)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:in-domain accuracy")
@@ -106,7 +106,7 @@ def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
     sizes = outside.set_index("receiver")["blind_drop"].abs()
     assert set(outside["n_controls"]) == {2}, "all are among the ten largest"
     monkeypatch.setattr("mechcore.steps.paths.largest_readers", lambda t: largest_readers(t, 1))
-    table = core_tables(inputs, means, CORE, STEP, ROLES, {})["core_dependence"]
+    table = path_tables(inputs, means, CORE, STEP, ROLES)["core_dependence"]
     counts = table.set_index(["role", "receiver"])["n_controls"]
     assert set(counts[counts > 0].index) == {("ood", sizes.idxmax()), ("ood", "L1.H0")}
     assert sizes.idxmax() != "L1.H0"
@@ -126,7 +126,7 @@ def test_what_a_sweep_ablated_is_not_ablated_again(
         shape = ModelShape.of(inputs.model)
         alone = {ComponentSet((each,)): unchanged for each in shape.components}
         swept[role] = replace(found, without=alone | dict(found.without))
-    known = core_tables(inputs, means, CORE, STEP, ROLES, swept)["core_dependence"]
+    known = path_tables(inputs, means, CORE, STEP, ROLES, swept)["core_dependence"]
     own = tables["core_dependence"]
     last = (own["receiver"] == "L1.MLP").to_numpy()
     assert set(known["drop"][~last]) == {0}
@@ -152,7 +152,7 @@ def test_drops_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
 def test_without_roles_there_are_neither_controls_nor_a_verdict(
     inputs: Inputs, means: MeanActivations
 ) -> None:
-    tables = core_tables(inputs, means, CORE, STEP, None, {})
+    tables = path_tables(inputs, means, CORE, STEP)
     assert "core_verdict" not in tables
     assert set(tables["core_dependence"]["n_controls"]) == {0}
 
@@ -161,7 +161,7 @@ def test_a_core_that_leaves_too_few_heads_has_no_controls(
     inputs: Inputs, means: MeanActivations
 ) -> None:
     core = parse_components("L0.H0,L0.H1,L0.H2")
-    tables = core_tables(inputs, means, core, STEP, ROLES, {})
+    tables = path_tables(inputs, means, core, STEP, ROLES)
     assert set(tables["core_dependence"]["n_controls"]) == {0}
     text = tables["core_verdict"]["explanation"].iloc[0]
     assert text.endswith("expected at least as many)")
@@ -170,9 +170,7 @@ def test_a_core_that_leaves_too_few_heads_has_no_controls(
 
 def test_nothing_runs_after_the_core(inputs: Inputs, means: MeanActivations) -> None:
     step: Any = replace(STEP, controls=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mechcore.steps.paths.cuts_behind", lambda *_: {})
-        tables = core_tables(inputs, means, CORE, step, ROLES, {})
+    tables = path_tables(inputs, means, parse_components("L1.MLP"), step, ROLES)
     assert tables["core_dependence"].empty
     assert tables["core_verdict"]["explanation"].tolist() == ["no component runs after the core"]
     assert set(tables["paths"]["receiver"]) == {"answer"}

@@ -1,0 +1,174 @@
+"""What a page shows of paths that were cut: a graph, tables, and of which kind effects are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mechcore.components import Component
+from mechcore.components.paths import ANSWER
+from mechcore.paths.dependence import CORE_DEPENDENCE
+from mechcore.report.blocks import Paragraph, Shown, Table, table_of
+from mechcore.report.graph_block import Edge, Graph, Node, graph
+from mechcore.wording import ALL, OUT_FIRST, PLACES, count, listed, whole, with_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.run_folder import RunFolder
+    from mechcore.tables import Column
+
+
+def cut_on(run: RunFolder, metric: str, role: str) -> pd.DataFrame:
+    """What changes over all examples of a role where single paths are cut."""
+    table = run.tables[TABLES[metric]]
+    return table[(table["subset"] == ALL) & (table["role"] == role)]
+
+
+def change_of(row: Mapping[Any, Any], drop: str, metric: str) -> str:
+    """A drop as a change with its interval."""
+    value, high, low = (-row[f"{drop}{end}"] for end in ("", "_low", "_high"))
+    unit_of = "accuracy" if metric == "information" else metric
+    return with_interval(value, low, high, unit_of, unit=True)
+
+
+def graph_of(
+    run: RunFolder,
+    metric: str,
+    blind: pd.DataFrame,
+    readers: Sequence[str],
+    senders: tuple[Sequence[str], str],
+) -> Graph:
+    """Paths from senders to those that read them, and from all of these to the answer.
+
+    Args:
+        run: its tables.
+        metric: whose change is drawn.
+        blind: rows of ``core_dependence`` of that metric.
+        readers: the components drawn beside the senders.
+        senders: their names, and what they are called together.
+    """
+    sending, who = senders
+    core = who == "the core"
+    one = "in the core" if core else "a sender"
+    noun = ("head of the core", "heads of the core") if core else ("sender",)
+    cut, drop = cut_on(run, metric, "ood"), f"{metric}_drop"
+    direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
+    without = {(row["receiver"], row["role"]): row for row in blind.to_dict("records")}
+    nodes = []
+    for name in dict.fromkeys([*readers, *sending]):
+        sends = name in sending
+        changes = [
+            f"{change_of(without[name, role], 'blind_drop', metric)} {PLACES[role]}"
+            for role in OUT_FIRST
+            if (name, role) in without
+        ]
+        words = f"{name}, {one}." if sends else f"{name}."
+        words += f" Blind to {who}: {'; '.join(changes)}." if changes else ""
+        words += " An answer that does not see it: "
+        words += f"{change_of(direct[name], drop, metric)} out of domain."
+        component = Component.parse(name)
+        heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
+        column = (0, component.layer, not component.is_head)
+        nodes.append(Node(name, column, heading, "in" if sends else "both", words))
+    nodes.append(Node(ANSWER, (1,), "", "none", "The answer: its edges are direct effects on it."))
+    drawn = {node.name for node in nodes}
+    edges = [
+        Edge(
+            row["senders"],
+            row["receiver"],
+            *(-row[f"{drop}{end}"] for end in ("", "_high", "_low")),
+        )
+        for row in cut.dropna(subset=[drop]).to_dict("records")
+        if {row["senders"], row["receiver"]} <= drawn
+    ]
+    caption = (
+        f"Paths from the {count(len(sending), *noun)} to the "
+        f"{count(len(readers), 'component')} that change most without it, and from all of these "
+        f"to the answer. Width: how much {metric} changes out of domain when the receiver "
+        f"alone does not see the sender ({whole(cut['n'].max())} examples). Choose a component to "
+        "see more; arrow keys go from one to the next."
+    )
+    return graph(caption, nodes, edges, [("in", one), *_LEGEND])
+
+
+def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who: str) -> Table:
+    """The components that change most when they do not see the senders."""
+
+    def of(role: str, metric: str) -> pd.DataFrame:
+        rows = overall[(overall["role"] == role) & (overall["metric"] == metric)]
+        return rows.set_index("receiver").reindex(list(readers)).reset_index()
+
+    def column(name: str, header: str, metric: str = metric) -> Column:
+        unit = {"unit": "nats"} if metric == "margin" else {"kind": "points"}
+        return CORE_DEPENDENCE[name].called(header, negated=True, signed=True, **unit)
+
+    columns: list[Shown] = [
+        "receiver",
+        column("drop", "without it"),
+        column("blind_drop", f"blind to {who}"),
+        CORE_DEPENDENCE["share"],
+        column("control_drop", "blind to random heads"),
+        CORE_DEPENDENCE["p_control"].called("p"),
+    ]
+    for role, other, header in (
+        ("ood", "threshold", f"threshold, blind to {who}"),
+        ("id", metric, f"blind to {who}, in domain"),
+    ):
+        rows, blind = of(role, other), column("blind_drop", header, other)
+        if rows["blind_drop"].notna().any():
+            columns.append((blind.heading, blind.texts(rows)))
+    caption = (
+        f"The {count(len(readers), 'component')} whose {metric} changes most out of domain "
+        f"when they do not see {who}, beside the change without the component and the share of "
+        "that, where it is known not to be 0; random heads are as many of each layer"
+    )
+    return table_of(of("ood", metric), CORE_DEPENDENCE, caption, columns)
+
+
+def kinds_note(outside: pd.DataFrame, readers: Sequence[str], who: str) -> Paragraph:
+    """Whether each effect is of information, of the threshold or of both."""
+    differs = (outside["blind_drop_low"] > 0) | (outside["blind_drop_high"] < 0)
+    names: dict[tuple[bool, ...], list[str]] = {}
+    for name in readers:
+        kinds = tuple(bool(differs.loc[name, metric]) for metric in ("information", "threshold"))
+        names.setdefault(kinds, []).append(name)
+    parts = [f"{what} for {listed(names[kinds])}" for kinds, what in _KINDS if kinds in names]
+    texts = [f"being blind to {who} changes {'; '.join(parts)}"] if parts else []
+    if neither := names.get((False, False)):
+        texts.append(f"for {listed(neither)} a change of neither is shown")
+    text = f"Out of domain, by intervals, {'; '.join(texts)}."
+    return Paragraph(f"{text} What is not shown may be there all the same.")
+
+
+def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
+    """Direct effects on the answer, or all other paths, largest first."""
+    drop, schema = f"{metric}_drop", run.schemas[TABLES[metric]]
+    cut = {role: cut_on(run, metric, role).set_index("set") for role in OUT_FIRST}
+    outside = cut["ood"]
+    alone = (outside["receiver"] == ANSWER) & ~outside["senders"].str.contains("+", regex=False)
+    outside = outside[alone == direct]
+    order = outside[drop].abs().sort_values(ascending=False, kind="stable").index
+    ends = {"senders": "component"} if direct else {n: n for n in ("senders", "receiver", "input")}
+    columns: list[Shown] = [(ends[n], [*outside.loc[order, n]]) for n in ends]
+    for role, table in cut.items():
+        change = schema[drop].called(f"{metric} {PLACES[role]}", negated=True)
+        columns.append((change.heading, change.texts(table.loc[order])))
+    who = "the answer does not see a component" if direct else "a receiver does not see the senders"
+    caption = f"What changes when {who}: all {len(order)}"
+    return table_of(outside, schema, caption, columns, folded=direct)
+
+
+TABLES = {"information": "path_information", "margin": "paths"}
+_KINDS = (
+    ((True, False), "information alone"),
+    ((False, True), "the threshold alone"),
+    ((True, True), "information and the threshold"),
+)
+_LEGEND = [
+    ("both", "others that change most without it"),
+    ("none", "the answer"),
+    ("worse", "worse when cut"),
+    ("better", "better when cut"),
+    ("unsure", "interval has 0 in it"),
+]
