@@ -60,8 +60,8 @@ class Lab(Opened):
         for setting, value in settings.items():
             owner = owners[setting]
             base = changes.get(owner) or getattr(self.config.analyses, owner) or ANALYSES[owner]()
-            written = written(value, entries(type(base))[setting])
-            changes[owner] = replace(base, **{setting: written})
+            value = written(value, entries(type(base))[setting])
+            changes[owner] = replace(base, **{setting: value})
             check(changes[owner], owner)
         part = self.plan(analyses=with_values(self.config.analyses, changes), only=(name,))
         self.done(part.jobs[name])

@@ -13,9 +13,16 @@ from mechcore.report.graph_block import Graph
 from mechcore.report.scatter_block import WIDE, Scatter
 
 _COLOURS = {
-    "both": "#1c2128", "harmful-out": "#a0278a", "in": BLUE, "out": "#b84700",
-    "harmful-in": "#00795a", "threshold": "#a37800", "none": "#8a939d",
-    "worse": VERMILION, "better": "#00795a", "unsure": GREY,
+    "both": "#1c2128",
+    "harmful-out": "#a0278a",
+    "in": BLUE,
+    "out": "#b84700",
+    "harmful-in": "#00795a",
+    "threshold": "#a37800",
+    "none": "#8a939d",
+    "worse": VERMILION,
+    "better": "#00795a",
+    "unsure": GREY,
 }
 """Of CSS classes, as in ``report.css`` on white."""
 _PIXELS = 96
