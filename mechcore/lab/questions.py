@@ -59,7 +59,8 @@ class Lab(Opened):
         changes: dict[str, Any] = {}
         for setting, value in settings.items():
             owner = owners[setting]
-            base = changes.get(owner) or getattr(self.config.analyses, owner) or ANALYSES[owner]()
+            base: Any = changes.get(owner) or getattr(self.config.analyses, owner)
+            base = base or ANALYSES[owner]()
             value = written(value, entries(type(base))[setting])
             changes[owner] = replace(base, **{setting: value})
             check(changes[owner], owner)
@@ -142,7 +143,7 @@ class Lab(Opened):
 
 def _owners(name: str) -> dict[str, str]:
     """The settings that a question takes, each with the analysis that has it."""
-    kind, owners = ANALYSES[name], {}
+    kind, owners = ANALYSES[name], dict[str, str]()
     for need in kind.needs:
         owners |= _owners(need) if need in ANALYSES else {}
     return owners if kind.always else owners | dict.fromkeys(entries(kind), name)
