@@ -37,11 +37,14 @@ class Shown:
     def _repr_html_(self) -> str:
         line = f"<p><b>{type(self).__name__}</b> {escape(self._summary())}</p>"
         table = self._rows()
-        if table is None:
-            return line
-        html = table.head(ROWS).to_html(index=False, border=0, float_format="{:.3f}".format)
-        left_out = len(table) - ROWS
-        return f"{line}{html}{f'<p>and {left_out} more</p>' if left_out > 0 else ''}"
+        return line if table is None else f"{line}{as_html(table)}"
+
+
+def as_html(table: pd.DataFrame) -> str:
+    """The first rows of a table for a notebook, and how many more there are."""
+    html = table.head(ROWS).to_html(index=False, border=0, float_format="{:.3f}".format)
+    left_out = len(table) - ROWS
+    return f"{html}{f'<p>and {left_out} more</p>' if left_out > 0 else ''}"
 
 
 def _brief(value: Any) -> str:

@@ -225,7 +225,7 @@ def jobs(g: Given) -> Any:
     data = {role: tiny_world.generate(role, 24, seed=5).frame for role in ("train", "id", "ood")}
     config = StudyConfig(n_resamples=20, prune=FEW, sparsities=(0.3,), seeds=(1,))
     lab = mechcore.open("embedded", **data, store=g.folder / "store", settings=config)
-    return [lab.ablate("L0.H1+L1.MLP"), lab.prune().subnetworks, lab.means.z]
+    return [lab.sweep().table, lab.subnetworks(), lab.means.z]
 
 
 QUICK = (answers, accuracy, sweeps, attention, states, pruned, ranked)

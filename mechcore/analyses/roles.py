@@ -190,8 +190,7 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
     ]
     caption = (
         "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
-        "intervals; a hollow dot is a role that is not sure. Choose a dot to see the head; arrow "
-        "keys go from dot to dot in the order of the list."
+        "intervals; a hollow dot is a role that is not sure."
     )
     if missing := len(rows) - len(spots):
         caption += f" {missing} of {len(rows)} are not drawn, as their figures are missing."

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
+    from mechcore.lab.answers import Answer as Answer
     from mechcore.lab.opening import open as open
     from mechcore.lab.questions import Lab as Lab
-    from mechcore.lab.subnetworks import Pruned as Pruned
-    from mechcore.lab.subnetworks import Smallest as Smallest
 
 attach(__name__)

@@ -1,4 +1,4 @@
-"""The answer to a question: its headline, its tables and its figure, in a notebook or a script."""
+"""The answer to a question: its headline, its figure and its tables, in a notebook or a script."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pandas as pd
 
 from mechcore.analyses.base import Analysis
 from mechcore.errors import InputError
-from mechcore.report.blocks import Block, Drawing
 from mechcore.report.run_folder import RunFolder
-from mechcore.showing import Shown
+from mechcore.showing import Shown, as_html
+from mechcore.wording import count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from mechcore.report.blocks import Block
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,8 +36,8 @@ class Answer(Shown):
 
     @property
     def headline(self) -> str:
-        """What was found, in a sentence or a few; empty where there is nothing to say."""
-        return " ".join(self.kind.headlines(self.run))
+        """What was found, in a sentence; empty where there is nothing to say."""
+        return next(iter(self.kind.headlines(self.run)), "")
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -54,9 +56,11 @@ class Answer(Shown):
         Raises:
             InputError: it has none.
         """
+        from mechcore.report.still import still
+
         for block in self._blocks:
-            if isinstance(block, Drawing):
-                return block.figure
+            if (drawing := still(block)) is not None:
+                return drawing.figure
         raise InputError(
             f"{self.kind.kind}: has no figure; its tables are {', '.join(self.tables)}"
         )
@@ -65,21 +69,29 @@ class Answer(Shown):
     def _blocks(self) -> list[Block]:
         return [block for section in self.kind.sections(self.run) for block in section.blocks]
 
-    def _summary(self) -> str:
-        return self.headline or f"tables {', '.join(self.tables)}"
+    @property
+    def _listed(self) -> str:
+        return ", ".join(f"{name} ({count(len(t), 'row')})" for name, t in self.tables.items())
 
-    def _rows(self) -> pd.DataFrame:
-        return self.table
+    def _summary(self) -> str:
+        parts = (f"{self.kind.kind}:", self.headline, f"Tables: {self._listed}")
+        return " ".join(filter(None, parts))
 
     def _repr_html_(self) -> str:
-        drawn = next((block for block in self._blocks if isinstance(block, Drawing)), None)
-        picture = "" if drawn is None else f"{_svg(drawn)}<p>{escape(drawn.caption)}</p>"
-        return f"{super()._repr_html_()}{picture}"
+        from mechcore.report.blocks import Table, as_svg
+        from mechcore.report.embedding import SVG, data_uri
+        from mechcore.report.still import still
 
-
-def _svg(drawing: Drawing) -> str:
-    """A picture inside the page, apart from its ids and styles."""
-    from mechcore.report.blocks import as_svg
-    from mechcore.report.embedding import SVG, data_uri
-
-    return f'<img alt="{escape(drawing.alt)}" src="{data_uri(as_svg(drawing.figure), SVG)}">'
+        parts = [f"<b>{escape(self.kind.title)}</b>", *map(escape, self.kind.headlines(self.run))]
+        drawing = next(filter(None, map(still, self._blocks)), None)
+        if drawing is not None:
+            uri = data_uri(as_svg(drawing.figure), SVG)
+            parts += [f'<img alt="{escape(drawing.alt)}" src="{uri}">', escape(drawing.caption)]
+        block = next((block for block in self._blocks if isinstance(block, Table)), None)
+        if block is not None:
+            shown = as_html(pd.DataFrame(block.rows, columns=list(block.header)))
+            parts += [f"{escape(block.caption)}:", shown]
+        else:
+            parts.append(as_html(self.table))
+        parts.append(f"In full in <code>.tables</code>: {escape(self._listed)}")
+        return "".join(f"<div>{part}</div>" for part in parts)

@@ -74,11 +74,6 @@ class Opened(Shown):
         return self._means
 
     @property
-    def statistics(self) -> dict[str, Any]:
-        """Options of every bootstrap: its resamples, and their seed."""
-        return {"n_resamples": self.config.n_resamples, "seed": self.config.data.seed}
-
-    @property
     def _opened(self) -> Inputs:
         """The model, with its data if it has any."""
         self._check_same()

@@ -6,29 +6,36 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import datasets
-import helpers
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
 
 import mechcore
 from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
-from mechcore.ablation import ablate, component_roles, confirm_roles, information_table, sets
+from mechcore.ablation import (
+    ComponentSet,
+    ablate,
+    component_roles,
+    confirm_roles,
+    information_table,
+    sets,
+)
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
+from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.lab import Lab
+from mechcore.lab.questions import written
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import Resources, StudyConfig
-from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning import PruneSettings
+from mechcore.settings import entries
 from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
 from mechcore.study.step import in_order
@@ -72,7 +79,7 @@ def means(model: Any) -> MeanActivations:
 
 
 def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
-    ranked = lab.blame()
+    ranked = lab.blame().table
     own = MeanActivations.compute(model, FRAMES["ood"])
     answers, tables = {}, []
     for part, role, mean in (("id", "id", means), ("ood", "ood", means), ("ood_mean", "ood", own)):
@@ -83,95 +90,13 @@ def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) 
     inside, outside, other = tables
     expected = component_roles(inside, outside, ood_mean=other)
     expected = confirm_roles(expected, answers).set_index("component")
-    assert ranked["information_drop_ood"].is_monotonic_decreasing
     found = ranked.set_index("component").loc[expected.index]
     assert found.pop("injected_margin").notna().all()
     pd.testing.assert_frame_equal(found, expected)
 
 
-def test_one_head_in_and_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
-    costs = lab.ablate("L3.H5", ["L0.H1", "L2.MLP"])
-    whole = costs[costs["subset"] == "all"].set_index(["role", "set"])
-    assert whole.index.get_level_values("role").tolist() == ["ood", "ood", "id", "id"]
-    for role in ("id", "ood"):
-        full = evaluate(model, FRAMES[role], in_domain=False)
-        for name in ("L3.H5", "L0.H1+L2.MLP"):
-            mask = Mask.full(model).without(name.split("+"))
-            other = evaluate(model, FRAMES[role], mask=mask, means=means)
-            drop = whole.loc[(role, name), "accuracy_drop"]
-            assert drop == pytest.approx(full.accuracy - other.accuracy)
-            lost = whole.loc[(role, name), "margin_drop"]
-            assert lost == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
-
-
-def test_a_fill_for_one_question(lab: Lab, model: Any) -> None:
-    mask = Mask.full(model).without("L0.MLP")
-    full = evaluate(model, FRAMES["ood"], in_domain=False)
-    other = evaluate(model, FRAMES["ood"], mask=mask, fill="zero", in_domain=False)
-    for table in (lab.ablate("L0.MLP", fill="zero"), lab.paths("L0.MLP", "L1.MLP", fill="zero")):
-        row = table[(table["role"] == "ood") & (table["subset"] == "all")].iloc[0]
-        same = row["margin_drop"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
-        assert same == ("receiver" not in table)
-
-
-def test_how_accurate_the_whole_model_is(lab: Lab, model: Any) -> None:
-    table = lab.accuracy()
-    assert table["role"].drop_duplicates().tolist() == ["ood", "id"]
-    for role, part in table.groupby("role"):
-        full = evaluate(model, FRAMES[str(role)], in_domain=False).table()
-        found = part.set_index("subset").loc[full["subset"]]
-        for name in ("n", "accuracy", "margin"):
-            np.testing.assert_allclose(found[name], full[name], atol=1e-4)
-        assert (found["accuracy_low"] <= found["accuracy"]).all()
-        assert (found["accuracy"] <= found["accuracy_high"]).all()
-
-
-def test_the_core_of_three_seeds(lab: Lab) -> None:
-    core = lab.prune(0.3).core
-    kept = [{c for c in each.mask.kept if c.is_head} for each in lab.prune(0.3)]
-    assert core.n_subnetworks == len(kept) == 3
-    assert set(core.heads) == set.intersection(*kept)
-
-
-def test_removable_heads_and_export(lab: Lab, tmp_path: Path, means: MeanActivations) -> None:
-    smallest = lab.smallest(loss=0.99)
-    out = smallest.export(tmp_path / "pruned")
-    exported = AutoModelForSequenceClassification.from_pretrained(out)
-    batch = lab.data["id"].rows([0, 1, 2])
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    with torch.no_grad():
-        logits = exported(**{name: batch[name] for name in names if name in batch}).logits
-    model = load_model(tiny_encoder_dir())
-    mask = smallest.subnetwork.mask
-    expected = evaluate(model, lab.data["id"], mask=mask, means=means).logits[:3]
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-    (row,) = smallest.losses.to_dict("records")
-    lost, high = (100 * row[f"id_loss{end}"] for end in ("", "_high"))
-    assert f"accuracy lost: {lost:.1f} points (up to {high:.1f}) in domain, " in repr(smallest)
-    for role in ("id", "ood"):
-        full = evaluate(model, FRAMES[role], in_domain=False).accuracy
-        pruned = evaluate(model, FRAMES[role], mask=mask, means=means).accuracy
-        assert row[f"{role}_loss"] == pytest.approx(full - pruned)
-
-
-def test_paths_and_readers_of_the_core(lab: Lab, model: Any, means: MeanActivations) -> None:
-    found = lab.paths("L0.H1+L1.H0", "L1.MLP+answer")
-    whole = found[found["subset"] == "all"].set_index(["role", "receiver"])
-    assert found["role"].iloc[0] == "ood"
-    assert set(whole["senders"]) == {"L0.H1+L1.H0"}
-    answers = ablate(model, ["L0.H1+L1.H0>L1.MLP"], FRAMES["ood"], means, role="ood")
-    [path] = answers.without
-    expected = answers.drops(path, "margin").mean()
-    assert whole.loc[("ood", "L1.MLP"), "margin_drop"] == pytest.approx(expected, abs=1e-4)
-    assert {"information_drop", "threshold_drop"} <= set(found)
-    inputs = lab.paths(["L0.H1"], ["L1.H0"], inputs="qkv")
-    assert set(inputs["input"]) == {"q", "k", "v"}
-    readers = lab.readers()
-    assert list(readers.columns) == CORE_DEPENDENCE.required
-
-
 def test_what_heads_attend_to(lab: Lab, model: Any) -> None:
-    found = lab.heads()
+    found = lab.heads().table
     examples = lab.data["id"].examples.sample(16, SMALL.data.seed)
     expected = categorize_heads(model, examples)
     assert found["category"].tolist() == expected["category"].tolist()
@@ -183,7 +108,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     lab = mechcore.open(
         tiny_decoder_dir(), **FRAMES, prompt=prompt, answers=answers, store=store, settings=SMALL
     )
-    costs = lab.ablate("L1.H2")
+    costs = lab.sweep().table.query("set == 'L1.H2'")
     model = load_model(tiny_decoder_dir())
     encoded = {
         role: as_encoded(model, frame, prompt=prompt, answers=answers)
@@ -209,9 +134,9 @@ def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
 
 
 def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanActivations) -> None:
-    roles = lab.blame().set_index("component")["role"]
-    for name in ("L0.MLP", roles.index[0]):
-        found = lab.flips(name)
+    flips = lab.flips().table
+    for name in ("L0.MLP", flips["component"].iloc[0]):
+        found = flips[flips["component"] == name]
         role, part = next(iter(found.groupby("role", sort=False)))
         data = lab.data[str(role)]
         full = evaluate(model, data, in_domain=False)
@@ -226,44 +151,66 @@ def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanAc
         np.testing.assert_allclose(
             part["margin_without"], without.margin[part["example"].astype(int)], atol=1e-4
         )
-    n = len(helpers.embedded_shape().components)
-    with pytest.raises(
-        InputError, match=rf"L7\.H0 was not ablated; expected one of {n} components"
-    ):
-        lab.flips("L7.H0")
 
 
-def test_whether_two_heads_are_redundant(lab: Lab) -> None:
-    table = lab.interaction("L0.H2", "L1.H1")
-    costs = (
-        lab.ablate("L0.H2", "L1.H1", "L0.H2+L1.H1")
-        .set_index(["role", "subset", "set"])
-        .sort_index()
-    )
-    assert table["role"].iloc[0] == "ood"
-    for row in table.itertuples():
-        each = costs.loc[(row.role, row.subset)][f"{row.metric}_drop"]
-        expected = each["L0.H2+L1.H1"] - each["L0.H2"] - each["L1.H1"]
-        assert row.interaction == pytest.approx(expected, abs=1e-9)
+def test_subnetworks_are_those_of_the_core(lab: Lab) -> None:
+    trained = lab.subnetworks()
+    assert [each.seed for each in trained] == sorted(SMALL.seeds)
+    kept = [{str(c) for c in each.mask.kept if c.is_head} for each in trained]
+    assert set(lab.core().table["component"]) == set.intersection(*kept)
+
+
+def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> None:
+    answer = lab.roles()
+    assert repr(answer).startswith(f"Answer(roles: {answer.headline} Tables: roles (28 rows)")
+    page = answer._repr_html_()
+    places = [page.index(part) for part in (answer.headline, "<img", "<table", "28 rows")]
+    assert places == sorted(places)
+    assert page.count("<tr") <= 21
+    for asked in ("roles", "heads", "paths"):  # dots, a grid and a graph
+        lab.ask(asked).plot().savefig(tmp_path / f"{asked}.pdf")
+    with pytest.raises(InputError, match="smallest: has no figure; its tables are smallest"):
+        lab.smallest().plot()
+    assert "<img" not in lab.smallest()._repr_html_()
+
+
+def test_settings_for_one_question(lab: Lab) -> None:
+    assert lab.blame(alpha=0.2, components="heads").table["component"].str.contains("H").all()
+    assert lab.smallest(loss=0.5).table["limit"].tolist() == [0.5, 0.5]
+    with pytest.raises(InputError, match="roles: no setting 'alhpa'; expected components, ood_m"):
+        lab.roles(alhpa=0.1)
+    with pytest.raises(InputError, match="core: no setting 'sparsity'; it has none"):
+        lab.core(sparsity=0.5)
+    with pytest.raises(InputError, match="smallest: loss is 5; expected"):
+        lab.smallest(loss=5)
+
+
+def test_components_may_be_objects_or_one_alone() -> None:
+    @dataclass(frozen=True)
+    class Named:
+        components: tuple[str, ...] = ()
+
+    head, entry = Component.parse("L0.H1"), entries(Named)["components"]
+    for given in ("L0.H1", head, [head], ("L0.H1",), ComponentSet((head,))):
+        assert written(given, entry) == ("L0.H1",)
 
 
 # -- what is kept ---------------------------------------------------------------------------------
 
 
 def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Path) -> None:
-    lab.blame()
+    lab.roles()
     lab.heads()
-    lab.prune().smallest(loss=0.99)
     pending = prepare(lab.config, tmp_path / "study", store=store).pending
     kinds = {job.step.kind for job in pending}
-    assert not kinds & {"means", "prune", "masks", "core", "swept", "sweep", "scores", "answers"}
-    assert "heads" in kinds
+    assert not kinds & {"means", "prune", "masks", "core", "swept", "sweep", "scores", "heads"}
+    assert "dose" in kinds
 
 
 def test_another_lab_finds_what_was_done(
     lab: Lab, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, drops = lab.prune(0.3).core, lab.blame()
+    trained, roles = lab.subnetworks(), lab.roles().table
     again = mechcore.open(
         "embedded",
         **{role: frame.to_dict("records") for role, frame in FRAMES.items()},
@@ -272,8 +219,8 @@ def test_another_lab_finds_what_was_done(
     )
     keys = again.store.keys()
     monkeypatch.setattr("mechcore.ablation.sweeping.TreeEngine.run", None)
-    assert again.prune(0.3).core == expected
-    pd.testing.assert_frame_equal(again.blame(), drops)
+    assert [each.mask for each in again.subnetworks()] == [each.mask for each in trained]
+    pd.testing.assert_frame_equal(again.roles().table, roles)
     assert again.store.keys() == keys
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
 
@@ -353,15 +300,9 @@ def opened(folder: Path) -> Lab:
 
 
 QUESTIONS: dict[str, Callable[[Lab], Any]] = {
-    "ablate": lambda lab: lab.ablate("L0.H1"),
-    "interaction": lambda lab: lab.interaction("L0.H1", "L1.H0"),
-    "paths": lambda lab: lab.paths("L0.H1"),
-    "blame": lambda lab: lab.blame(),
-    "flips": lambda lab: lab.flips("L0.H1"),
-    "accuracy": lambda lab: lab.accuracy(),
-    "heads": lambda lab: lab.heads(),
+    "roles": lambda lab: lab.roles(),
     "attention": lambda lab: lab.show_attention("the cats", "L0.H1"),
-    "prune": lambda lab: lab.prune(0.3),
+    "subnetworks": lambda lab: lab.subnetworks(),
     "report": lambda lab: lab.report(lab.store.path.parent / "report"),
     "model": lambda lab: lab.model,
     "means": lambda lab: lab.means,
@@ -396,9 +337,9 @@ def test_a_lab_answers_about_one_checkpoint_and_its_data(
 
 def test_a_checkpoint_that_is_gone_is_still_the_one_that_was_opened(copied: Path) -> None:
     lab = opened(copied)
-    before = lab.accuracy()
+    before = lab.show_attention("the cats", "L0.H1").examples
     shutil.rmtree(copied / "last")
-    pd.testing.assert_frame_equal(lab.accuracy(), before)
+    assert lab.show_attention("the cats", "L0.H1").examples == before
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -440,9 +381,9 @@ def test_who_is_to_blame_by_a_fill_with_which_paths_cannot_be_cut(
 ) -> None:
     settings = replace(SMALL, analyses=replace(SMALL.analyses, fill="counterfactual"))
     lab = mechcore.open(tiny_encoder_dir(), **FRAMES, settings=settings, store=tmp_path)
-    assert len(lab.blame()) > 0
+    assert len(lab.roles().table) > 0
     with pytest.raises(InputError, match="'counterfactual', with which paths cannot be done"):
-        lab.readers()
+        lab.paths()
 
 
 @pytest.mark.both
@@ -450,22 +391,16 @@ def test_without_data_only_attention(place: Path) -> None:
     lab = mechcore.open(tiny_encoder_dir())
     assert lab.show_attention(("the cats", "the dogs"), ["L0.H0"]).examples[0].segments[-2] == 1
     with pytest.raises(InputError, match=r"lab: opened without data; expected train, id and ood"):
-        lab.blame()
+        lab.roles()
 
 
 def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
     with pytest.raises(StudyError, match=r"sparsity 0\.999.* keeps"):
-        lab.prune(0.999)
-    assert len(lab.prune(0.3)) == 3
-    assert [each.name for each in lab.prune(0.3, seeds=0)] == ["s0.30-seed0"]
+        lab.subnetworks(0.999)
+    assert len(lab.subnetworks(0.3)) == 3
+    assert [each.name for each in lab.subnetworks(0.3, seeds=0)] == ["s0.30-seed0"]
     with pytest.raises(InputError, match="seed -1: expected a whole number"):
-        lab.prune(0.3, seeds=-1)
-
-
-def test_sets_may_be_written_as_elsewhere(lab: Lab) -> None:
-    pd.testing.assert_frame_equal(lab.interaction("L0.H1+L1.H0"), lab.interaction("L0.H1", "L1.H0"))
-    shown = lab.show_attention("the cats", "L0.H1+L1.H0")
-    assert [each.component for each in shown.examples] == ["L0.H1", "L1.H0"]
+        lab.subnetworks(0.3, seeds=-1)
 
 
 def test_settings_are_those_of_a_study(place: Path) -> None:
@@ -477,44 +412,6 @@ def test_settings_are_those_of_a_study(place: Path) -> None:
 def test_an_embedded_model_with_its_own_data_maps_nothing(place: Path, given: Any) -> None:
     with pytest.raises(InputError, match="open: columns and label_map are for data of your own"):
         mechcore.open("embedded", **given)
-
-
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (
-            lambda lab: lab.flips("L1H3"),
-            r"'L1H3': not a component.*\(did you mean L1\.H3\?\)",
-        ),
-        (lambda lab: lab.paths(None), "component None: found NoneType; expected a name"),
-        (lambda lab: lab.paths("L0.H1", 5), "receiver 5: cannot be read; write a head as L3.H9"),
-        (lambda lab: lab.show_attention("a", None), "component None: not a component name"),
-        (lambda lab: lab.interaction(), "interaction: found nothing; expected two"),
-        (lambda lab: lab.ablate("L0.H1", fill="zer"), r"'zer': unknown \(did you mean 'zero'"),
-        (lambda lab: lab.blame(settings={}), "settings are a dict; expected RoleSettings"),
-    ],
-)
-def test_what_a_method_cannot_take(lab: Lab, ask: Callable[[Lab], Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        ask(lab)
-
-
-def test_questions_that_have_no_answer(lab: Lab) -> None:
-    with pytest.raises(InputError, match="blame: no subset 'nowhere'; the data has"):
-        lab.blame(subset="nowhere")
-    with pytest.raises(InputError, match="ablate: no set; expected at least one"):
-        lab.ablate()
-    with pytest.raises(InputError, match="ablate: no set; expected at least one"):
-        lab.ablate("L0.H1", [])
-    with pytest.raises(InputError, match="expected two components or more"):
-        lab.interaction("L0.H1")
-    for text in (3, None, ("a", "b", "c")):
-        with pytest.raises(InputError, match=r"show_attention: found .*; expected a text, or a p"):
-            lab.show_attention(text, ["L0.H1"])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"within 0 points of accuracy: none; s0\.30-"):
-        lab.smallest(loss=0)
-    with pytest.raises(InputError, match=r"by is 'size'; expected accuracy or information"):
-        lab.smallest(loss=0.99, by="size")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_a_lab_without_any_mask_says_why(out: Path) -> None:
         pytest.warns(MechcoreWarning, match="is missing"),
         pytest.raises(MechcoreError, match=r"^no mask reached its target: the sparsity of target"),
     ):
-        lab.prune()
+        lab.subnetworks()
 
 
 def test_another_schedule_trains_again(out: Path, ranked: list[tuple[float, str]]) -> None:
