@@ -23,39 +23,35 @@ N_CONTROLLED = 5
 
 
 def study(training: Path, name: str, out: Path) -> None:
-    """Means, both races, paths and their controls of one model; what is there is left."""
+    """Both races, paths and their controls of one model; what is there is left."""
     data = Path(os.environ["NLI_DATA"])
     train = ["--train", str(data / "mnli_train_29k.tsv.gz")]
     model = ["--model", str(training / "checkpoints" / "final"), "--max-length", "128"]
-    means = out / "means.safetensors"
-    _run(means, "means", *model, *train, "--max-train", "2000")
     texts = ["--id", str(data / "mnli_dev_matched.tsv.gz")]
     texts += ["--ood", str(data / "hans_validation.tsv.gz")]
-    tested = [*model, *train, "--means", str(means), *texts]
+    tested = [*model, *train, "--max-train", "2000", *texts]
     for race in HALVES:
         label = race.removeprefix("race-")
         race_of = ["--all", "--max-size", "2", "--ood-label", label, "--max-ood", "1200"]
         searched = [*model, *train, "--max-train", "2000", *texts, *race_of, "--max-id", "64"]
         _run(out / label / "tables" / "race.csv", "search", *searched)
     core = pd.read_csv(TABLES / CORES[name] / "core.csv")["component"]
-    senders = ["--senders", ",".join(core), "--max-ood", "600"]
-    found = out / "paths" / "path_information.csv"
-    _run(found, "paths", *tested, *senders, "--max-id", "600")
+    senders = ["--senders", ",".join(core), "--max-ood", "600", "--max-examples", "600"]
+    found = out / "paths" / "tables" / "path_information.csv"
+    _run(found, "paths", *tested, *senders, "--receivers", "all", "--together", "--max-id", "600")
     most = pd.read_csv(found).query("role == 'ood' and subset == 'all' and receiver != 'answer'")
     order = most["information_drop"].abs().sort_values(ascending=False, kind="stable").index
     receivers = ["--receivers", ",".join(most.loc[order, "receiver"].head(N_CONTROLLED))]
     controls = [*receivers, "--controls", "39", "--max-id", "48"]
-    _run(out / "controls" / "core_dependence.csv", "paths", *tested, *senders, *controls)
+    _run(out / "controls" / "tables" / "core_dependence.csv", "paths", *tested, *senders, *controls)
 
 
 def _run(result: Path, command: str, *options: str) -> None:
     """Run a command whose last file is ``result``, unless that is there."""
     if not result.exists():
         result.parent.mkdir(parents=True, exist_ok=True)
-        place = {"means": result, "search": result.parents[1]}.get(command, result.parent)
-        resume = ["--resume"] if command == "paths" and any(place.iterdir()) else []
         program = [sys.executable, "-m", "mechcore", command]
-        subprocess.run([*program, *options, *resume, "--out", str(place)], check=True)
+        subprocess.run([*program, *options, "--out", str(result.parents[1])], check=True)
 
 
 def tables(training: Path, out: Path) -> dict[str, pd.DataFrame]:
@@ -69,7 +65,7 @@ def tables(training: Path, out: Path) -> dict[str, pd.DataFrame]:
     named = ["receiver", "senders", "data", "role", "n"]
     named += [name for name in paths if name.startswith(("information_", "threshold_"))]
     found["path_information"] = paths[named]
-    dependence = pd.read_csv(out / "controls" / "core_dependence.csv")
+    dependence = pd.read_csv(out / "controls" / "tables" / "core_dependence.csv")
     found["core_dependence"] = dependence.query("subset == 'all' and role == 'ood'")
     return found
 

@@ -193,6 +193,8 @@ class Paths(Ablating, Analysis):
             metric = "margin"
             yield Paragraph(_MARGIN_ALONE, note=True)
         readers = largest_readers(dependence)
+        if asked.receivers and not readers:  # none changes at all
+            readers = [*overall["receiver"].unique()]
         if asked.together or asked.inputs != "all":
             yield cut_table(run, metric, direct=False)
         else:

@@ -86,8 +86,7 @@ def graph_of(
         f"Paths from the {count(len(sending), *noun)} to the "
         f"{count(len(readers), 'component')} that change most without it, and from all of these "
         f"to the answer. Width: how much {metric} changes out of domain when the receiver "
-        f"alone does not see the sender ({whole(cut['n'].max())} examples). Choose a component to "
-        "see more; arrow keys go from one to the next."
+        f"alone does not see the sender ({whole(cut['n'].max())} examples)."
     )
     return graph(caption, nodes, edges, [("in", one), *_LEGEND])
 

@@ -87,7 +87,7 @@ def path_tables(
             dependence = joined([told["id"], table(readers["ood"])])
     if not step.receivers:
         cuts = step.cuts(senders, model, [*largest, ANSWER])
-    writing = [*map(str, senders), *largest] if step.senders else ["all"]
+    writing = [*map(str, [*senders, *behind])] if step.senders else ["all"]
     cuts = [*sets.paths(writing, ANSWER, model, together=False), *cuts]
     tables = {"core_dependence": dependence} | _of_cuts(
         [ablate_on(inputs, means, [*dict.fromkeys(cuts)], role, **options) for role in TEST_ROLES],
