@@ -23,7 +23,7 @@ N_CONTROLLED = 5
 
 
 def study(training: Path, name: str, out: Path) -> None:
-    """Means, both races, paths and their controls of one model; what is there is left."""
+    """Both races, paths and their controls of one model; what is there is left."""
     data = Path(os.environ["NLI_DATA"])
     train = ["--train", str(data / "mnli_train_29k.tsv.gz")]
     model = ["--model", str(training / "checkpoints" / "final"), "--max-length", "128"]
