@@ -15,7 +15,6 @@ from pruning.oracles import QUICK, encoded_for
 
 from mechcore import evaluate, heuristic_core, masked
 from mechcore.ablation import ComponentSet, as_sets, sweep
-from mechcore.cli import main
 from mechcore.components import Mask, ModelShape, same_model
 from mechcore.errors import InputError, MismatchError
 from mechcore.identity import Identity
@@ -125,7 +124,7 @@ def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
         assert torch.equal(got, run(batch))
     message = (
         "mask: found on another model; in the mask and in the model differ: weights .* against "
-        r".*, load it with --any-model \(any_model=True in Python\)$"
+        r".*, load it with any_model=True$"
     )
     batch = {name: tensor for name, tensor in batch.items() if name != "token_type_ids"}
     with pytest.raises(MismatchError, match=message), masked(other.model, mask, fill="zero"):
@@ -193,37 +192,3 @@ def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) ->
         check_masks([back.mask], model)
     (drawn,) = random_subnetworks(SHAPE, sparsity=0.4, seeds=1)  # of no model but any of the shape
     assert drawn.mask.identity is None
-
-
-# -- on the command line --------------------------------------------------------------------------
-
-
-def call(command: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(command.split())
-    assert isinstance(stop.value.code, int)
-    return stop.value.code
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_commands_that_read_masks_refuse_those_of_another_model(
-    here: Path, cases: Cases, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found_on(cases.get("bert")).save(here / "mask.safetensors")
-    (here / "data.csv").write_text("premise,hypothesis,label\n" + "w1 w2,w3,entailment\n" * 4)
-    data = "--train data.csv --id data.csv --ood data.csv"
-    for command in (
-        "export --mask mask.safetensors --fill zero",
-        f"ablate {data} --sets-file mask.safetensors --fill zero --resamples 5",
-    ):
-        foreign = f"{command} --model {cases.path('roberta')}"
-        assert call(f"{foreign} --out no") == 2
-        assert "found on another model" in capsys.readouterr().err
-        assert not (here / "no").exists()
-        assert call(f"{foreign} --any-model --out {command[:6]}") == 0
-        assert call(f"{command} --model {cases.path('bert')} --out own-{command[:6]}") == 0

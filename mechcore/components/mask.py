@@ -22,7 +22,7 @@ from mechcore.showing import Shown
 if TYPE_CHECKING:
     import pandas as pd
 
-ANY_MODEL = "load it with --any-model (any_model=True in Python)"
+ANY_MODEL = "load it with any_model=True"
 """How to use a mask on another model than its own, for messages."""
 
 
