@@ -31,12 +31,13 @@ from mechcore.ablation.engines import Job, Precision, ReferenceEngine, SharingEn
 from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
+from mechcore.data.batches import as_batches
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import evaluation_of, warn_under_chance
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
-from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_data
 from mechcore.models.stack_of import stack_of
 from mechcore.partial import Partial, Steps, known_fill
