@@ -198,19 +198,8 @@ def find_superadditive(
     checked |= {"metric": metric, "screening_by": screening_by, "fill": fill, **sizes, **goal}
     chosen = check_search(model, data, guarantee=guarantee, **checked)
     searched, reported = halves_of(data, subset, seed)
-    request = PairRequest(
-        model,
-        searched,
-        means,
-        chosen,
-        screening_examples,
-        seed,
-        fill,
-        class_names,
-        batch_size,
-        state,
-        options,
-    )
+    given = (model, searched, means, chosen, screening_examples, seed)
+    request = PairRequest(*given, fill, class_names, batch_size, state, options)
     growth = _Growth(request, metric, sizes, guarantee, goal)
     growth.grow(screening_by)
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}

@@ -137,16 +137,7 @@ def ablate(
         InputError: see `sweep`.
         MismatchError: the means, or a mask among the sets, belong to another model.
     """
-    if engine not in (engines := get_args(Engine)):
-        raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
-    if batch_size < 1:
-        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
-    if precision not in (known := get_args(Precision)):
-        expected = " or ".join(map(repr, known))
-        raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
-    check_seed(seed)
-    if role not in PLACES:
-        raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
+    _check_options(engine, precision, role, batch_size, seed)
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     paths = [each for each in listed if isinstance(each, PathSet)]
     components = [each for each in listed if isinstance(each, ComponentSet)]
@@ -197,13 +188,25 @@ def ablate(
     if isinstance(parts, TreeEngine) and precision != "float32":
         agreement = parts.agreement()
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
-    unasked = engine == "auto" and parts.name != "tree"
-    title = f"ablate on {name}" + f" (engine {parts.name!r})" * unasked
-    _work(parts, buffer, Steps(partial, buffer.tensors), title)
+    unasked = f" (engine {parts.name!r})" * (engine == "auto" and parts.name != "tree")
+    _work(parts, buffer, Steps(partial, buffer.tensors), f"ablate on {name}{unasked}")
     full = evaluation_of(buffer.full, job.correct_classes, data, job.readout.mapping)
     if role == "id":
         warn_under_chance(full)
     return Ablations(full, buffer.answers(listed), name, role, agreement, parts.work)
+
+
+def _check_options(engine: str, precision: str, role: str, batch_size: int, seed: int) -> None:
+    if engine not in (engines := get_args(Engine)):
+        raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
+    if batch_size < 1:
+        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
+    if precision not in (known := get_args(Precision)):
+        expected = " or ".join(map(repr, known))
+        raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
+    check_seed(seed)
+    if role not in PLACES:
+        raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
 
 
 def _engine(
