@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from mechcore._adapters import register_with_lens
 from mechcore._lazy import attach
 from mechcore._waiting import wait_briefly
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 wait_briefly()
 attach(__name__)
-register_with_lens()
 
 __version__ = "0.1.0"
 

@@ -31,8 +31,8 @@ from mechcore.files import (
 )
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
+from mechcore.partial import Partial
 from mechcore.pruning import Subnetwork
-from mechcore.state import StateFile
 
 
 def names(folder: Path) -> list[str]:
@@ -138,10 +138,11 @@ def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-def test_masks_subnetworks_means_and_states_have_equal_bytes(tmp_path: Path) -> None:
+def test_masks_subnetworks_means_and_partial_results_have_equal_bytes(tmp_path: Path) -> None:
     identity = ModelIdentity(1, 2, 2, 4, "float32", "a" * 64)
     mask = Mask(torch.tensor([[1.0, 0.0, 1.0]]), identity=identity)
-    state = StateFile(tmp_path / "state", "sweep", {"seed": 1})
+    partial = Partial(tmp_path, "sweep", seed=1)
+    assert partial.path is not None
     empty = [torch.zeros(0, 1, 2, 2), torch.zeros(0, 1, 4)]
     means = MeanActivations(
         torch.ones(1, 2, 2), torch.ones(1, 4), torch.tensor(3.0), *empty, identity, "b" * 64
@@ -151,11 +152,11 @@ def test_masks_subnetworks_means_and_states_have_equal_bytes(tmp_path: Path) -> 
         mask.save(tmp_path / "mask.safetensors", {"a": "1", "b": "2"})
         Subnetwork(mask, 0.5, 1, mask.values.clone()).save(tmp_path / "subnetwork")
         means.save(tmp_path / "means")
-        state.save({"x": torch.ones(2), "y": torch.zeros(1)}, {"done": [1]})
+        partial.save({"x": torch.ones(2), "y": torch.zeros(1)}, {"done": [1]})
         for each in tmp_path.iterdir():
             found.setdefault(each.name, set()).add(each.read_bytes())
     assert {name: len(contents) for name, contents in found.items()} == dict.fromkeys(
-        ("mask.safetensors", "subnetwork", "means", "state"), 1
+        ("mask.safetensors", "subnetwork", "means", partial.path.name), 1
     )
 
 

@@ -138,17 +138,6 @@ def test_submodules_are_found_without_being_imported() -> None:
     assert output_of(program) == "mechcore.data.official"
 
 
-@pytest.mark.both
-@pytest.mark.parametrize("order", ["mechcore, transformer_lens", "transformer_lens, mechcore"])
-def test_transformer_lens_knows_the_adapters_in_either_order(order: str) -> None:
-    program = f"""
-import {order}
-from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
-print(SUPPORTED_ARCHITECTURES["BertForSequenceClassification"].__module__)
-"""
-    assert output_of(program) == "mechcore.models.architectures.encoder"
-
-
 @pytest.mark.parametrize(
     ("running", "names", "expected"),
     [

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from mechcore.ablation.buffer import AnswerBuffer
 from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine, TreeEngine
-from mechcore.ablation.kept import Kept
 from mechcore.ablation.stack_cuts import StackCuts
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import Path, PathSet, Receiver
@@ -85,7 +85,7 @@ class _OnStack:
         if part == 0:
             self.cuts.begin(self.job.asked(self.job.batches[batch]))
 
-    def run(self, part: int, batch: int, kept: Kept) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         inputs, index = self.job.asked(self.job.batches[batch]), self.job.batches[batch]["index"]
         n_rows, n_pos = inputs["input_ids"].shape
@@ -95,26 +95,26 @@ class _OnStack:
         for start in range(0, n, size):
             piece = slice(start, start + size)
             if self.at != (batch, start):
-                self._start(inputs, index[piece], rows[:, piece].flatten(), kept)
+                self._start(inputs, index[piece], rows[:, piece].flatten(), buffer)
                 self.at = (batch, start)
-            self._cut(part, index[piece], kept)
+            self._cut(part, index[piece], buffer)
 
-    def _start(self, inputs: Batch, index: Tensor, rows: Tensor, kept: Kept) -> None:
+    def _start(self, inputs: Batch, index: Tensor, rows: Tensor, buffer: AnswerBuffer) -> None:
         some = {name: values[rows] for name, values in inputs.items()}
         self.cuts.fills.prepare({**some, "index": index})
         full = self.cuts.start(some, read_position(self.job.model, some), rows)
-        kept.full[index] = self._logits(full, index)
+        buffer.full[index] = self._logits(full, index)
 
-    def _cut(self, part: int, index: Tensor, kept: Kept) -> None:
+    def _cut(self, part: int, index: Tensor, buffer: AnswerBuffer) -> None:
         if part == 0:
             numbers, streams = [*self.answers.values()], self.cuts.answers([*self.answers])
         else:
             senders, receivers = self.parts[part - 1]
             numbers = [*receivers.values()]
             streams = self.cuts.components(senders, [*receivers])
-        correct, full = self.job.correct_classes[index], kept.full[index]
+        correct, full = self.job.correct_classes[index], buffer.full[index]
         for some, x in streams:
-            kept.note(numbers[some], index, self._logits(x, index), correct, full)
+            buffer.note(numbers[some], index, self._logits(x, index), correct, full)
 
     def _logits(self, x: Tensor, index: Tensor) -> Tensor:
         job, stack = self.job, self.cuts.stack
@@ -254,29 +254,29 @@ class PathEngine:
         elif self.on_stack is not None and 0 <= part < self.first_rest:
             self.on_stack.begin(part - len(self.parts), batch)
 
-    def run(self, part: int, batch: int, kept: Kept) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         if part < 0:
-            ReferenceEngine(self.job).run(-1, 0, kept)
+            ReferenceEngine(self.job).run(-1, 0, buffer)
             return
         if part >= self.first_rest:
-            self._run_rest(self.rest[part - self.first_rest], kept)
+            self._run_rest(self.rest[part - self.first_rest], buffer)
             return
         if part >= len(self.parts):
             assert self.on_stack is not None
-            self.on_stack.run(part - len(self.parts), batch, kept)
+            self.on_stack.run(part - len(self.parts), batch, buffer)
             return
         group, own = self.parts[part]
         fill, where = _fill(group.engine), group.engine.batches[batch]
         inputs = self.job.asked(where)
         fill.read(inputs)
-        group.engine.run(own, batch, kept)
+        group.engine.run(own, batch, buffer)
         if group.answer is not None and own == group.tasks[0][0]:
             assert fill.answers is not None
             logits = self.job.readout.read(fill.answers[None], inputs, where["index"])
-            self._note([group.answer], logits, where["index"], kept)
+            self._note([group.answer], logits, where["index"], buffer)
 
-    def _run_rest(self, rows: Sequence[int], kept: Kept) -> None:
+    def _run_rest(self, rows: Sequence[int], buffer: AnswerBuffer) -> None:
         job = self.job
         sets = [self.sets[row] for row in rows]
         cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)
@@ -284,11 +284,13 @@ class PathEngine:
             for batch in job.batches:
                 inputs = job.asked(batch)
                 logits = job.readout.read(run(inputs), inputs, batch["index"])
-                self._note(rows, logits, batch["index"], kept)
+                self._note(rows, logits, batch["index"], buffer)
 
-    def _note(self, rows: Sequence[int], logits: Tensor, index: Tensor, kept: Kept) -> None:
+    def _note(
+        self, rows: Sequence[int], logits: Tensor, index: Tensor, buffer: AnswerBuffer
+    ) -> None:
         correct = self.job.correct_classes[index]
-        kept.note(rows, index, logits.float().cpu(), correct, kept.full[index])
+        buffer.note(rows, index, logits.float().cpu(), correct, buffer.full[index])
 
 
 def _fill(engine: SharingEngine) -> Blindness:

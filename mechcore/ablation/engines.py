@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from mechcore.ablation.kept import Kept
+from mechcore.ablation.buffer import AnswerBuffer
 from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -38,7 +38,6 @@ from mechcore.models.running import (
     read_position,
 )
 from mechcore.models.stack import Stack, disagreement
-from mechcore.state import encoded_inputs
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
@@ -109,12 +108,6 @@ class Job:
         """What the model reads for the answers to a batch."""
         return model_inputs(self.model, self.readout.asked(batch))
 
-    def inputs(self) -> Any:
-        """What the model reads, as JSON values."""
-        if isinstance(self.data, EncodedExamples):
-            return encoded_inputs(self.data)
-        return [{name: tensor.tolist() for name, tensor in batch.items()} for batch in self.batches]
-
 
 class ReferenceEngine:
     """One masked forward of the whole model per set and batch."""
@@ -142,7 +135,7 @@ class ReferenceEngine:
     def check(self) -> None:
         """Nothing to compare with."""
 
-    def run(self, part: int, batch: int, kept: Kept) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         job = self.job
         options: dict[str, Any] = {
@@ -151,7 +144,7 @@ class ReferenceEngine:
             "in_domain": False,
         }
         if part < 0:
-            kept.full.copy_(evaluate(job.model, job.data, **options).logits)
+            buffer.full.copy_(evaluate(job.model, job.data, **options).logits)
             return
         numbers = self.parts[part]
         masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
@@ -159,7 +152,7 @@ class ReferenceEngine:
         found = evaluate(job.model, job.data, mask=masks, **options)
         every = torch.arange(len(job.correct_classes))
         logits = torch.stack([each.logits for each in found])
-        kept.note(numbers, every, logits, job.correct_classes, kept.full)
+        buffer.note(numbers, every, logits, job.correct_classes, buffer.full)
 
 
 class SharingEngine(ABC):
@@ -242,7 +235,7 @@ class SharingEngine(ABC):
             self.runner = self._new_runner()
         self.runner.begin(self.job.asked(self.batches[batch]))
 
-    def run(self, part: int, batch: int, kept: Kept) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         index = self.batches[batch]["index"]
         correct = self.job.correct_classes[index]
@@ -254,9 +247,9 @@ class SharingEngine(ABC):
                 if numbers[0] != 0:
                     raise MechcoreError(f"{self.name} engine: no answer of the full model first")
                 full.append(logits[0])
-                kept.full[index] = logits[0]
+                buffer.full[index] = logits[0]
                 sets, logits = sets[1:], logits[1:]
-            kept.note(sets, index, logits, correct, full[0])
+            buffer.note(sets, index, logits, correct, full[0])
 
         self._logits(self.runner, self.batches[batch], self.trees[part], take)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +35,6 @@ from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import model_inputs
 from mechcore.registry import Registry
-from mechcore.state import StateFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class PairRequest:
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
-        store: keeps what is done, to go on from; a method with sweeps gives them its path.
+        state: folder that keeps what is done, to go on from; None keeps nothing.
         sweep: more options of sweeps, see `mechcore.ablate`.
     """
 
@@ -64,7 +64,7 @@ class PairRequest:
     fill: FillName = "mean"
     class_names: Sequence[str] | None = None
     batch_size: int = 64
-    store: StateFile = field(default_factory=lambda: StateFile(None, "search", {}))
+    state: str | Path | None = None
     sweep: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,19 +77,16 @@ class PairRequest:
         """Each component alone."""
         return [ComponentSet((each,)) for each in self.components]
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of sweeps, see `mechcore.ablate`."""
+        own = {name: getattr(self, name) for name in ("fill", "class_names", "batch_size", "state")}
+        return {**own, **self.sweep}
+
     def ablate(self, sets: Sequence[ComponentSet]) -> Ablations:
-        """Answers to the request's examples without each set, kept in the request's file."""
-        return ablate(
-            self.model,
-            sets,
-            self.data.part(sorted(drawn(self.data, self.n_examples, self.seed))),
-            self.means,
-            fill=self.fill,
-            class_names=self.class_names,
-            batch_size=self.batch_size,
-            state=self.store.path,
-            **self.sweep,
-        )
+        """Answers to the request's examples without each set."""
+        some = self.data.part(sorted(drawn(self.data, self.n_examples, self.seed)))
+        return ablate(self.model, sets, some, self.means, **self.options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,8 @@ decided (``n_audited``), and show how often decisions are wrong, and bounds brok
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -183,8 +182,7 @@ def race(
             wrong decisions: none of 20 leaves at most 14 % wrong, none of 60 5 %. By default
             `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
         seed: of the order of the examples, the sets audited, and the fill.
-        state: folder for files that keep what is finished; an interrupted race goes on from them.
-            They stay when all is finished.
+        state: folder that keeps what is finished, see `mechcore.ablate`.
         options: see `mechcore.ablate`.
 
     Returns:
@@ -192,8 +190,7 @@ def race(
 
     Raises:
         InputError: not one of ``least`` and ``largest`` is given, a number is out of range, the
-            metric is unknown, a set is unreadable, of paths, or has no interaction; or ``state`` is
-            that of another race.
+            metric is unknown, or a set is unreadable, of paths, or has no interaction.
 
     >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
@@ -211,7 +208,7 @@ def race(
     audited = np.zeros(len(chosen), dtype=bool)
     audited[generator.permutation(len(chosen))[:n_audited]] = True
 
-    def ablated(sets: Sequence[ComponentSet], start: int, stop: int, name: str) -> Ablations:
+    def ablated(sets: Sequence[ComponentSet], start: int, stop: int) -> Ablations:
         drawn = order[start:stop].tolist()
         return ablate(
             model,
@@ -220,7 +217,7 @@ def race(
             means,
             fill=of_rows(fill, drawn),
             seed=seed,
-            state=None if state is None else Path(state) / f"race-{name}.safetensors",
+            state=state,
             **options,
         )
 
@@ -228,37 +225,12 @@ def race(
     if metric == "margin" and bound is None and least:
         bound, source = least / RARE, f"what {least:g} on average is in {RARE:.0%} of the examples"
     elif metric == "margin" and bound is None:
-        full = ablated([], 0, n_all, "full")
-        layers += (full.layers or 0) * n_all
+        full = ablated([], 0, n_all)
+        layers = (full.layers or 0) * n_all
         bound, source = span_of(full.full.margin), "the span of the full model's margins"
     known = Effects(chosen, n_all, metric, effect, error / len(chosen), bound or 1.0)
-
-    def see(running: Bool[np.ndarray, " set"], stop: int, name: str) -> float:
-        """See sets up to an example; layer evaluations that it took for all examples."""
-        spent = 0.0
-        for start in np.unique(known.seen[running]):
-            rows = np.flatnonzero(running & (known.seen == start))
-            part = name if start == (after or [0])[-1] else f"{name}-again-{next(again)}"
-            found = ablated(known.needed(rows), start, stop, part)
-            known.see(found, rows, start, stop)
-            assert found.layers is not None
-            spent += found.layers * (stop - start)
-        return spent
-
-    after: list[int] = []
-    again = itertools.count()
-    exact_layers = 0.0
-    for stop in looks(min(n_all, most_examples or n_all)):
-        while (known.open & (known.n < stop)).any():
-            spent = see((known.open | audited) & (known.seen < stop), stop, str(stop))
-            exact_layers = exact_layers or spent / stop * n_all  # of all sets, at the first look
-            layers += spent
-            known.decide(goal, stop)
-        after.append(stop)
-        if not known.open.any():
-            break
-    if audited.any() and after[-1] < n_all:
-        layers += see(audited, n_all, "audit")
+    course = _Course(known, ablated, layers)
+    course.run(goal, audited, most_examples or n_all)
     return Race(
         tuple(chosen),
         known.table(data.examples.name, options.get("role", "id")),
@@ -268,13 +240,59 @@ def race(
         largest,
         error,
         n_all,
-        tuple(after),
-        layers,
-        exact_layers,
+        tuple(course.after),
+        course.layers,
+        course.exact_layers,
         bound,
         source,
         int((known.steps > 0).sum()),
     )
+
+
+@dataclass(eq=False)
+class _Course:
+    """Of a race: sets are seen on more and more examples.
+
+    Attributes:
+        known: what is known of the sets.
+        ablated: answers without sets, from one example to another in the order of the race.
+        layers: layer evaluations so far, for all examples.
+        exact_layers: those of all sets on all examples.
+        after: numbers of examples after which there was a look.
+    """
+
+    known: Effects
+    ablated: Callable[[Sequence[ComponentSet], int, int], Ablations]
+    layers: float
+    exact_layers: float = 0.0
+    after: list[int] = field(default_factory=list)
+
+    def run(self, goal: Goal, audited: Bool[np.ndarray, " set"], most: int) -> None:
+        """Look until all is decided or ``most`` examples are seen; audited sets go on."""
+        known = self.known
+        for stop in looks(min(known.n_all, most)):
+            while (known.open & (known.n < stop)).any():
+                spent = self._see((known.open | audited) & (known.seen < stop), stop)
+                # Of all sets, at the first look.
+                self.exact_layers = self.exact_layers or spent / stop * known.n_all
+                known.decide(goal, stop)
+            self.after.append(stop)
+            if not known.open.any():
+                break
+        if audited.any() and self.after[-1] < known.n_all:
+            self._see(audited, known.n_all)
+
+    def _see(self, running: Bool[np.ndarray, " set"], stop: int) -> float:
+        """See sets up to an example; layer evaluations that it took for all examples."""
+        spent = 0.0
+        for start in np.unique(self.known.seen[running]):
+            rows = np.flatnonzero(running & (self.known.seen == start))
+            answers = self.ablated(self.known.needed(rows), start, stop)
+            self.known.see(answers, rows, start, stop)
+            assert answers.layers is not None
+            spent += answers.layers * (stop - start)
+        self.layers += spent
+        return spent
 
 
 def check_goal(

@@ -8,80 +8,71 @@ backward pass per component does for all pairs. Both orders of a pair are averag
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mechcore import progress
-from mechcore.ablation.kept import SECONDS_BETWEEN_SAVES
 from mechcore.ablation.predicting import MaskedMargins, PairRequest, Predictions
 from mechcore.components import Mask
 from mechcore.evaluation.cost import Cost
 from mechcore.models.running import frozen
-from mechcore.state import StateFile
+from mechcore.partial import Partial, Steps
 
 
 def screening(request: PairRequest) -> Predictions:
     """From gradients of the full model and of the model without each component.
 
-    The request's store keeps gradients, so that they are taken once.
+    The request's folder keeps gradients, so that they are taken once.
 
     Raises:
         InputError: labels and classes cannot be matched.
-        StateError: the gradients so far are those of another run, or damaged.
     """
     function, components = MaskedMargins(request), request.components
     full = Mask.full(function.shape)
     masks = [full, *(full.without(c) for c in components)]
-    found = torch.zeros(len(masks), len(components))
-    with frozen(request.model), resumed(request.store, found, len(masks)) as steps:
+    gradients = torch.zeros(len(masks), len(components))
+    partial = Partial(
+        request.state,
+        "screening",
+        model=request.model,
+        data=request.data,
+        means=request.means,
+        fill=request.fill,
+        labels=function.correct,
+        components=[str(component) for component in components],
+        batches=function.batches,
+    )
+    with frozen(request.model), left(partial, gradients, len(masks)) as steps:
         for i in steps:
-            found[i] = _gradient(function, masks[i])[function.places]
+            gradients[i] = _gradient(function, masks[i])[function.places]
     cost = Cost(forwards=len(masks), backwards=len(masks))
-    return Predictions.of(components, found[1:] - found[0], cost)
+    return Predictions.of(components, gradients[1:] - gradients[0], cost)
 
 
 @contextmanager
-def resumed(store: StateFile, found: Tensor, n: int) -> Iterator[Iterator[int]]:
-    """Number the steps of a screening that are left, keeping what they find.
+def left(partial: Partial, total: Tensor, n: int) -> Iterator[Iterator[int]]:
+    """Numbers of the steps of a screening that are left, of ``n``.
 
     Args:
-        store: keeps it, every now and then and when the block ends, however it does.
-        found: what steps write to; takes what was kept.
+        partial: keeps what they find.
+        total: what they write to; takes what was kept.
         n: steps there are.
-
-    Raises:
-        StateError: what was kept is of another run, or damaged.
     """
+    with Steps(partial, {"found": total}) as steps:
+        numbers = [number for number in range(n) if (number,) not in steps.done]
+        with progress.bar("screening", len(numbers)) as advance:
 
-    def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> int:
-        found.copy_(tensors["gradients"])
-        return int(notes["done"])
+            def one_by_one() -> Iterator[int]:
+                for number in numbers:
+                    yield number
+                    steps.finish(number)
+                    advance()
 
-    done = start = store.restore_by(take) or 0
-
-    def steps(advance: Callable[[], None]) -> Iterator[int]:
-        nonlocal done
-        saved_at = time.monotonic()
-        for number in range(start, n):
-            yield number
-            done += 1
-            advance()
-            if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
-                store.save({"gradients": found}, {"done": done})
-                saved_at = time.monotonic()
-
-    try:
-        with progress.bar("screening", n - start) as advance:
-            yield steps(advance)
-    finally:
-        if done > start:
-            store.save({"gradients": found}, {"done": done})
+            yield one_by_one()
 
 
 def _gradient(function: MaskedMargins, mask: Mask) -> Float[Tensor, "layer component"]:

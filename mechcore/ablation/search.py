@@ -9,10 +9,10 @@ that the figures reported are not those the sets were chosen by.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predi
 from mechcore.ablation.racing import Race, check_goal, race
 from mechcore.ablation.searching import (
     check_options,
-    facts_of,
     halves_of,
     rank_correlation,
     two_or_more,
@@ -45,7 +44,6 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
 from mechcore.showing import Shown
-from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
 
 SUPERADDITIVE = INTERACTIONS.named(
@@ -182,149 +180,149 @@ def find_superadditive(
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
-        state: folder for files that keep what is finished, see `state_files`; an interrupted
-            search goes on from them. They stay when all is finished.
+        state: folder that keeps what is finished, see `mechcore.ablate`.
         options: see `mechcore.ablate`.
 
     Raises:
         InputError: there are fewer than two components, too few examples, subset or metric are
-            unknown, or a number is out of range; or ``state`` is that of another search.
+            unknown, or a number is out of range.
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
     check_metric(metric)
     data = as_encoded(model, data, role=options.get("role", "id"))
-    settings: dict[str, Any] = {
-        "subset": subset,
-        "max_size": max_size,
-        "n_pairs": n_pairs,
-        "beam": beam,
-        "n_found": max(FOUND, largest or 0) if n_found is None else n_found,
-        "guarantee": guarantee,
-        "least": least,
-        "largest": largest,
-        "bound": bound,
-        "screening_by": screening_by,
-        "fill": fill,
-    }
-    chosen = check_search(model, data, components=components, metric=metric, **settings)
-    halves = searched, reported = halves_of(data, subset, seed)
-    files: list[Path] | list[None] = [None] * (max_size + 2)
-    facts: dict[str, Any] = {}
-    if state is not None:
-        files = state_files(state, max_size)
-        facts = facts_of(model, halves, means, class_names, fill) | settings
-        facts |= {
-            "components": list(map(str, chosen)),
-            "metric": metric,
-            "screening_examples": screening_examples,
-            "seed": seed,
-            "batch_size": batch_size,
-        }
-    own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}
-
-    def without(sets: Sequence[ComponentSet], half: EncodedExamples, n: int) -> Ablations:
-        return ablate(model, sets, half, means, state=files[n], **own, **options)
-
-    def ablated(level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
-        found = without(level, searched, size)
-        for each in found.sets:
-            drop = float(found.drops(each, metric).mean())
-            measured[each] = drop - sum(alone[c] for c in each.components)
-        return sorted(level, key=lambda s: -measured[s])
-
-    def raced(level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
-        assert guarantee is not None
-        races[size] = race(
-            model,
-            level,
-            searched,
-            means,
-            metric=metric,
-            least=least,
-            largest=largest,
-            error=guarantee / (max_size - 1),
-            bound=bound,
-            seed=seed + size,  # an order of the examples that what chose the sets knows nothing of
-            state=None if state is None else race_folder(state, size),
-            **own,
-            **options,
-        )
-        measured.update(races[size].effects)
-        return races[size].decided("above" if largest is None else "top")
-
-    order = [ComponentSet.of(pair) for pair in itertools.combinations(chosen, 2)]
-    predictions = Predictions(dict.fromkeys(order, float("nan")), Cost(), in_nats=False)
-    store = StateFile(files[0], "search", facts)
-    if guarantee is not None and n_pairs is None:
-        store.restore()  # which refuses that of another search
-        store.save({}, {})
-    else:
-        request = PairRequest(
-            model,
-            searched,
-            means,
-            chosen,
-            n_examples=screening_examples,
-            seed=seed,
-            store=store,
-            sweep=options,
-            **own,
-        )
-        predictions = INTERACTION_METHODS[screening_by](request)
-        order = sorted(predictions.interactions, key=lambda p: -predictions.interactions[p])
-    predicted = predictions.interactions
-    same_unit = predictions.in_nats and metric == "margin"
-    unknown = predicted if same_unit else dict.fromkeys(predicted, 0.0)
-    measured: dict[ComponentSet, float] = {}
-    races: dict[int, Race] = {}
-    alone: dict[Component, float] = {}
-    if guarantee is None:
-        known = without([ComponentSet((c,)) for c in chosen], searched, 1)
-        alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
-    level, out = order[:n_pairs], [] if n_pairs is None else order[n_pairs:]
-    sampled = random.Random(seed).sample(out, min(SAMPLED, len(out))) if guarantee else []
-    best: dict[int, list[ComponentSet]] = {}
-    for size in range(2, max_size + 1):
-        if not level:
-            break
-        both = [*level, *(sampled if size == 2 else [])]
-        best[size] = ablated(both, size) if guarantee is None else raced(both, size)
-        level = _grown(best[size][:beam], chosen, measured, unknown)[:n_pairs]
-    named = [each for sets in best.values() for each in sets[: settings["n_found"]]]
-    members = sorted({c for each in named for c in each.components})
-    final = without([*(ComponentSet((c,)) for c in members), *named], reported, -1)
-    table = interactions(final, correction=correction, n_resamples=n_resamples, seed=seed)
-    screening = pd.DataFrame(
-        [{"set": str(p), "predicted": predicted[p], "interaction": measured.get(p)} for p in order]
-    ).astype({"interaction": float})
-    return Search(
-        found=_with_search(table, {str(s): measured[s] for s in named}, metric),
-        screening=screening,
-        n_pairs=len(order),
-        n_screened_out=len(out),
-        n_tested=len(measured),
-        rank_correlation=rank_correlation(screening, "interaction"),
-        cost=predictions.cost,
-        stability=interaction_stability(final, n_resamples=n_resamples, seed=seed),
-        races=races,
-        missed=(len(set(sampled) & set(best.get(2, []))), len(sampled)),
-    )
+    goal: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
+    sizes = {"max_size": max_size, "n_pairs": n_pairs, "beam": beam}
+    n_found = max(FOUND, largest or 0) if n_found is None else n_found
+    checked: dict[str, Any] = {"components": components, "subset": subset, "n_found": n_found}
+    checked |= {"metric": metric, "screening_by": screening_by, "fill": fill, **sizes, **goal}
+    chosen = check_search(model, data, guarantee=guarantee, **checked)
+    searched, reported = halves_of(data, subset, seed)
+    given = (model, searched, means, chosen, screening_examples, seed)
+    request = PairRequest(*given, fill, class_names, batch_size, state, options)
+    growth = _Growth(request, metric, sizes, guarantee, goal)
+    growth.grow(screening_by)
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    return growth.report(reported, n_found, correction, statistics)
 
 
-def race_folder(folder: str | Path, size: int) -> Path:
-    """Where an interruptible search keeps what it knows of a race of sets of this size."""
-    return Path(folder) / f"race-{size}"
+@dataclass(eq=False)
+class _Growth:
+    """Growing sets on the half of the data that chooses.
 
-
-def state_files(folder: str | Path, max_size: int) -> list[Path]:
-    """The files of an interruptible search, the one that it begins with first.
-
-    Returns:
-        That of the screening, of one sweep for every size of sets from 1, and of the report.
+    Attributes:
+        request: model, examples, and components to choose from.
+        metric: what sets are ranked by.
+        sizes: ``max_size``, ``n_pairs`` and ``beam``.
+        guarantee: of no wrong decision; None ablates sets on all examples.
+        goal: of races.
+        measured: interactions by set.
+        best: sets by size, the best first.
     """
-    names = ["search", *(f"sweep-{size}" for size in range(1, max_size + 1)), "sweep-report"]
-    return [Path(folder) / f"{name}.safetensors" for name in names]
+
+    request: PairRequest
+    metric: Metric
+    sizes: Mapping[str, Any]
+    guarantee: float | None
+    goal: Mapping[str, Any]
+    measured: dict[ComponentSet, float] = field(default_factory=dict)
+    best: dict[int, list[ComponentSet]] = field(default_factory=dict)
+    races: dict[int, Race] = field(default_factory=dict)
+
+    def grow(self, screening_by: str) -> None:
+        """Take the best pairs, and grow larger sets from the best smaller ones."""
+        n_pairs, chosen = self.sizes["n_pairs"], self.request.components
+        predictions = Predictions(dict.fromkeys(self.request.pairs, float("nan")), Cost(), False)
+        if self.guarantee is None or n_pairs is not None:
+            predictions = INTERACTION_METHODS[screening_by](self.request)
+        self.predictions, predicted = predictions, predictions.interactions
+        self.order = [*predicted]
+        if self.guarantee is None or n_pairs is not None:
+            self.order.sort(key=lambda pair: -predicted[pair])
+        level, self.out = self.order[:n_pairs], [] if n_pairs is None else self.order[n_pairs:]
+        sampled = min(SAMPLED, len(self.out)) if self.guarantee else 0
+        self.sampled = random.Random(self.request.seed).sample(self.out, sampled)
+        in_nats = predictions.in_nats and self.metric == "margin"
+        unknown = predicted if in_nats else dict.fromkeys(predicted, 0.0)
+        for size in range(2, self.sizes["max_size"] + 1):
+            if not level:
+                break
+            level = [*level, *(self.sampled if size == 2 else [])]
+            self.best[size] = self._ranked(level, size)
+            grown = _grown(self.best[size][: self.sizes["beam"]], chosen, self.measured, unknown)
+            level = grown[:n_pairs]
+
+    def _ranked(self, level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
+        """These sets, the best first; in a race those alone that are what is looked for."""
+        if self.guarantee is None:
+            alone, without = self._alone, self._ablated(level)
+            for cut in without.sets:
+                drop = float(without.drops(cut, self.metric).mean())
+                self.measured[cut] = drop - sum(alone[c] for c in cut.components)
+            return sorted(level, key=lambda cut: -self.measured[cut])
+        self.races[size] = race(
+            self.request.model,
+            level,
+            self.request.data,
+            self.request.means,
+            metric=self.metric,
+            error=self.guarantee / (self.sizes["max_size"] - 1),
+            # An order of the examples that what chose the sets knows nothing of.
+            seed=self.request.seed + size,
+            **self.goal,
+            **self.request.options,
+        )
+        self.measured.update(self.races[size].effects)
+        return self.races[size].decided("above" if self.goal["largest"] is None else "top")
+
+    @cached_property
+    def _alone(self) -> dict[Component, float]:
+        """Drop without each component alone."""
+        without = self._ablated(self.request.singles)
+        drops = {cut: float(without.drops(cut, self.metric).mean()) for cut in without.sets}
+        return {cut.components[0]: drop for cut, drop in drops.items()}
+
+    def _ablated(
+        self, sets: Sequence[ComponentSet], data: EncodedExamples | None = None
+    ) -> Ablations:
+        request = self.request
+        data = request.data if data is None else data
+        return ablate(request.model, sets, data, request.means, **request.options)
+
+    def report(
+        self,
+        reported: EncodedExamples,
+        n_found: int,
+        correction: Correction,
+        statistics: Mapping[str, Any],
+    ) -> Search:
+        """What was found, measured on the half that reports."""
+        measured, predictions = self.measured, self.predictions
+        named = [cut for sets in self.best.values() for cut in sets[:n_found]]
+        members = sorted({c for cut in named for c in cut.components})
+        final = self._ablated([*(ComponentSet((c,)) for c in members), *named], reported)
+        table = interactions(final, correction=correction, **statistics)
+        rows = [
+            {
+                "set": str(pair),
+                "predicted": predictions.interactions[pair],
+                "interaction": measured.get(pair),
+            }
+            for pair in self.order
+        ]
+        screening = pd.DataFrame(rows).astype({"interaction": float})
+        return Search(
+            found=_with_search(table, {str(cut): measured[cut] for cut in named}, self.metric),
+            screening=screening,
+            n_pairs=len(self.order),
+            n_screened_out=len(self.out),
+            n_tested=len(measured),
+            rank_correlation=rank_correlation(screening, "interaction"),
+            cost=predictions.cost,
+            stability=interaction_stability(final, **statistics),
+            races=self.races,
+            missed=(len({*self.sampled} & {*self.best.get(2, [])}), len(self.sampled)),
+        )
 
 
 def check_search(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,10 +13,7 @@ from mechcore.components import Component, ComponentLike, ModelShape, parse_comp
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
-from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
-from mechcore.masking.means import MeanActivations
-from mechcore.state import encoded_inputs, fill_facts, input_facts
 from mechcore.wording import count
 
 _MOST_SUBSETS = 5
@@ -93,20 +89,3 @@ def _too_few(subsets: Sequence[str]) -> str:
         "at least 2; expected 4 or more of one subset, or 2 or more of two: add examples, or draw "
         "more of them (--max-id, --max-ood)"
     )
-
-
-def facts_of(
-    model: Any,
-    halves: Sequence[EncodedExamples],
-    means: MeanActivations | None,
-    class_names: Sequence[str] | None,
-    fill: str,
-) -> dict[str, Any]:
-    """Digests of what a search works on."""
-    labels = hashlib.sha256()
-    for half in halves:
-        readout = Readout.of(model, half, class_names)
-        labels.update(readout.correct_classes(half).numpy().tobytes())
-    inputs = [encoded_inputs(half) for half in halves]
-    found = input_facts(model, inputs, means) | fill_facts(fill)
-    return found | {"labels": labels.hexdigest()}

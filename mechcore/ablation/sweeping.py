@@ -9,7 +9,6 @@ examples before they start.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,6 +17,7 @@ import pandas as pd
 import torch
 
 from mechcore import progress
+from mechcore.ablation.buffer import AnswerBuffer
 from mechcore.ablation.cutting import PathEngine
 from mechcore.ablation.effects import (
     Ablations,
@@ -28,20 +28,20 @@ from mechcore.ablation.effects import (
     as_sets,
 )
 from mechcore.ablation.engines import Job, Precision, ReferenceEngine, SharingEngine, TreeEngine
-from mechcore.ablation.kept import Kept
 from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
+from mechcore.data.batches import as_batches
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import evaluation_of, warn_under_chance
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
-from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_data
 from mechcore.models.stack_of import stack_of
+from mechcore.partial import Partial, Steps, known_fill
 from mechcore.session import plain_session
-from mechcore.state import StateFile, fill_facts, input_facts
 from mechcore.wording import PLACES
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
@@ -129,24 +129,15 @@ def ablate(
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch at most, of similar length, for encoded examples.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
-        state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
-            when all is finished.
+        state: folder that keeps what is finished, for the same sweep to go on from; other work
+            can share it. It stays when all is finished.
         seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
 
     Raises:
-        InputError: see `sweep`; or ``state`` is that of another sweep.
+        InputError: see `sweep`.
         MismatchError: the means, or a mask among the sets, belong to another model.
     """
-    if engine not in (engines := get_args(Engine)):
-        raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
-    if batch_size < 1:
-        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
-    if precision not in (known := get_args(Precision)):
-        expected = " or ".join(map(repr, known))
-        raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
-    check_seed(seed)
-    if role not in PLACES:
-        raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
+    _check_options(engine, precision, role, batch_size, seed)
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     paths = [each for each in listed if isinstance(each, PathSet)]
     components = [each for each in listed if isinstance(each, ComponentSet)]
@@ -158,10 +149,9 @@ def ablate(
     if paths and components:
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
         options |= {"role": role, "class_names": class_names, "batch_size": batch_size}
-        options |= {"max_tokens": max_tokens, "seed": seed}
-        ablated = ablate(model, components, data, means, state=state, **options)
-        more = None if state is None else f"{state}.paths"
-        return ablated.with_more(ablate(model, paths, data, means, state=more, **options))
+        options |= {"max_tokens": max_tokens, "seed": seed, "state": state}
+        ablated = ablate(model, components, data, means, **options)
+        return ablated.with_more(ablate(model, paths, data, means, **options))
     whole = Mask.full(shape)
     values = [each.mask(shape).values for each in components]
     receivers = [p.receiver.component for each in paths for p in each.paths if p.receiver.component]
@@ -178,30 +168,45 @@ def ablate(
     )
     base = _engine(engine, job, precision, max_tokens)
     parts: Parts = _path_engine(job, paths, base, precision) if paths else base
-    facts: dict[str, Any] = {}
-    if state is not None:
-        facts = input_facts(model, job.inputs(), means) | fill_facts(fill)
-        facts |= {
-            "sets": [member_names(each) for each in listed],
-            "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
-            "seed": seed,
-            "engine": parts.division,
-            "precision": precision,
-            "batch_size": [batch_size, *MOST_PADDING],
-        }
-    store = StateFile(state, "sweep", facts)
-    kept = Kept(len(listed), len(job.correct_classes), job.readout, store)
+    partial = Partial(
+        state,
+        "sweep",
+        model=model,
+        data=data if isinstance(data, EncodedExamples) else job.batches,
+        means=means,
+        fill=None if state is None else known_fill(fill),
+        sets=[member_names(cut) for cut in listed],
+        labels=job.correct_classes,
+        seed=seed,
+        engine=parts.division,
+        precision=precision,
+        batch_size=[batch_size, *MOST_PADDING],
+    )
+    buffer = AnswerBuffer(len(listed), len(job.correct_classes), job.readout)
     parts.check()
     agreement = None
     if isinstance(parts, TreeEngine) and precision != "float32":
         agreement = parts.agreement()
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
-    unasked = engine == "auto" and parts.name != "tree"
-    _work(parts, kept, f"ablate on {name}" + f" (engine {parts.name!r})" * unasked)
-    full = evaluation_of(kept.full, job.correct_classes, data, job.readout.mapping)
+    unasked = f" (engine {parts.name!r})" * (engine == "auto" and parts.name != "tree")
+    _work(parts, buffer, Steps(partial, buffer.tensors), f"ablate on {name}{unasked}")
+    full = evaluation_of(buffer.full, job.correct_classes, data, job.readout.mapping)
     if role == "id":
         warn_under_chance(full)
-    return Ablations(full, kept.answers(listed), name, role, agreement, parts.work)
+    return Ablations(full, buffer.answers(listed), name, role, agreement, parts.work)
+
+
+def _check_options(engine: str, precision: str, role: str, batch_size: int, seed: int) -> None:
+    if engine not in (engines := get_args(Engine)):
+        raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
+    if batch_size < 1:
+        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
+    if precision not in (known := get_args(Precision)):
+        expected = " or ".join(map(repr, known))
+        raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
+    check_seed(seed)
+    if role not in PLACES:
+        raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
 
 
 def _engine(
@@ -251,19 +256,14 @@ def member_names(cut: Cut) -> list[str]:
     return [str(each) for each in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 
-def _work(parts: Parts, kept: Kept, title: str) -> None:
-    """Do what is not done; what was done is saved when it is interrupted."""
+def _work(parts: Parts, buffer: AnswerBuffer, steps: Steps, title: str) -> None:
+    """Do what is not done."""
     tasks = parts.tasks()
-    total = sum(cost for part, batch, cost in tasks if (part, batch) not in kept.done)
-    try:
-        with progress.work(title, total) as advance:
-            for part, batch, cost in tasks:
-                parts.begin(part, batch)
-                if (part, batch) in kept.done:
-                    continue
-                parts.run(part, batch, kept)
-                kept.finish(part, batch)
+    total = sum(cost for part, batch, cost in tasks if (part, batch) not in steps.done)
+    with steps, progress.work(title, total) as advance:
+        for part, batch, cost in tasks:
+            parts.begin(part, batch)
+            if (part, batch) not in steps.done:
+                parts.run(part, batch, buffer)
+                steps.finish(part, batch)
                 advance(cost)
-    finally:
-        if kept.done:
-            kept.save()

@@ -115,7 +115,7 @@ class Swept(Ablating):
         alone = [ComponentSet((component,)) for component in shape.kind(self.components)]
         for role in self.roles:
             options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
-            options["state"] = work.partial / SWEPT[role]
+            options["state"] = work.partial
             swept = ablate_on(inputs, means, alone, role, self.fill, **options)
             save_swept(work.folder / SWEPT[role], swept)
 

@@ -43,18 +43,12 @@ def bench(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.bench.cases import case_names, run_benchmark
+    from mechcore.bench.cases import case_names
     from mechcore.bench.methods import PREDICTORS, RANKERS
-    from mechcore.bench.recovery import (
-        WITH_PAIRS,
-        WITHOUT_TRUTH,
-        over_cases,
-        recovered_nodes,
-        recovered_pairs,
-    )
+    from mechcore.bench.recovery import WITH_PAIRS, WITHOUT_TRUTH, over_cases
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import recovery
-    from mechcore.source_code import code_digests
+    from mechcore.steps.benchmark import run_benchmark
     from mechcore.tables import write_tables
 
     chosen, device = case_names(split(cases)), resources.settings.place
@@ -73,12 +67,8 @@ def bench(
         PREDICTORS[name]
     if not ranked or not paired:
         raise InputError("--methods, --interactions: found none; expected at least one of each")
-    makers = [RANKERS[name] for name in ranked if name != WITH_PAIRS]
-    code = code_digests(
-        [recovered_nodes, recovered_pairs, *makers, *(PREDICTORS[n] for n in paired)]
-    )
     with progress.shown():
-        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), code, device)
+        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), device)
     tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(out)
     for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
         table = tables[name]

@@ -211,55 +211,22 @@ def encode(
             f"examples {examples.name!r}: {type(tokenizer).__name__} cannot write them: "
             f"{reason(error)}; check that the tokenizer is the model's own (its tokenizer.json)"
         ) from error
-    too_long = [row for row, one in enumerate(encoded.encodings) if one.overflowing]
-    if too_long:
-        found = (
-            f"examples {examples.name!r}: {len(too_long)} of {len(examples)} "
-            f"{'texts' if prompt is None else 'prompts'} are longer than {max_length} tokens"
-        )
-        if prompt is not None:
-            remedy = "remove them" + ", or raise --max-length if the model takes more" * truncate
-            raise InputError(
-                f"{found}, and cutting them would cut off the place of the answer; {remedy}"
-            )
-        whole = tokenizer([texts[row] for row in too_long], verbose=False)["input_ids"]
-        row = too_long[(lengths := [*map(len, whole)]).index(most := max(lengths))]
-        longest = max(first[row], second[row], key=len)
-        found = f"{found} (the longest has {most} and begins {shown(repr(longest), 60)})"
-        if not truncate:
-            raise InputError(
-                f"{found}, and nothing was said about cutting them; --max-length {max_length} "
-                "(max_length in Python and in files) cuts them, or remove them"
-            )
-        warn(f"{found} and were cut")
+    n_cut = _told_of_cuts(examples, tokenizer, encoded, texts, prompt, max_length, truncate)
     special = prompt is None
     check_file(examples, tokenizer, encoded, texts, special=special, max_length=max_length)
     check_unknown(examples, tokenizer, encoded, texts, special=special)
     if answers is not None and tokens is not None:
         check_continues(answers, tokens, texts, encoded["input_ids"], tokenizer)
     segments = word_ids = separators = spans = None
-    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     if words:
-        vocabulary: dict[str, int] = {}
-        segments, word_ids, separators, spans = [], [], [], []
-        for row, encoding in enumerate(encoded.encodings):
-            if prompt is None:
-                places = [SPECIAL if s is None else s for s in encoding.sequence_ids]
-                texts_of = (first[row], second[row])
-            else:
-                text, ranges = filled[row]
-                places = [_segment_at(offset, ranges) for offset in encoding.offsets]
-                texts_of = (text, text)
-            segments.append(places)
-            of_row = whole_words(encoding, places, texts_of, tokenizer, vocabulary)
-            word_ids.append(of_row.numbers)
-            spans.append(of_row.spans)
-            separators.append(
-                [
-                    int(place == SPECIAL and token in ends)
-                    for token, place in zip(encoding.ids, places, strict=True)
-                ]
-            )
+        places = [
+            [SPECIAL if s is None else s for s in encoding.sequence_ids]
+            if prompt is None
+            else [_segment_at(offset, filled[row][1]) for offset in encoding.offsets]
+            for row, encoding in enumerate(encoded.encodings)
+        ]
+        both = list(zip(first, second, strict=True)) if prompt is None else [(t, t) for t in texts]
+        segments, word_ids, separators, spans = _words(encoded, tokenizer, places, both)
     if empty := [row for row, ids in enumerate(encoded["input_ids"]) if not ids]:
         raise InputError(
             f"examples {examples.name!r}: {len(empty)} of {len(examples)} texts have no token, the "
@@ -276,9 +243,72 @@ def encode(
         # For padding any token will do: no model of mechcore's attends to it.
         int(next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)),
         tokens,
-        len(too_long),
+        n_cut,
         spans,
     )
+
+
+def _told_of_cuts(
+    examples: Examples,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Any,
+    texts: Sequence[Any],
+    prompt: str | None,
+    max_length: int,
+    truncate: bool,
+) -> int:
+    """How many texts were cut, with a warning.
+
+    Raises:
+        InputError: some were that may not be.
+    """
+    rows = [row for row, encoding in enumerate(encoded.encodings) if encoding.overflowing]
+    if not rows:
+        return 0
+    message = (
+        f"examples {examples.name!r}: {len(rows)} of {len(examples)} "
+        f"{'texts' if prompt is None else 'prompts'} are longer than {max_length} tokens"
+    )
+    if prompt is not None:
+        remedy = "remove them" + ", or raise --max-length if the model takes more" * truncate
+        raise InputError(
+            f"{message}, and cutting them would cut off the place of the answer; {remedy}"
+        )
+    lengths = list(map(len, tokenizer([texts[row] for row in rows], verbose=False)["input_ids"]))
+    most = max(lengths)
+    text = texts[rows[lengths.index(most)]]
+    longest = text if isinstance(text, str) else max(text, key=len)
+    message = f"{message} (the longest has {most} and begins {shown(repr(longest), 60)})"
+    if not truncate:
+        raise InputError(
+            f"{message}, and nothing was said about cutting them; --max-length {max_length} "
+            "(max_length in Python and in files) cuts them, or remove them"
+        )
+    warn(f"{message} and were cut")
+    return len(rows)
+
+
+def _words(
+    encoded: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    places: list[list[int]],
+    texts: Sequence[tuple[str, str]],
+) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """Of every token its segment, its word, and whether it parts texts; and the words' spans."""
+    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    vocabulary: dict[str, int] = {}
+    found = [
+        whole_words(encoding, places[row], texts[row], tokenizer, vocabulary)
+        for row, encoding in enumerate(encoded.encodings)
+    ]
+    separators = [
+        [
+            int(place == SPECIAL and token in ends)
+            for token, place in zip(encoding.ids, of_row, strict=True)
+        ]
+        for encoding, of_row in zip(encoded.encodings, places, strict=True)
+    ]
+    return places, [row.numbers for row in found], separators, [row.spans for row in found]
 
 
 def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:

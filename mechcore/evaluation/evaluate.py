@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.components import Mask
+from mechcore.data.batches import as_batches
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, Population
 from mechcore.errors import InputError, NotFiniteError, warn
@@ -22,7 +23,7 @@ from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
-from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
 from mechcore.models.model_identity import check_is_mask

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,8 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mechcore import progress
 from mechcore.components import Component, ModelShape
-from mechcore.data.encoding import EncodedExamples
+from mechcore.data.batches import as_batches, batch_bar
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.encoded import as_data
@@ -31,7 +28,6 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.padding import real_positions
 from mechcore.models.placing import sent
 from mechcore.models.running import (
-    Batch,
     check_hooks,
     device_of,
     forward,
@@ -43,7 +39,6 @@ from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 FORMAT = "mechcore-means-1"
-BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -261,24 +256,6 @@ def check_means(means: Any, model: Any) -> None:
 
 
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")
-
-
-def as_batches(
-    data: EncodedExamples | Iterable[Batch], batch_size: int = BATCH_SIZE
-) -> Iterator[Batch]:
-    """Batches of encoded examples, or the given ones; a lone dict is one batch."""
-    if isinstance(data, EncodedExamples):
-        return data.batches(batch_size)
-    return iter([data] if hasattr(data, "keys") else data)  # type: ignore[list-item]
-
-
-def batch_bar(
-    title: str, data: EncodedExamples | Iterable[Batch], batch_size: int = BATCH_SIZE
-) -> AbstractContextManager[Callable[[], None]]:
-    """Progress over the batches of `as_batches`; none where their number is not known."""
-    if isinstance(data, EncodedExamples) and batch_size > 0:
-        return progress.bar(title, data.n_batches(batch_size))
-    return nullcontext(lambda: None)
 
 
 class _Sums:

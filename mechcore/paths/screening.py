@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from mechcore.ablation.cutting import changed_with
 from mechcore.ablation.predicting import batches_of
-from mechcore.ablation.screening import resumed
+from mechcore.ablation.screening import left
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import PathSet, Receiver
 from mechcore.data.encoding import EncodedExamples
@@ -30,7 +31,7 @@ from mechcore.masking.fills import Kind
 from mechcore.masking.interventions import FillName, intervening
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen, hook_mlp_out, hook_z, logits_of, model_inputs
-from mechcore.state import StateFile
+from mechcore.partial import Partial
 
 
 class Screening:
@@ -55,9 +56,9 @@ class Screening:
         class_names: Sequence[str] | None,
     ) -> None:
         self.model, self.data, self.shape = model, data, ModelShape.of(model)
+        self.means, self.fill, self.cuts = means, fill, cuts
         self.readout = Readout.of(model, data, class_names)
         self.correct = self.readout.correct_classes(data)
-        self.n_cuts = len(cuts)
         self.groups: dict[tuple[frozenset[Component], str], dict[int, Receiver]] = {}
         for i, each in enumerate(cuts):
             [(receiver, senders)] = each.senders.items()
@@ -65,7 +66,7 @@ class Screening:
         self.fills = {key: Blindness(model, means, 0, *key, fill) for key in self.groups}
 
     def drops(
-        self, n_examples: int, *, seed: int, batch_size: int, store: StateFile
+        self, n_examples: int, *, seed: int, batch_size: int, state: str | Path | None = None
     ) -> Float[Tensor, " cut"]:
         """Predicted drops in margin, nats, over some of the examples.
 
@@ -73,22 +74,30 @@ class Screening:
             n_examples: how many, at most.
             seed: of their draw.
             batch_size: examples at a time.
-            store: keeps what was done, so that it is done once.
-
-        Raises:
-            StateError: what was kept is of another run, or damaged.
+            state: folder that keeps what was done, so that it is done once.
         """
         batches = batches_of(self.data, n_examples, seed, batch_size)
-        total = torch.zeros(self.n_cuts, dtype=torch.float64)
-        with frozen(self.model), resumed(store, total, len(batches)) as steps:
+        kept = Partial(
+            state,
+            "path-screening",
+            model=self.model,
+            data=self.data,
+            means=self.means,
+            fill=self.fill,
+            labels=self.correct,
+            cuts=[[str(path) for path in cut.paths] for cut in self.cuts],
+            batches=batches,
+        )
+        drops = torch.zeros(len(batches), len(self.cuts), dtype=torch.float64)
+        with frozen(self.model), left(kept, drops, len(batches)) as steps:
             for i in steps:
-                total += self._of_batch(batches[i])
-        return total / sum(map(len, batches))
+                drops[i] = self._of_batch(batches[i])
+        return drops.sum(0) / sum(map(len, batches))
 
     def _of_batch(self, rows: Sequence[int]) -> Float[Tensor, " cut"]:
         inputs = model_inputs(self.model, self.readout.asked(self.data.rows(rows)))
         correct = self.correct[rows]
-        found = torch.zeros(self.n_cuts, dtype=torch.float64)
+        found = torch.zeros(len(self.cuts), dtype=torch.float64)
         full, outputs, gradients = self._gradients(inputs, rows)
         for key, receivers in self.groups.items():
             fill = self.fills[key]

@@ -16,14 +16,9 @@ from typing import Any
 import pandas as pd
 
 from mechcore.ablation.effects import SET, Ablations
-from mechcore.ablation.searching import (
-    check_options,
-    facts_of,
-    halves_of,
-    rank_correlation,
-)
+from mechcore.ablation.searching import check_options, halves_of, rank_correlation
 from mechcore.ablation.settings import SCREENING_EXAMPLES
-from mechcore.ablation.sweeping import ablate, member_names
+from mechcore.ablation.sweeping import ablate
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
@@ -33,7 +28,6 @@ from mechcore.models.encoded import as_encoded
 from mechcore.paths.screening import Screening
 from mechcore.session import plain_session
 from mechcore.showing import Shown
-from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
 
 PATH_SCREENING = Schema(
@@ -104,14 +98,12 @@ def find_paths(
         fill: what replaces the senders' outputs, ``"mean"`` or ``"zero"``.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
-        state: folder for files that keep what is finished; an interrupted search goes on from
-            them. They stay when all is finished.
+        state: folder that keeps what is finished, see `mechcore.ablate`.
         options: see `mechcore.ablate`.
 
     Raises:
         InputError: no set of paths, one has several receivers, too few examples, the subset is
-            unknown, or a number or the fill is not as expected; or ``state`` is that of another
-            search.
+            unknown, or a number or the fill is not as expected.
 
     >>> cuts = sets.paths("all", "all", model, together=False)  # doctest: +SKIP
     >>> path_table(find_paths(model, hans, means, cuts).found)  # doctest: +SKIP
@@ -120,20 +112,13 @@ def find_paths(
     _check(cuts)
     check_options(fill, n_cut=n_cut, n_found=n_found)
     searched, reported = halves_of(data, subset, seed)
-    facts: dict[str, Any] = {}
-    if state is not None:
-        facts |= facts_of(model, (searched, reported), means, class_names, fill)
-        facts |= {"paths": list(map(member_names, cuts)), "seed": seed}
-        facts |= {"batch_size": batch_size, "screening_examples": screening_examples}
-    screen, chosen, final = state_files(state)
     own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}
-    own |= options
-    store = StateFile(screen, "screening", facts)
+    own |= {**options, "state": state}
     screened = Screening(model, searched, means, cuts, fill, class_names)
-    drops = screened.drops(screening_examples, seed=seed, batch_size=batch_size, store=store)
+    drops = screened.drops(screening_examples, seed=seed, batch_size=batch_size, state=state)
     predicted = dict(zip(cuts, drops.tolist(), strict=True))
     order = sorted(predicted, key=lambda each: -abs(predicted[each]))
-    known = ablate(model, order[:n_cut], searched, means, state=chosen, **own)
+    known = ablate(model, order[:n_cut], searched, means, **own)
     exact = {each: float(known.drops(each, "margin").mean()) for each in order[:n_cut]}
     best = sorted(exact, key=lambda each: -abs(exact[each]))[:n_found]
     screening = pd.DataFrame(
@@ -143,17 +128,11 @@ def find_paths(
         ]
     ).astype({"margin_drop": float})
     return PathSearch(
-        found=ablate(model, best, reported, means, state=final, **own),
+        found=ablate(model, best, reported, means, **own),
         screening=screening,
         n_screened_out=max(0, len(order) - n_cut),
         rank_correlation=rank_correlation(screening, "margin_drop"),
     )
-
-
-def state_files(folder: str | Path | None) -> list[Path | None]:
-    """The files of an interruptible search: of screening, of the paths cut, of the report."""
-    names = ("path-search", "sweep-search", "sweep-report")
-    return [None if folder is None else Path(folder) / f"{name}.safetensors" for name in names]
 
 
 def _check(cuts: Sequence[PathSet]) -> None:

@@ -43,7 +43,7 @@ class Request:
         seeds: one subnetwork each; a method without chance may give one for all.
         settings: of L0 pruning.
         data_seed: of the order of examples.
-        state: the file of an interruptible method, to go on from; None keeps nothing.
+        state: folder of an interruptible method, to go on from; None keeps nothing.
         trained: subnetworks that ``l0`` found for the same request, for methods that match them.
     """
 

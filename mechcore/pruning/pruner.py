@@ -24,6 +24,7 @@ from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import frozen
+from mechcore.partial import Partial
 from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import (
@@ -36,7 +37,6 @@ from mechcore.pruning.settings import (
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import ORDER, Teacher, example_order
 from mechcore.session import plain_session
-from mechcore.state import StateFile, encoded_inputs, input_facts
 
 RANKED = 256
 """Examples, about, from which components are ranked before masks are trained."""
@@ -84,17 +84,15 @@ def prune(
         preset: ``"fast"``, ``"thorough"``, ``"paper"``, or a schedule of your own, see
             `mechcore.pruning.prune_settings`.
         data_seed: of the order of the examples, the same for all masks.
-        state: file in which all trainings are saved every ``save_every`` steps; where it exists,
-            they go on from there and end with the same masks as without the interruption. Remove
-            it once the results are safe.
+        state: folder in which all trainings are saved every ``save_every`` steps, for the same
+            ones to go on from; they end with the same masks as without the interruption.
 
     Returns:
         Subnetworks ordered by sparsity as given, then seed.
 
     Raises:
         InputError: a sparsity is outside [0, 1) or keeps no component, a seed is negative or too
-            large, seeds or sparsities repeat or are missing, the preset is unknown, or the state
-            file is that of another run.
+            large, seeds or sparsities repeat or are missing, or the preset is unknown.
         PruningError: some masks diverged or did not reach their target; the message says which
             and why, ``finished`` holds the others.
     """
@@ -107,9 +105,18 @@ def prune(
         check_keeps_some(targets, shape)
     moved = _moved(model, data, means, settings.attribution)
     trainings = [MaskTraining(settings, shape, t, seed, moved) for t in targets for seed in seeds]
-    facts = {} if state is None else _facts(model, data, means, settings, data_seed, trainings)
-    store = StateFile(state, "pruning", facts)
-    failed = _restore(store, trainings)
+    partial = Partial(
+        state,
+        "pruning",
+        model=model,
+        data=data,
+        means=means,
+        data_seed=data_seed,
+        order=ORDER,
+        masks=[training.name for training in trainings],
+        settings={n: v for n, v in asdict(settings).items() if n not in _WITHOUT_EFFECT},
+    )
+    failed = _restore(partial, trainings)
     order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
     n_steps = max(len(each.history) for each in trainings)
     begin = max(each.step for each in trainings)
@@ -126,7 +133,7 @@ def prune(
                         for each in trainings
                         for name, tensor in each.state().items()
                     }
-                    store.save(states, {"failed": failed})
+                    partial.save(states, {"failed": failed})
             advance()
     return _results(trainings, failed, ModelIdentity.of(model), means)
 
@@ -187,36 +194,18 @@ def _results(
     return finished
 
 
-def _facts(
-    model: Any,
-    data: EncodedExamples,
-    means: MeanActivations,
-    settings: PruneSettings,
-    data_seed: int,
-    trainings: Sequence[MaskTraining],
-) -> dict[str, Any]:
-    """Everything that decides what becomes of the masks."""
-    named = {name: v for name, v in asdict(settings).items() if name not in _WITHOUT_EFFECT}
-    masks = [each.name for each in trainings]
-    return (
-        input_facts(model, encoded_inputs(data), means)
-        | {"data seed": data_seed, "order of the examples": ORDER, "masks": masks}
-        | named
-    )
-
-
 _WITHOUT_EFFECT = ("save_every", *READING)
 """Settings that may change when a run goes on: they do not enter into the training."""
 
 
-def _restore(store: StateFile, trainings: Sequence[MaskTraining]) -> dict[str, str]:
+def _restore(partial: Partial, trainings: Sequence[MaskTraining]) -> dict[str, str]:
     """Bring the trainings to where they were; what had gone wrong, by name."""
-
-    def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> dict[str, str]:
-        for each in trainings:
-            prefix = f"{each.name}/"
-            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            each.restore(own)
-        return notes["failed"]
-
-    return store.restore_by(take) or {}
+    stored = partial.restore()
+    if stored is None:
+        return {}
+    tensors, notes = stored
+    for training in trainings:
+        prefix = f"{training.name}/"
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        training.restore(own)
+    return dict(notes["failed"])

@@ -17,7 +17,6 @@ from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
 from mechcore.pruning.settings import READING, PruneSettings, check_keeps_some, keeps_some
-from mechcore.state import StateError
 from mechcore.steps.base import (
     MASKS,
     MEANS_FILE,
@@ -111,18 +110,12 @@ class FindMasks(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        state = work.partial / "masks.safetensors"
-        try:
-            found, diverged = self._train(work, state)
-        except StateError as error:
-            warn(f"begun anew, as its unfinished state cannot be used: {error}")
-            state.unlink(missing_ok=True)
-            found, diverged = self._train(work, state)
+        found, diverged = self._train(work)
         for each in found:
             each.save(work.folder / MASKS / f"{each.name}.safetensors")
         write_json(work.folder / MISSING_FILE, diverged)
 
-    def _train(self, work: Work, state: Path) -> tuple[list[Subnetwork], Mapping[str, str]]:
+    def _train(self, work: Work) -> tuple[list[Subnetwork], Mapping[str, str]]:
         inputs = inputs_of(work)
         # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
         schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
@@ -142,7 +135,7 @@ class FindMasks(MainStep):
                     self.seeds,
                     schedule,
                     self.data_seed,
-                    state,
+                    work.partial,
                     trained,
                 )
             )

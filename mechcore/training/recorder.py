@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,12 +20,7 @@ from mechcore.progress import say
 from mechcore.training.history import has_ended, read_records, standing, write_records
 from mechcore.training.loop import Loop
 from mechcore.training.objectives import accuracies
-from mechcore.training.run_folder import (
-    FINAL,
-    best_path,
-    checkpoint_path,
-    publish,
-)
+from mechcore.training.run_folder import FINAL, best_path, checkpoint_path, keep_best, publish
 
 
 class Recorder(TrainerCallback):
@@ -47,7 +41,6 @@ class Recorder(TrainerCallback):
         self.loop, self.measured, self.out, self.resumed = loop, measured, out, resumed
         self.advance = advance
         self.records = [record for record in read_records(out) if record["step"] <= resumed]
-        self.saved_best = self._best()
         self.started = time.monotonic() - (self.records[-1]["seconds"] if self.records else 0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -62,25 +55,19 @@ class Recorder(TrainerCallback):
         self.advance()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Remove the best weights of the state before."""
-        before, self.saved_best = self.saved_best, self._best()
-        if before not in (None, self.saved_best):
-            shutil.rmtree(best_path(self.out, before))
+        """Keep the best weights alone: an interrupted run goes on from here."""
+        keep_best(self.out, self._best())
 
     def _best(self) -> int | None:
         now = standing(self.records, self.loop.settings)
         return None if now is None else now.best
 
     def _evaluate(self, step: int) -> None:
-        before = self._best()
         losses, self.loop.losses = self.loop.losses, []
         record: dict[str, Any] = {"step": step, "loss": sum(losses) / len(losses)}
         self.records.append(record)
         self._measure(record)
         write_records(self.out, self.records, self._best())
-        # An interrupted run goes on with the best weights of its last state.
-        if before is not None and before not in (self._best(), self.saved_best):
-            shutil.rmtree(best_path(self.out, before))
         self._tell(record)
 
     def _measure(self, record: dict[str, Any]) -> None:

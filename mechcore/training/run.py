@@ -34,7 +34,6 @@ from mechcore.training.run_folder import (
     begin,
     facts_of,
     finish_with,
-    held,
     newest_state,
     remove_after,
     state_path,
@@ -79,9 +78,9 @@ def train(
         The history, as `read_history` gives it.
 
     Raises:
-        InputError: ``out`` holds another run or something else, or another process trains into
-            it, there are fewer examples than a batch, an input is too long, labels and classes do
-            not match, there is nothing to watch, or the device cannot train in this way.
+        InputError: ``out`` holds another run or something else, there are fewer examples than a
+            batch, an input is too long, labels and classes do not match, there is nothing to
+            watch, or the device cannot train in this way.
         MechcoreError: the loss is no longer finite.
     """
     out, place = Path(out), device_of(device or model.device)
@@ -95,42 +94,41 @@ def train(
     for data in evaluations.values():
         objective.correct(data)
     facts = facts_of(model, objective, encoded, measured, settings)
-    with held(out):
-        begin(out, facts, place)
-        if has_ended(read_records(out), settings, total) and (out / FINAL).is_dir():
-            shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
-            display.say(f"{out}: was finished before")
-            _take_weights(model, out / FINAL, place)
-            return read_history(out)
-        if place.type == "cuda" and torch.cuda.device_count() > 1:
-            warn(
-                f"training: {torch.cuda.device_count()} GPUs are visible, and {arguments.device} "
-                "alone is used"
-            )
-        # The rest of the steps may be passed over at once where there is a patience.
-        bar = display.bar if settings.patience is None else display.work
-        shown = display.shown() if progress and not display.is_shown() else nullcontext()
-        with shown:
-            resumed = newest_state(out)
-            remove_after(out, resumed)
-            if resumed:
-                display.say(f"{out}: goes on after step {resumed}")
-            with (
-                own_randomness(place),
-                unprepared(model),
-                without_bars(),
-                bar("training", total) as advance,
-            ):
-                advance(resumed)
-                loop = Loop(model, objective, encoded, settings, total, arguments)
-                loop.add_callback(Recorder(loop, measured, out, resumed, lambda: advance(1)))
-                loop.train(str(state_path(out, resumed)) if resumed else None)
-                advance(total - loop.state.global_step)
-        if (best := best_step(out)) is not None:
-            finish_with(out, best)
-            _take_weights(model, out / FINAL, place)
-        shutil.rmtree(out / STATE_FOLDER)
+    begin(out, facts, place)
+    if has_ended(read_records(out), settings, total) and (out / FINAL).is_dir():
+        shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+        display.say(f"{out}: was finished before")
+        _take_weights(model, out / FINAL, place)
         return read_history(out)
+    if place.type == "cuda" and torch.cuda.device_count() > 1:
+        warn(
+            f"training: {torch.cuda.device_count()} GPUs are visible, and {arguments.device} "
+            "alone is used"
+        )
+    # The rest of the steps may be passed over at once where there is a patience.
+    bar = display.bar if settings.patience is None else display.work
+    shown = display.shown() if progress and not display.is_shown() else nullcontext()
+    with shown:
+        resumed = newest_state(out)
+        remove_after(out, resumed)
+        if resumed:
+            display.say(f"{out}: resuming from step {resumed}")
+        with (
+            own_randomness(place),
+            unprepared(model),
+            without_bars(),
+            bar("training", total) as advance,
+        ):
+            advance(resumed)
+            loop = Loop(model, objective, encoded, settings, total, arguments)
+            loop.add_callback(Recorder(loop, measured, out, resumed, lambda: advance(1)))
+            loop.train(str(state_path(out, resumed)) if resumed else None)
+            advance(total - loop.state.global_step)
+    if (best := best_step(out)) is not None:
+        finish_with(out, best)
+        _take_weights(model, out / FINAL, place)
+    shutil.rmtree(out / STATE_FOLDER)
+    return read_history(out)
 
 
 def _check_weights(model: PreTrainedModel) -> None:

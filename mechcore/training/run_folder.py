@@ -6,7 +6,6 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, shown
-from mechcore.files import alone, appearing, check_can_write, tensors_digest, write_json
+from mechcore.errors import InputError
+from mechcore.files import appearing, check_can_write, tensors_digest, write_json
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
@@ -28,7 +27,6 @@ from mechcore.training.settings import TrainSettings
 SETTINGS_FILE = "training.json"
 STATE_FOLDER = "state"
 FINAL = "final"
-_LOCK = ".training.lock"
 
 
 def checkpoint_path(out: Path, step: int) -> Path:
@@ -87,18 +85,6 @@ def weights_digest(model: nn.Module) -> str:
     return tensors_digest(model.state_dict())
 
 
-def held(out: Path) -> AbstractContextManager[None]:
-    """Hold a lock on the folder of a run, so that no other process trains into it meanwhile.
-
-    Raises:
-        InputError: another one does.
-    """
-    return alone(
-        out / _LOCK,
-        f"{out}: another process is training into it; wait until it ends, or choose another folder",
-    )
-
-
 def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
     """Make the folder of a run, or make sure that it is the folder of this one.
 
@@ -107,7 +93,7 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
     """
     path = out / SETTINGS_FILE
     if not path.is_file():
-        if out.is_file() or (out.is_dir() and {path.name for path in out.iterdir()} - {_LOCK}):
+        if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise InputError(
                 f"{out}: is not empty, and no training run ({SETTINGS_FILE} is missing); expected "
                 "a new folder, or that of the same run to go on"
@@ -124,23 +110,15 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
         ) from error
     if different := _differences(before, facts):
         raise InputError(
-            f"{out}: holds another training run; different are {'; '.join(different)}. Go on with "
+            f"{out}: holds another training run; different are {', '.join(different)}. Go on with "
             "the same, choose another folder, or remove this one"
         )
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """What differs between nested JSON objects, as ``name (before -> now)``."""
-    found = []
-    for name, value in now.items():
-        old, where = before.get(name), f"{path}{name}"
-        if isinstance(old, dict) and isinstance(value, dict):
-            gone = {key: None for key in old if key not in value}
-            found += _differences(old, {**value, **gone}, f"{where}.")
-        elif old != value:
-            given = ["given" if isinstance(each, dict) else shown(each) for each in (old, value)]
-            found.append(f"{where} ({' -> '.join(given)})")
-    return found
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of the settings, and of what else was trained with, that differ."""
+    flat = [{**facts, **facts.get("settings", {}), "settings": None} for facts in (before, now)]
+    return [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
@@ -161,16 +139,11 @@ def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Pa
 
 def remove_after(out: Path, step: int) -> None:
     """Remove the states and weights of steps after one, which are made again, and halves."""
-    for kind in ("checkpoint", "best"):
-        for path in (out / STATE_FOLDER).glob(f"{kind}-*"):
-            if int(path.name.rpartition("-")[2]) > step:
-                shutil.rmtree(path)
-    for path in out.iterdir():
-        number = path.name.removeprefix("step-")
-        later = number != path.name and number.isdigit() and int(number) > step
-        half = path.name.startswith(".") and (".step-" in path.name or path.name.endswith(FINAL))
-        if path.is_dir() and (later or half or path.name == FINAL):
+    for path in [*out.glob("step-*"), *(out / STATE_FOLDER).glob("*-*")]:
+        if int(path.name.rpartition("-")[2]) > step:
             shutil.rmtree(path)
+    for path in [out / FINAL, *out.glob(".*")]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 # -- state ----------------------------------------------------------------------------------------
@@ -184,6 +157,13 @@ def state_path(out: Path, step: int) -> Path:
 def best_path(out: Path, step: int) -> Path:
     """Where the weights of the best evaluation are kept until training ends."""
     return out / STATE_FOLDER / f"best-{step}"
+
+
+def keep_best(out: Path, best: int | None) -> None:
+    """Remove the weights of what was the best evaluation before."""
+    for path in (out / STATE_FOLDER).glob("best-*"):
+        if best is None or path != best_path(out, best):
+            shutil.rmtree(path)
 
 
 def finish_with(out: Path, best: int) -> None:

@@ -120,11 +120,10 @@ def test_components_and_paths_together(cases: Cases, tmp_path: File) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
     both = ["L0.H1", "L0.H1>L1.H2", "L0.H1+L1.MLP", "L0.MLP>answer"]
-    state = tmp_path / "state.safetensors"
-    found = ablate(model, both, data, means, role="ood", state=state)
+    found = ablate(model, both, data, means, role="ood", state=tmp_path)
     assert {str(each) for each in found.without} == set(both)
     assert [str(each) for each in found.sets] == ["L0.H1", "L0.H1+L1.MLP"]
-    again = ablate(model, both, data, means, role="ood", state=state)
+    again = ablate(model, both, data, means, role="ood", state=tmp_path)
     for each, answers in found.without.items():
         assert np.array_equal(again.without[each].margin, answers.margin)
     table = sweep(model, both, data, means, role="ood")

@@ -20,7 +20,6 @@ from scipy import stats
 
 from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
 from mechcore.ablation.engines import TreeEngine
-from mechcore.ablation.search import state_files
 from mechcore.ablation.searching import halves_of
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
@@ -28,7 +27,6 @@ from mechcore.data.examples import ALL, Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.state import StateFile
 
 SEARCH: Any = importlib.import_module("mechcore.ablation.search")
 SCREENING: Any = importlib.import_module("mechcore.ablation.screening")
@@ -359,8 +357,6 @@ def whole(searching: dict[str, Any]) -> Search:
 PIECES = ["gradient"] * 5 + ["batch"] * 3 * 4
 """The full model and four components; then three sizes on eight examples, the report on nine."""
 
-FILES = [f"{name}.safetensors" for name in ("search", "sweep-1", "sweep-2", "sweep-3")]
-
 
 def assert_equal(found: Search, expected: Search) -> None:
     """Bit for bit."""
@@ -368,7 +364,7 @@ def assert_equal(found: Search, expected: Search) -> None:
         tables = getattr(found, name), getattr(expected, name)
         pd.testing.assert_frame_equal(*tables, check_exact=True)
     for name in ("n_pairs", "n_screened_out", "n_tested", "rank_correlation"):
-        assert getattr(found, name) == getattr(expected, name)
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=0, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -387,10 +383,7 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(
     work.until(stop_at)
     with pytest.raises(KeyboardInterrupt):
         find_superadditive(**searching, state=folder)
-    files = [path.name for path in state_files(folder, 3)]
-    assert files == [*FILES, "sweep-report.safetensors"]
-    there = sorted(path.name for path in folder.glob("*"))
-    assert there == files[:left]
+    assert len(list(folder.glob("*"))) == left
     work.until(None)
     assert_equal(find_superadditive(**searching, state=folder), whole)
     assert work.done == PIECES[stop_at:]
@@ -405,80 +398,45 @@ def test_a_search_can_be_interrupted_again_and_again(
             find_superadditive(**searching, state=str(tmp_path))
     work.until(1, AssertionError)
     assert_equal(find_superadditive(**searching, state=str(tmp_path)), whole)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*FILES, "sweep-report.safetensors"]
-
-
-def test_gradients_are_saved_every_now_and_then(
-    searching: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[int] = []
-    real = StateFile.save
-
-    def save(self: StateFile, tensors: Any, notes: Any = None) -> None:
-        if self.kind == "search":
-            saved.append(notes["done"])
-        real(self, tensors, notes)
-
-    monkeypatch.setattr(StateFile, "save", save)
-    monkeypatch.setattr(SCREENING, "SECONDS_BETWEEN_SAVES", -1.0)
-    find_superadditive(**searching, state=tmp_path / "often")
-    assert saved == [1, 2, 3, 4, 5, 5]
-    monkeypatch.setattr(SCREENING, "SECONDS_BETWEEN_SAVES", 3600.0)
-    saved.clear()
-    for _ in range(2):
-        find_superadditive(**searching, state=tmp_path / "once")
-    assert saved == [5]
+    assert len(list(tmp_path.iterdir())) == 5  # gradients, three sizes, the report
 
 
 @pytest.fixture(scope="module")
 def begun(searching: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The states of a finished search; not to be changed."""
+    """The state of a finished search."""
     folder = tmp_path_factory.mktemp("begun")
     find_superadditive(**searching, state=folder)
     return folder
 
 
-def test_states_of_other_searches_are_refused(
-    searching: dict[str, Any], cases: Cases, begun: Path, work: Work
+def test_other_searches_end_as_they_do_without_a_state(
+    searching: dict[str, Any], cases: Cases, begun: Path
 ) -> None:
     model, data = searching["model"], searching["data"]
     frame = data.examples.frame
-    relabelled = replace(data, examples=Examples("searched", frame.assign(label="neutral")))
-    averages = MeanActivations.compute(model, data.rows([0, 1]), n_samples=0)
     other = load_model(cases.path("bert"))
     helpers.randomise(other.original_model, seed=1)
-    means = MeanActivations.compute(other, data, n_samples=0)
-    swapped = ["neutral", "entailment", "contradiction"]
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"components": SMALL[:3]}, "components"),
-        ({"subset": "w"}, "data, labels, subset"),
-        ({"seed": 1}, "data, labels, seed"),
-        ({"metric": "accuracy"}, "metric"),
-        ({"max_size": 2}, "max_size"),
-        ({"n_pairs": 5}, "n_pairs"),
-        ({"beam": 1}, "beam"),
-        ({"n_found": 1}, "n_found"),
-        ({"screening_examples": 7}, "screening_examples"),
-        ({"fill": "zero"}, "fill"),
-        ({"batch_size": 2}, "batch_size"),
-        ({"class_names": swapped}, "labels"),
-        ({"data": relabelled}, "labels"),
-        ({"data": replace(data, token_type_ids=None)}, "data"),
-        ({"means": averages}, "means"),
-        ({"model": other, "means": means}, "model, means"),
+    others: list[dict[str, Any]] = [
+        {"components": SMALL[:3]},
+        {"subset": "w"},
+        {"seed": 1},
+        {"metric": "accuracy"},
+        {"max_size": 2},
+        {"n_pairs": 5},
+        {"beam": 1},
+        {"n_found": 1},
+        {"screening_examples": 7},
+        {"fill": "zero"},
+        {"batch_size": 2},
+        {"class_names": ["neutral", "entailment", "contradiction"]},
+        {"data": replace(data, examples=Examples("searched", frame.assign(label="neutral")))},
+        {"data": replace(data, token_type_ids=None)},
+        {"means": MeanActivations.compute(model, data.rows([0, 1]), n_samples=0)},
+        {"model": other, "means": MeanActivations.compute(other, data, n_samples=0)},
     ]
-    content = {path: path.read_bytes() for path in begun.iterdir()}
-    work.until(0, AssertionError)
-    path = begun / "search.safetensors"
-    for changes, differ in refused:
-        message = f"search state {path}: is that of another run: {differ} differ; go on with the"
-        with pytest.raises(InputError, match=message):
-            find_superadditive(**{**searching, **changes, "state": begun})
-    for name, value in (("engine", "reference"), ("precision", "bfloat16")):
-        message = f"sweep state {begun / FILES[1]}: is that of another run: {name} differ"
-        with pytest.raises(InputError, match=message):
-            find_superadditive(**searching, **{name: value}, state=begun)
-    assert {path: path.read_bytes() for path in begun.iterdir()} == content
+    for changes in others:
+        options = {**searching, **changes}
+        assert_equal(find_superadditive(**options, state=begun), find_superadditive(**options))
 
 
 def test_a_finished_search_is_not_run_again_for_other_intervals(
@@ -488,25 +446,6 @@ def test_a_finished_search_is_not_run_again_for_other_intervals(
     whole = find_superadditive(**{**searching, **changes})
     work.until(0, AssertionError)
     assert_equal(find_superadditive(**{**searching, **changes, "state": begun}), whole)
-
-
-def _interrupt(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("tensors", [{}, {"gradients": torch.zeros(4, 3)}])
-def test_states_with_other_tensors_are_refused(
-    searching: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensors: Any
-) -> None:
-    real = StateFile.save
-    with monkeypatch.context() as patch:
-        patch.setattr(StateFile, "save", lambda self, _, notes: real(self, tensors, notes))
-        patch.setattr(SEARCH, "ablate", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            find_superadditive(**searching, state=tmp_path)
-    message = f"search state {tmp_path / FILES[0]}: not a state written by mechcore"
-    with pytest.raises(InputError, match=message):
-        find_superadditive(**searching, state=tmp_path)
 
 
 def test_without_a_state_nothing_is_written(

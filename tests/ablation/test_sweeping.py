@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,6 @@ import pytest
 import torch
 from ablation.few import encoded, means_of
 from helpers import Cases
-from safetensors import safe_open
 
 from mechcore import progress
 from mechcore.ablation import Ablations, ComponentSet, ablate, as_sets, sweep
@@ -32,7 +30,6 @@ from mechcore.evaluation.evaluate import kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import hook_mlp_out
-from mechcore.state import StateFile
 
 ENGINE = importlib.import_module("mechcore.ablation.engines")
 """The module, which the function of the same name hides."""
@@ -273,11 +270,11 @@ def test_plain_batches_are_swept_as_encoded_examples_are(
         if fill == "mean":
             for each, answers in whole.without.items():
                 np.testing.assert_allclose(tree.without[each].kl, answers.kl, rtol=0, atol=1e-5)
-    path = tmp_path / "state.safetensors"
     for given in (iter(batches), batches):
-        assert_equal(ablate(model, NAMES, given, means, state=path, **options), tree)
-    with pytest.raises(InputError, match="is that of another run: data, labels differ"):
-        ablate(model, NAMES, batches[::-1], means, state=path, **options)
+        assert_equal(ablate(model, NAMES, given, means, state=tmp_path, **options), tree)
+    assert len(list(tmp_path.iterdir())) == 1
+    ablate(model, NAMES, batches[::-1], means, state=tmp_path, **options)
+    assert len(list(tmp_path.iterdir())) == 2
     half = ablate(model, NAMES, batches, means, precision="bfloat16", **options)
     assert half.agreement is not None
     assert 0 <= half.agreement <= 1
@@ -595,7 +592,7 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
 ) -> None:
     options = {**bert, "sets": MANY, "fill": fill, "engine": engine, "batch_size": 3}
     whole = ablate(**options)
-    path = tmp_path / "folder" / "state.safetensors"
+    path = tmp_path / "folder"
     runs.until(stop_at)
     with pytest.raises(KeyboardInterrupt):
         ablate(**options, state=path)
@@ -612,7 +609,7 @@ def test_a_sweep_can_be_interrupted_again_and_again(
 ) -> None:
     options = {**bert, "sets": MANY, "fill": "resample", "engine": engine, "batch_size": 3}
     whole = ablate(**options)
-    path = tmp_path / "state.safetensors"
+    path = tmp_path
     n_parts = 9 if engine == "tree" else 5
     for _ in range(n_parts - 1):
         runs.until(1 + (engine == "tree"))
@@ -621,35 +618,14 @@ def test_a_sweep_can_be_interrupted_again_and_again(
     runs.until(None)
     assert_equal(ablate(**options, state=path), whole)
     assert len(runs.batches) == 1 + (engine == "tree")
-    assert [each.name for each in tmp_path.iterdir()] == ["state.safetensors"]
-
-
-def test_what_the_work_between_saves_was_is_done_again(
-    bert: dict[str, Any], runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved: list[int] = []
-    real = StateFile.save
-
-    def save(self: StateFile, tensors: Any, notes: Any = None) -> None:
-        saved.append(len(notes["done"]))
-        real(self, tensors, notes)
-
-    monkeypatch.setattr(StateFile, "save", save)
-    options = {**bert, "batch_size": 2, "state": tmp_path / "state.safetensors"}
-    monkeypatch.setattr("mechcore.ablation.kept.SECONDS_BETWEEN_SAVES", -1.0)
-    ablate(**options)
-    assert saved[:4] == [1, 2, 3, 4]
-    monkeypatch.setattr("mechcore.ablation.kept.SECONDS_BETWEEN_SAVES", 3600.0)
-    saved.clear()
-    ablate(**{**options, "state": tmp_path / "other.safetensors"})
-    assert saved == [4]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
 def test_a_finished_sweep_is_not_run_again(
     bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
 ) -> None:
-    path = tmp_path / "state.safetensors"
+    path = tmp_path
     whole = ablate(**bert, engine=engine)
     assert_equal(ablate(**bert, engine=engine, state=path), whole)
     for _ in range(2):
@@ -665,80 +641,43 @@ def test_without_a_state_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def begun(bert: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state of a sweep; not to be changed."""
-    path = tmp_path_factory.mktemp("begun") / "state.safetensors"
-    ablate(**bert, fill="resample", state=path)
-    return path
-
-
-def test_states_of_other_sweeps_are_refused(
-    bert: dict[str, Any], cases: Cases, begun: Path, runs: Runs
+def test_other_sweeps_take_nothing_from_a_state(
+    bert: dict[str, Any], cases: Cases, runs: Runs, tmp_path: Path
 ) -> None:
+    ablate(**bert, fill="resample", state=tmp_path)
     model, data = bert["model"], bert["data"]
     frame = data.examples.frame
     relabelled = replace(data, examples=Examples("few", frame.assign(label="neutral")))
-    fewer = means_of(model, data, n_samples=15)
-    averages = means_of(model, data.rows([0, 1]), n_samples=16)
     other = load_model(cases.path("bert"))
     helpers.randomise(other.original_model, seed=1)
     swapped = ["neutral", "entailment", "contradiction"]
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"sets": NAMES[:-1]}, "sets"),
-        ({"sets": NAMES[::-1]}, "sets"),
-        ({"fill": "mean"}, "fill"),
-        ({"seed": 1}, "seed"),
-        ({"engine": "reference"}, "engine"),
-        ({"precision": "bfloat16"}, "precision"),
-        ({"batch_size": 3}, "batch_size"),
-        ({"class_names": swapped}, "labels"),
-        ({"data": relabelled}, "labels"),
-        ({"data": replace(data, input_ids=data.input_ids[::-1])}, "data"),
-        ({"data": replace(data, token_type_ids=None)}, "data"),
-        ({"means": fewer}, "means"),
-        ({"means": averages}, "means"),
-        ({"model": other, "means": means_of(other, data, n_samples=16)}, "model, means"),
-        ({"fill": "zero", "means": None, "seed": 2}, "means, fill, seed"),
+    others: list[dict[str, Any]] = [
+        {"sets": NAMES[:-1]},
+        {"sets": NAMES[::-1]},
+        {"fill": "mean"},
+        {"seed": 1},
+        {"engine": "reference"},
+        {"precision": "bfloat16"},
+        {"batch_size": 3},
+        {"class_names": swapped},
+        {"data": relabelled},
+        {"data": replace(data, input_ids=data.input_ids[::-1])},
+        {"data": replace(data, token_type_ids=None)},
+        {"means": means_of(model, data, n_samples=15)},
+        {"means": means_of(model, data.rows([0, 1]), n_samples=16)},
+        {"model": other, "means": means_of(other, data, n_samples=16)},
+        {"fill": "zero", "means": None, "seed": 2},
     ]
-    content = begun.read_bytes()
-    runs.until(0, AssertionError)
-    for changes, differ in refused:
-        message = f"sweep state {begun}: is that of another run: {differ} differ; go on with the"
-        with pytest.raises(InputError, match=message):
-            ablate(**{**bert, "fill": "resample", "state": begun, **changes})
-    assert begun.read_bytes() == content
+    n_files = 1
+    for changes in others:
+        ablate(**{**bert, "fill": "resample", "state": tmp_path, **changes})
+        n_files += 1
+        assert len(list(tmp_path.iterdir())) == n_files, changes
     # Names, the table's options and how much runs at a time do not matter.
     runs.until(1, AssertionError)
     named = {f"set {i}": each for i, each in enumerate(NAMES)}
-    found = ablate(**{**bert, "sets": named}, fill="resample", state=begun, max_tokens=7)
+    found = ablate(**{**bert, "sets": named}, fill="resample", state=tmp_path, max_tokens=7)
     assert [str(each) for each in found.without] == list(named)
-
-
-def test_states_with_other_tensors_are_refused(
-    bert: dict[str, Any], begun: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "state.safetensors"
-    for lost in ("full", "correct", "margin", "kl"):
-        store = _store_like(begun, path)
-        tensors = _tensors(begun)
-        notes = {"done": [[0, 0]]}
-        store.save({n: x for n, x in tensors.items() if n != lost}, notes)
-        with pytest.raises(InputError, match=f"sweep state {path}: not a state written by mech"):
-            ablate(**bert, fill="resample", state=path)
-        store.save({**tensors, lost: torch.zeros(2, 3, 4)}, notes)
-        with pytest.raises(InputError, match=f"sweep state {path}: not a state written by mech"):
-            ablate(**bert, fill="resample", state=path)
-
-
-def _store_like(begun: Path, path: Path) -> StateFile:
-    with safe_open(begun, framework="pt") as file:
-        return StateFile(path, "sweep", json.loads(file.metadata()["facts"]))
-
-
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 # -- precision ------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,9 +13,8 @@ from sklearn.metrics import roc_auc_score
 
 from mechcore.ablation import ablate, sets
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
-from mechcore.bench import cases
 from mechcore.bench.case import Case
-from mechcore.bench.cases import case_names, load_case, run_benchmark
+from mechcore.bench.cases import case_names, load_case
 from mechcore.bench.planted import CATALOGUE
 from mechcore.bench.recovery import WITH_PAIRS, over_cases, recovered_nodes, recovered_pairs
 from mechcore.components import ModelShape
@@ -143,43 +141,6 @@ def test_means_over_cases_by_hand() -> None:
     assert (a["auroc"], a["n_circuits"], a["forwards"]) == pytest.approx((0.8, 2, 5))
     assert 0 <= a["auroc_low"] < 0.8 < a["auroc_high"] <= 1
     assert np.isnan(found.loc["b", "auroc_low"])
-
-
-def test_the_benchmark_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted: Any = (["copies-encoder", "or-decoder"], ["random", "attribution"], ["exact"], [0, 1])
-    done: list[str] = []
-
-    def fails(name: str, *arguments: Any, **options: Any) -> Case:
-        done.append(name)
-        if len(done) == 3:
-            raise KeyboardInterrupt
-        return load_case(name, *arguments, **options)
-
-    monkeypatch.setattr(cases, "load_case", fails)
-    with pytest.raises(KeyboardInterrupt):
-        run_benchmark(tmp_path, *wanted)
-    nodes, pairs = run_benchmark(tmp_path, *wanted)
-    assert done == ["copies-encoder", "or-decoder", *["copies-encoder"] * 2, "or-decoder"]
-    assert len(nodes) == 2 * 2 * 2
-    assert set(pairs["case"]) == {"or-decoder"}
-    again, _ = run_benchmark(tmp_path, *wanted)
-    pd.testing.assert_frame_equal(nodes, again)
-    assert len(done) == 5
-    random = nodes[nodes["method"] == "random"].groupby("case")["auroc"]
-    assert (random.nunique() == 2).all()  # each repetition draws anew
-    with pytest.raises(InputError, match="holds a benchmark with other methods; choose another"):
-        run_benchmark(tmp_path, ["copies-encoder"], ["random"], ["exact"])
-    with pytest.raises(InputError, match="holds a benchmark with other code; choose another"):
-        run_benchmark(tmp_path, *wanted, code={"mechcore.bench.recovery": "newer"})
-    file = tmp_path / "cases" / "or-decoder-1" / "nodes.csv"
-    file.write_text("\n".join(file.read_text().splitlines()[:-1]) + "\n")
-    with pytest.raises(InputError, match=r"nodes\.csv: some methods are missing; remove it"):
-        run_benchmark(tmp_path, *wanted)
-    (tmp_path / "benchmark.json").write_text('{"methods"')
-    with pytest.raises(InputError, match=r"benchmark\.json: damaged; remove the folder"):
-        run_benchmark(tmp_path, *wanted)
 
 
 def test_names_of_cases(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ import helpers
 import pytest
 import torch
 from pruning.oracles import ANSWERS, QUICK, encoded_for, some_examples
-from safetensors import safe_open
 
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.files import write_safetensors
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruningError, Subnetwork, prune
 from mechcore.pruning.teacher import Teacher
@@ -92,7 +90,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(
 ) -> None:
     settings = replace(SAVING, sparsity=sparsity)
     whole = run(preset=settings)
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "state"
     steps.until(stop_at)
     with pytest.raises(KeyboardInterrupt):
         run(preset=settings, state=path)
@@ -108,7 +106,7 @@ def test_masks_of_different_lengths_go_on_each_where_it_was(
 ) -> None:
     whole = run(preset=LONGER)
     assert [len(each.history) for each in whole] == [6, 6, 10, 10]
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "state"
     steps.until(stop_at)
     with pytest.raises(KeyboardInterrupt):
         run(preset=LONGER, state=path)
@@ -122,7 +120,7 @@ def test_a_run_can_be_interrupted_again_and_again(
 ) -> None:
     settings = replace(SAVING, save_every=1)
     whole = run(preset=settings)
-    path = tmp_path / "folder" / "state.safetensors"
+    path = tmp_path / "folder" / "state"
     for _ in range(7):
         steps.until(1)
         with pytest.raises(KeyboardInterrupt):
@@ -130,26 +128,27 @@ def test_a_run_can_be_interrupted_again_and_again(
     steps.until(None)
     assert_equal(run(preset=settings, state=path), whole)
     assert steps.taken == 1
-    assert [each.name for each in path.parent.iterdir()] == ["state.safetensors"]
+    assert len(list(path.iterdir())) == 1
 
 
 def test_saving_changes_nothing_and_a_finished_run_is_only_read(
     run: Callable[..., Any], steps: Steps, tmp_path: Path
 ) -> None:
     whole = run()
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "state"
     assert_equal(run(state=path), whole)
-    content = path.read_bytes()
+    (file,) = path.iterdir()
+    content = file.read_bytes()
     steps.allowed = False
     assert_equal(run(state=str(path)), whole)
-    assert path.read_bytes() == content
+    assert file.read_bytes() == content
 
 
 def test_a_run_that_missed_its_target_says_so_again(
     run: Callable[..., Any], steps: Steps, tmp_path: Path
 ) -> None:
     settings = replace(SAVING, lr_lambda=0.0, log_alpha_mean=10.0, tolerance=0.3)
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "state"
     failures = []
     for allowed in (True, False):
         steps.allowed = allowed
@@ -179,7 +178,7 @@ def test_a_mask_that_diverged_stays_failed(
     steps.spoilt = (spoilt_at, 2)
     with pytest.raises(PruningError) as whole:
         run(preset=preset)
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "state"
     steps.until(7)
     with pytest.raises(KeyboardInterrupt):
         run(preset=preset, state=path)
@@ -202,7 +201,7 @@ def test_a_mask_that_diverged_stays_failed(
 def test_a_failure_that_was_not_saved_is_not_remembered(
     run: Callable[..., Any], steps: Steps, tmp_path: Path
 ) -> None:
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "state"
     steps.spoilt = (4, 0)
     steps.until(5)
     with (
@@ -227,38 +226,12 @@ def begun(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """The state of a run; not to be changed."""
-    path = tmp_path_factory.mktemp("begun") / "state.safetensors"
+    path = tmp_path_factory.mktemp("begun")
     prune(loud[0], data, loud_means, sparsity=[0.2, 0.6], seeds=[5, 6], preset=SAVING, state=path)
     return path
 
 
-@pytest.mark.parametrize(
-    ("changes", "differ"),
-    [
-        ({"seeds": [5, 7]}, "masks"),
-        ({"seeds": [6, 5]}, "masks"),
-        ({"sparsity": [0.2, 0.6, 0.7]}, "masks"),
-        ({"preset": replace(SAVING, lr=0.2)}, "lr"),
-        ({"preset": "fast"}, "steps, warmup, batch_size, lr, lr_lambda, log_alpha_mean"),
-        ({"data_seed": 1}, "data seed"),
-        (
-            {"data_seed": 1, "seeds": [1], "preset": "fast"},
-            "data seed, masks, steps, warmup, batch_size, lr, lr_lambda, log_alpha_mean",
-        ),
-    ],
-)
-def test_states_of_other_arguments_are_refused(
-    run: Callable[..., Any], steps: Steps, begun: Path, changes: dict[str, Any], differ: str
-) -> None:
-    content = begun.read_bytes()
-    steps.allowed = False
-    message = f"state.safetensors: is that of another run: {differ} differ; go on with the same"
-    with pytest.raises(InputError, match=message):
-        run(state=begun, **changes)
-    assert begun.read_bytes() == content
-
-
-def test_states_of_other_data_means_and_models_are_refused(
+def test_other_runs_take_nothing_from_a_state(
     run: Callable[..., Any],
     steps: Steps,
     begun: Path,
@@ -268,70 +241,61 @@ def test_states_of_other_data_means_and_models_are_refused(
     planted: Any,
     planted_means: MeanActivations,
 ) -> None:
-    steps.allowed = False
     other = encode(some_examples(seed=4), helpers.word_tokenizer(), max_length=48)
     fewer = encode(some_examples(n=40), helpers.word_tokenizer(), max_length=48)
+    with pytest.warns(MechcoreWarning, match="were cut"):
+        cut = encode(some_examples(), helpers.word_tokenizer(), max_length=6)
     per_position = MeanActivations.compute(loud[0], data, n_samples=0, per_position=True)
-    elsewhere = MeanActivations.compute(loud[0], other, n_samples=0)
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"data": other}, "data"),
-        ({"data": fewer}, "data"),
-        ({"means": per_position}, "means"),
-        ({"means": elsewhere}, "means"),
-        ({"data": other, "means": elsewhere}, "data, means"),
-        ({"model": planted, "means": planted_means}, "model, means"),
+    others: list[dict[str, Any]] = [
+        {"seeds": [5, 7]},
+        {"seeds": [6, 5]},
+        {"sparsity": [0.2, 0.6, 0.7]},
+        {"preset": replace(SAVING, lr=0.2)},
+        {"preset": "fast"},
+        {"data_seed": 1},
+        {"data": other},
+        {"data": fewer},
+        {"data": cut},
+        {"means": per_position},
+        {"means": MeanActivations.compute(loud[0], other, n_samples=0)},
+        {"model": planted, "means": planted_means},
     ]
-    for changes, differ in cases:
-        with pytest.raises(InputError, match=f"is that of another run: {differ} differ"):
+    content = {path: path.read_bytes() for path in begun.iterdir()}
+    for changes in others:
+        steps.until(0)
+        with pytest.raises(KeyboardInterrupt):
             run(state=begun, **changes)
+    assert {path: path.read_bytes() for path in begun.iterdir()} == content
+    steps.until(None)
+    steps.allowed = False
     assert len(run(state=begun)) == 4
 
 
-def test_states_of_data_encoded_otherwise_are_refused(run: Callable[..., Any], begun: Path) -> None:
-    with pytest.warns(MechcoreWarning, match="were cut"):
-        cut = encode(some_examples(), helpers.word_tokenizer(), max_length=6)
-    with pytest.raises(InputError, match="is that of another run: data differ"):
-        run(state=begun, data=cut)
-
-
-def test_states_of_other_answers_are_refused(cases: helpers.Cases, tmp_path: Path) -> None:
+def test_other_answers_take_nothing_from_a_state(
+    cases: helpers.Cases, steps: Steps, tmp_path: Path
+) -> None:
     model, data = cases.get("gpt2-lm").model, encoded_for("gpt2-lm")
     means = MeanActivations.compute(model, data, n_samples=0)
-    options: dict[str, Any] = {"sparsity": 0.5, "seeds": 1, "state": tmp_path / "state.safetensors"}
+    options: dict[str, Any] = {"sparsity": 0.5, "seeds": 1, "state": tmp_path}
     prune(model, data, means, preset=replace(SAVING, steps=3), **options)
     assert data.answers is not None
     swapped = replace(data, answers={**data.answers, "neutral": (data.input_ids[0][0],)})
     assert swapped.answers != data.answers
     assert list(data.answers) == list(ANSWERS)
-    with pytest.raises(InputError, match="is that of another run: data differ"):
+    steps.until(0)
+    with pytest.raises(KeyboardInterrupt):
         prune(model, swapped, means, preset=replace(SAVING, steps=3), **options)
 
 
-def test_files_that_are_no_states_are_refused(
-    run: Callable[..., Any],
-    steps: Steps,
-    begun: Path,
-    loud_means: MeanActivations,
-    tmp_path: Path,
+def test_a_damaged_state_is_begun_anew(
+    run: Callable[..., Any], steps: Steps, begun: Path, tmp_path: Path
 ) -> None:
-    steps.allowed = False
-    text, half, empty = (tmp_path / name for name in ("text", "half", "empty"))
-    text.write_text("not a tensor")
-    half.write_bytes(begun.read_bytes()[: begun.stat().st_size // 2])
-    empty.touch()
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    means, bare = tmp_path / "means.safetensors", tmp_path / "bare.safetensors"
-    loud_means.save(means)
-    write_safetensors(bare, {"x": torch.zeros(1)}, {"format": "mechcore-pruning-1"})
-    for path in (text, half, empty, folder, means, bare):
-        message = f"pruning state {path}: not a state written by mechcore .*; remove it to begin"
-        with pytest.raises(InputError, match=message):
-            run(state=path)
-    with pytest.raises(
-        InputError, match="format 'mechcore-means-1', expected 'mechcore-pruning-1'"
-    ):
-        run(state=means)
+    (file,) = begun.iterdir()
+    (tmp_path / file.name).write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.warns(MechcoreWarning, match="is damaged"):
+        found = run(state=tmp_path)
+    assert steps.taken == 8
+    assert_equal(found, run())
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_any_step(
@@ -340,16 +304,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_step(
     (tmp_path / "file").touch()
     steps.allowed = False
     with pytest.raises(InputError, match="cannot be written"):
-        run(state=tmp_path / "file" / "state.safetensors")
-
-
-def test_an_incomplete_state_is_refused(
-    run: Callable[..., Any], begun: Path, tmp_path: Path
-) -> None:
-    with safe_open(begun, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        facts = file.metadata()
-    assert tensors.pop("s0.20-seed5/log_alpha").shape == (2, 5)
-    write_safetensors(tmp_path / "state.safetensors", tensors, facts)
-    with pytest.raises(InputError, match="not a state written by mechcore"):
-        run(state=tmp_path / "state.safetensors")
+        run(state=tmp_path / "file" / "state")

@@ -613,7 +613,7 @@ def test_a_damaged_unfinished_state_is_begun_anew(
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
     state.write_bytes(data)
-    with pytest.warns(MechcoreWarning, match="begun anew.*its checksum differs"):
+    with pytest.warns(MechcoreWarning, match="is damaged .*its checksum differs"):
         run_study(config, tmp_path / "parts")
     assert results(tmp_path / "parts") == results(tiny)
     assert not list((tmp_path / "parts" / "store" / "partial").iterdir())

@@ -297,8 +297,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
 
 
 STAGES = (
-    *("history 4", "save checkpoint-6", "saved 6", "store best-10", "history 10", "remove best-8"),
-    *("save checkpoint-12", "remove checkpoint-6", "saved 12", "remove best-4"),
+    *("history 4", "save checkpoint-6", "saved 6", "store best-10", "history 10"),
+    *("save checkpoint-12", "remove checkpoint-6", "saved 12", "remove best-4", "remove best-8"),
     *("history 14", "finish", "take", "remove state"),
 )
 
@@ -349,14 +349,14 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(tmp_path: Path, w
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
     run(out, replace(WATCHED, watch="id"))  # the same, by name
     for change, message in (
-        ({"patience": 3}, r"settings\.patience \(2 -> 3\)"),
-        ({"patience": None}, r"settings\.patience \(2 -> None\); settings\.watch \(id -> None\)"),
-        ({"watch": "ood"}, r"different are settings\.watch \(id -> ood\)\. Go on"),
+        ({"patience": 3}, "different are patience"),
+        ({"patience": None}, "different are patience, watch"),
+        ({"watch": "ood"}, "different are watch"),
     ):
         with pytest.raises(InputError, match=message):
             run(out, replace(WATCHED, **change))
     turned = dict(reversed(evaluations().items()))
-    with pytest.raises(InputError, match=r"settings\.watch \(id -> ood\)"):
+    with pytest.raises(InputError, match="different are watch"):
         train_classifier(
             encoder(DROPOUT), tiny_world.encoder_tokenizer(), pairs(), turned, out, WATCHED, False
         )

@@ -103,7 +103,7 @@ class Architecture:
         Returns:
             The adapter; None where TransformerLens has its own, or there is none.
         """
-        from mechcore.models.architectures.adapters import derived
+        from mechcore.models.architectures.derived import derived
 
         bridged = cls.language_model(kind)
         if bridged is None or not name.endswith("ForSequenceClassification"):

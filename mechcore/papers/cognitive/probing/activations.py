@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechcore.data.batches import BATCH_SIZE, as_batches, batch_bar
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.masking.means import BATCH_SIZE, as_batches, batch_bar
 from mechcore.models.encoded import as_data
 from mechcore.models.measuring import hooked
 from mechcore.models.running import Batch, forward, model_inputs

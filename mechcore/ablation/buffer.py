@@ -1,11 +1,9 @@
-"""The answers of a sweep so far, in memory and in its state file."""
+"""The answers of a sweep so far."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,32 +12,23 @@ from torch import Tensor
 from mechcore.ablation.effects import Answers, Cut
 from mechcore.evaluation.evaluate import is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
-from mechcore.state import StateFile
-
-SECONDS_BETWEEN_SAVES = 30.0
-
-_KEPT = ("full", "correct", "margin", "kl", "logits")
 
 
-class Kept:
-    """Answers so far, [set, example], and which parts of the work they are of."""
+class AnswerBuffer:
+    """Answers of the full model [example] and of sets [set, example], filled by an engine."""
 
-    def __init__(self, n_sets: int, n_examples: int, readout: Readout, store: StateFile) -> None:
+    def __init__(self, n_sets: int, n_examples: int, readout: Readout) -> None:
         self.full = torch.zeros(n_examples, readout.n_classes)
         self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
         self.margin = torch.zeros(n_sets, n_examples)
         self.kl = torch.zeros(n_sets, n_examples)
         n_kept = 0 if readout.whole_vocabulary else readout.n_classes
         self.logits = torch.zeros(n_sets, n_examples, n_kept)
-        self.store = store
-        self.done: set[tuple[int, int]] = set()
-        self.saved_at = time.monotonic()
-        store.restore_by(self._take)
 
-    def _take(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        for name in _KEPT:
-            getattr(self, name).copy_(tensors[name])
-        self.done = {(part, batch) for part, batch in notes["done"]}
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By name."""
+        return dict(vars(self))
 
     def note(
         self,
@@ -64,21 +53,10 @@ class Kept:
         self.kl[place] = kl(full, logits).float()
         self.logits[place] = logits[..., : self.logits.shape[-1]]
 
-    def finish(self, part: int, batch: int) -> None:
-        """Note that a task is done, and save if the last time is long ago."""
-        self.done.add((part, batch))
-        if time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES:
-            self.save()
-
-    def save(self) -> None:
-        """Write all answers so far to the state file."""
-        self.store.save({name: getattr(self, name) for name in _KEPT}, {"done": sorted(self.done)})
-        self.saved_at = time.monotonic()
-
     def answers(self, sets: Sequence[Cut]) -> dict[Cut, Answers]:
         """The answers by set, in the order of the job."""
         rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
-        found = {each: Answers(*(row[i] for row in rows)) for i, each in enumerate(sets)}
+        by_set = {cut: Answers(*(row[i] for row in rows)) for i, cut in enumerate(sets)}
         if self.logits.shape[-1]:
-            return found
-        return {each: replace(answers, logits=None) for each, answers in found.items()}
+            return by_set
+        return {cut: replace(answers, logits=None) for cut, answers in by_set.items()}

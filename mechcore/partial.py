@@ -1,0 +1,154 @@
+"""Partial results: what interrupted work leaves in a folder, and goes on from.
+
+The name of a file has a digest of all that its content depends on, so that work takes up what is
+its own and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError, warn
+from mechcore.files import check_can_write, tensors_digest, write_safetensors
+from mechcore.masking.counterfactual import pairs_of
+from mechcore.masking.fills import FILLS
+from mechcore.masking.means import MeanActivations
+from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import kind_of
+from mechcore.source_code import PACKAGE, code_digests
+
+SECONDS_BETWEEN_SAVES = 30.0
+
+
+class Partial:
+    """Tensors of unfinished work, in a file.
+
+    Args:
+        folder: any number of works can share one; None keeps nothing.
+        kind: of work, in a word.
+        depends_on: all that decides its results: the model, examples, means, JSON values.
+
+    Raises:
+        InputError: the folder could not be written.
+    """
+
+    def __init__(self, folder: str | Path | None, kind: str, **depends_on: Any) -> None:
+        self.path: Path | None = None
+        if folder is not None:
+            check_can_write(folder)
+            self.path = Path(folder) / f"{kind}-{_digest_of(depends_on)[:16]}.safetensors"
+
+    def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
+        """Write them atomically; ``notes`` are JSON values."""
+        if self.path is not None:
+            text = json.dumps(dict(notes or {}))
+            digest = tensors_digest(tensors, text.encode())
+            write_safetensors(self.path, tensors, {"notes": text, "digest": digest})
+
+    def restore(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and notes as saved last; None if there are none, or, with a warning, damaged."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                stored = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if stored["digest"] != tensors_digest(tensors, stored["notes"].encode()):
+                raise ValueError("its checksum differs")
+        except (OSError, KeyError, ValueError, SafetensorError) as error:
+            warn(f"{self.path}: is damaged ({error}); its work is done again")
+            return None
+        return tensors, json.loads(stored["notes"])
+
+
+class Steps:
+    """Tensors that work fills step by step, saved every now and then and when the block ends.
+
+    Attributes:
+        done: numbers of the steps whose work is in the tensors.
+    """
+
+    def __init__(self, partial: Partial, tensors: Mapping[str, Tensor]) -> None:
+        self.partial, self.tensors = partial, tensors
+        tensors_before, notes = partial.restore() or ({}, {"done": []})
+        for name, before in tensors_before.items():
+            tensors[name].copy_(before)
+        self.done = {tuple(step) for step in notes["done"]}
+        self._n_saved, self._saved_at = len(self.done), time.monotonic()
+
+    def finish(self, *step: int) -> None:
+        """Note that a step is done."""
+        self.done.add(step)
+        if time.monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES:
+            self._save()
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if len(self.done) > self._n_saved:
+            self._save()
+
+    def _save(self) -> None:
+        self.partial.save(self.tensors, {"done": sorted(self.done)})
+        self._n_saved, self._saved_at = len(self.done), time.monotonic()
+
+
+def known_fill(fill: Any) -> Any:
+    """What tells a fill from another: its name and its code, where that is not mechcore's own.
+
+    Raises:
+        InputError: the fill has no name to go by.
+    """
+    pairs = pairs_of(fill)
+    if pairs is not None:
+        return pairs
+    if not isinstance(fill, str):
+        raise InputError(
+            "sweep: partial results tell fills by their names; register the fill in "
+            "mechcore.masking.fills.FILLS, or leave state out"
+        )
+    kind = FILLS[fill]
+    code = code_digests([kind])
+    own = {name: digest for name, digest in code.items() if name.partition(".")[0] != PACKAGE}
+    return [fill, f"{kind.__module__}.{kind.__qualname__}", sorted(own.items())]
+
+
+def _digest_of(depends_on: Mapping[str, Any]) -> str:
+    versions = [torch.__version__, version(PACKAGE)]
+    text = json.dumps([versions, depends_on], default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """What is no JSON value, as one."""
+    if isinstance(value, Tensor):
+        return tensors_digest({"": value})
+    if isinstance(value, EncodedExamples):
+        return [value.input_ids, value.token_type_ids, value.answers]
+    if isinstance(value, MeanActivations):
+        kinds = ("z", "mlp", "samples_z", "samples_mlp")
+        return tensors_digest({name: getattr(value, name) for name in kinds})
+    return [ModelIdentity.of(value).weights, _configuration(value)]
+
+
+def _configuration(model: Any) -> str:
+    """A model's settings, but for its name and place."""
+    config = (
+        model.original_model.config.to_dict() if kind_of(model) == "bridge" else vars(model.cfg)
+    )
+    return json.dumps({n: v for n, v in config.items() if n not in _PLACES}, default=str)
+
+
+_PLACES = ("_name_or_path", "model_name", "tokenizer_name", "device", "n_devices")

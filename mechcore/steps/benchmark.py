@@ -1,0 +1,109 @@
+"""The benchmark of methods on cases of known truth, as jobs in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from mechcore.bench.cases import case_names, interacts, load_case
+from mechcore.bench.methods import PREDICTORS, RANKERS
+from mechcore.bench.recovery import NODES, PAIRS, WITH_PAIRS, recovered_nodes, recovered_pairs
+from mechcore.models.placing import check_device
+from mechcore.study.engine import perform
+from mechcore.study.executors import Local
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.step import Job, Step, Work
+from mechcore.study.store import Store
+from mechcore.tables import Schema
+
+
+@dataclass(frozen=True)
+class Recovery(Step):
+    """What methods find of one case, with texts and draws of one seed."""
+
+    kind: ClassVar[str] = "recovery"
+    schemas: ClassVar[tuple[Schema, ...]] = (NODES, PAIRS)
+    case: str
+    seed: int
+    methods: tuple[str, ...]
+    interaction_methods: tuple[str, ...]
+
+    def uses(self) -> Sequence[object]:
+        """The methods."""
+        rankers = [RANKERS[name] for name in self.methods if name != WITH_PAIRS]
+        return [*rankers, *(PREDICTORS[name] for name in self.interaction_methods)]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        case = load_case(self.case, work.partial / "case", seed=self.seed, device=work.device)
+        tables = {"nodes": recovered_nodes(case, self.methods, seed=self.seed)}
+        if interacts(self.case):
+            tables["pairs"] = recovered_pairs(case, self.interaction_methods, seed=self.seed)
+        work.write_tables(tables)
+
+
+@dataclass(frozen=True, eq=False)
+class _Benchmark:
+    """All cases, see `mechcore.study.engine.Study`."""
+
+    planned: Sequence[Job]
+    folders: Sequence[str] = ("",)
+
+    @property
+    def cost(self) -> float:
+        return float(len(self.planned))
+
+    def jobs(self) -> Sequence[Job]:
+        return self.planned
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        del pending, device
+
+    def results(self) -> dict[str, Any]:
+        return {}
+
+
+def run_benchmark(
+    out: Path,
+    cases: Sequence[str],
+    methods: Sequence[str],
+    interaction_methods: Sequence[str],
+    seeds: Sequence[int] = (0,),
+    device: str = "cpu",
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables ``nodes`` and ``pairs`` of every method on every case.
+
+    Args:
+        out: folder of the store that keeps what is done.
+        cases: see `mechcore.bench.cases.case_names`.
+        methods: that rank components, see `recovered_nodes`.
+        interaction_methods: see `recovered_pairs`.
+        seeds: of texts and of what methods draw, each a repetition.
+        device: where models are put.
+
+    Raises:
+        InputError: a case or method is unknown.
+        StudyError: a method failed on some cases.
+    """
+    check_device(device)
+    store = Store(out / "store")
+    chosen = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]
+    steps = [Recovery(case, seed, *chosen) for seed in seeds for case in case_names(cases)]
+    jobs = [
+        Job.of(step, f"{step.case} seed={step.seed}", hash_file=store.hash_file)
+        for step in dict.fromkeys(steps)
+    ]
+    store.create()
+    store.tidy()
+    perform(_Benchmark(jobs), store, Local(device=device), out)
+    tables = []
+    for schema in (NODES, PAIRS):
+        files = [store.whole(job.key) / TABLES_FOLDER / f"{schema.name}.csv" for job in jobs]
+        parts = [schema.read(file) for file in files if file.exists()]
+        tables.append(pd.concat(parts or [schema.frame([])], ignore_index=True))
+    nodes, pairs = tables
+    return nodes, pairs
