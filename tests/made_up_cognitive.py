@@ -71,7 +71,7 @@ def write_cognitive_run(path: Path, world: CognitiveWorld = CognitiveWorld()) ->
     frames["ablation"] = pd.DataFrame(_ablation(world, rng))
     frames["mass"] = pd.DataFrame(_mass(world, frames["ablation"]))
     frames["attention"] = pd.DataFrame(_attention(world, rng))
-    frames["attention_drop"] = pd.DataFrame(_attention_drop(world, rng))
+    frames["attention_change"] = pd.DataFrame(_attention_change(world, rng))
     for name, frame in frames.items():
         frame.to_csv(tables / f"cognitive_{name}.csv", index=False)
     (path / "config.json").write_text(json.dumps(_config(world)))
@@ -179,21 +179,21 @@ def _ablation(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
                     "fill": fill,
                     **place,
                     "n": world.n,
-                    "drop": drop,
+                    "change": drop,
                     "low": drop - 0.012,
                     "high": drop + 0.012,
                     "sure": drop > 0.02,
-                    "incongruent_drop": 1.6 * drop,
+                    "incongruent_change": 1.6 * drop,
                     "incongruent_low": 1.6 * drop - 0.02,
                     "incongruent_high": 1.6 * drop + 0.02,
-                    "margin_drop": 12 * drop,
+                    "margin_change": 12 * drop,
                 }
 
 
 def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
     keys = ["arm", "seed", "fill"]
     for (arm, seed, fill), part in ablation.groupby(keys, sort=False):
-        for subset, name in (("all", "drop"), ("incongruent", "incongruent_drop")):
+        for subset, name in (("all", "change"), ("incongruent", "incongruent_change")):
             drops = part[name].clip(lower=0)
             sure = drops.where(part["sure"], 0.0)
             centre = (part["layer"] * drops).sum() / drops.sum()
@@ -207,7 +207,7 @@ def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
                 "centre": centre,
                 "low": max(centre - 0.3, 0),
                 "high": min(centre + 0.25, world.n_layers - 1),
-                "total_drop": drops.sum(),
+                "total_change": drops.sum(),
                 "first_layer_share": drops[part["layer"] == 0].sum() / drops.sum(),
                 "strongest": part.loc[drops.idxmax(), "component"],
                 "undefined": 0.0,
@@ -239,7 +239,7 @@ def _attention(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
             }
 
 
-def _attention_drop(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
+def _attention_change(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
     for (arm, seed), fill in product(world.models, world.fills):
         yield {
             "arm": arm,

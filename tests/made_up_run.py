@@ -287,7 +287,7 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
                 error = 0.0025 if role == "id" else 0.004
                 p = 2 * stats.norm.sf(abs(value) / error)
                 values = (value, value - 1.96 * error, value + 1.96 * error, error, p, p)
-                ends = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
+                ends = ("_change", "_change_low", "_change_high", "_change_se", "_p", "_p_adjusted")
                 row |= {figure + end: each for end, each in zip(ends, values, strict=True)}
             rows.append(row | {"reason": ""})
     save("information", rows, INFORMATION.names)
@@ -329,7 +329,7 @@ def _write_paths(save: Callable, world: World) -> None:
     """
     tables: dict[str, list[dict[str, Any]]] = {"paths": [], "path_information": []}
     dependence = []
-    ends = ("_drop", "_drop_low", "_drop_high")
+    ends = ("_change", "_change_low", "_change_high")
     first = Component.parse(world.core[0]) if world.core else None
     behind = [c for c in world.shape.components if first and (c.layer, not c.is_head) > (0, False)]
     for data, role, n in ((world.id_data[0], "id", 300), (world.ood_data, "ood", 300)):
@@ -371,12 +371,12 @@ def _write_paths(save: Callable, world: World) -> None:
                 if metric in ("information", "threshold"):
                     value *= (str(component) == "L1.MLP") == (metric == "threshold")
                 row = {"receiver": str(component), **place, "metric": metric}
-                for figure, drop in (("drop", 2 * value), ("blind_drop", value)):
+                for figure, drop in (("change", 2 * value), ("blind_change", value)):
                     row |= {figure: drop, f"{figure}_low": drop - 0.01}
                     row |= {f"{figure}_high": drop + 0.01}
                 if abs(value) > 0.01:
                     row |= {"share": 0.5, "share_low": 0.4, "share_high": 0.6}
-                controls = {"control_drop": 0.001, "control_low": 0.0, "control_high": 0.002}
+                controls = {"control_change": 0.001, "control_low": 0.0, "control_high": 0.002}
                 row |= {"n_controls": 20, **controls, "p_control": 1 / 21} if lost else {}
                 dependence.append({"n_controls": 0} | row)
     save("paths", tables["paths"], PATHS.names)
@@ -394,8 +394,8 @@ def _write_paths(save: Callable, world: World) -> None:
                 for end, off in (("", 0), ("_low", -0.05), ("_high", 0.05))
             }
     save("dose", doses, DOSE.names)
-    verdict = {"verdict": "supported", "n_receivers": 2, "blind_drop": 0.05, "n_controls": 20}
-    verdict |= {"blind_drop_low": 0.04, "blind_drop_high": 0.06, "control_drop": 0.001}
+    verdict = {"verdict": "supported", "n_receivers": 2, "blind_change": 0.05, "n_controls": 20}
+    verdict |= {"blind_change_low": 0.04, "blind_change_high": 0.06, "control_change": 0.001}
     verdict |= {"p_control": 1 / 21, "explanation": "blind to the core, the 2 components lose"}
     save("core_verdict", [verdict] * bool(world.core), CORE_VERDICT.names)
 
@@ -587,9 +587,9 @@ SIZES += ["full_accuracy"]
 TRAINING = ("step", "data", "loss", "role", "subset", "accuracy")
 TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
 TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
-ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_drop", "accuracy_drop_low")
-ABLATION += ("accuracy_drop_high", "margin", "margin_drop", "margin_drop_low", "margin_drop_high")
+ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_change", "accuracy_change_low")
+ABLATION += ("accuracy_change_high", "margin", "margin_change", "margin_change_low", "margin_change_high")
 ABLATION += ("kl",)
-INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_drop", "sum_of_single_drops")
+INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_change", "sum_of_single_changes")
 INTERACTIONS += ("interaction", "low", "high", "p", "p_adjusted", "superadditive", "floor")
 INTERACTIONS += ("ceiling",)

@@ -183,7 +183,7 @@ def _readers(folder: Path) -> str:
             cut[cut["role"] == role].set_index("receiver").drop("answer", errors="ignore")
             for role in ("id", "ood")
         )
-        blind = [f"information_drop{end}" for end in ("", "_low", "_high")]
+        blind = [f"information_change{end}" for end in ("", "_low", "_high")]
         controls = pd.read_csv(folder / name / "core_dependence.csv")  # of those that change most
         controls = controls.query("role == 'ood' and metric == 'information'")
         controls = controls.set_index("receiver")
@@ -191,7 +191,7 @@ def _readers(folder: Path) -> str:
         order = size.sort_values(ascending=False, kind="stable").index
         for receiver in order[:N_READERS]:
             row, of_it = controls.loc[receiver], controls.loc[[receiver]]
-            cells = [title, receiver, points(of_it, "drop", "drop_low", "drop_high")]
+            cells = [title, receiver, points(of_it, "change", "change_low", "change_high")]
             cells.append(points(outside.loc[[receiver]], *blind))
             cells.append(random_heads(row))
             rows.append([*cells, points(inside.loc[[receiver]], *blind)])

@@ -48,7 +48,7 @@ def tables(folder: Path) -> dict[str, str]:
         "subnetworks": _subnetworks(folder),
         "cores": _cores(kept),
         "shared": _shared(kept, rarefied),
-        "drops": _drops(folder),
+        "drops": _changes(folder),
     }
 
 
@@ -139,7 +139,7 @@ def _shared(kept: dict[str, pd.Series], rarefied: dict[str, pd.Series]) -> str:
     return markdown([*head, "rho over all heads"], rows)
 
 
-def _drops(folder: Path) -> str:
+def _changes(folder: Path) -> str:
     rows = []
     for name, title in VARIANTS.items():
         ablation = pd.read_csv(folder / name / "ablation.csv")

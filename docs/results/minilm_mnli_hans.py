@@ -70,12 +70,12 @@ def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFram
     names = entailed.loc[where_of(entailed) == "ood:all", "set"]
     halves = (measured, entailed)
     on_hans = [frame[where_of(frame) == "ood:all"].set_index("set") for frame in halves]
-    before = [f"{100 * (row['accuracy'] + row['accuracy_drop']).iloc[0]:.1f}" for row in on_hans]
+    before = [f"{100 * (row['accuracy'] + row['accuracy_change']).iloc[0]:.1f}" for row in on_hans]
     rows = []
     for name in names:
         if all(name in part.index for part in on_hans):
             both = [drops(frame, name)[1] for frame in halves]
-            mean = sum(part.loc[name, "accuracy_drop"] for part in on_hans) / 2
+            mean = sum(part.loc[name, "accuracy_change"] for part in on_hans) / 2
             title = name if name.count("+") < 2 else f"all {name.count('+') + 1} of the core"
             rows.append([title, *both, percent(mean)])
     titles = [f"drop, {n} ({b})" for n, b in zip(("non-entailed", "entailed"), before, strict=True)]

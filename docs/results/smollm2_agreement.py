@@ -72,14 +72,14 @@ def _components(sweep: pd.DataFrame, categories: pd.DataFrame) -> str:
     single = sweep[sweep["kind"] == "single"].assign(where=where_of)
     everywhere = single[single["where"] == "ood:all"]
     rows = []
-    for name in everywhere.nlargest(N_SETS, "margin_drop")["set"]:
+    for name in everywhere.nlargest(N_SETS, "margin_change")["set"]:
         here = single[single["set"] == name]
-        by_set = here.set_index("where")["margin_drop"]
+        by_set = here.set_index("where")["margin_change"]
         label = "MLP" if name.endswith("MLP") else category(categories, name)[0]
         cells = [name, label]
         for data in ("id:all", "ood:all"):
             part = here[here["where"] == data]
-            ends = ("margin_drop", "margin_drop_low", "margin_drop_high")
+            ends = ("margin_change", "margin_change_low", "margin_change_high")
             cells.append(points(part, *ends, unit=1))
         for number in NUMBERS:
             mean = by_set[[f"ood:{structure}, {number}" for structure in STRUCTURES]].mean()
@@ -100,7 +100,7 @@ def _pairs(superadditive: pd.DataFrame) -> str:
             for n in NUMBERS
         ]
         joint = by_set.loc["all"]
-        drops = [joint["sum_of_single_drops"], joint["joint_drop"]]
+        drops = [joint["sum_of_single_changes"], joint["joint_change"]]
         ends = ("interaction", "low", "high")
         nats = points(margins[margins["subset"] == "all"], *ends, unit=1)
         cells = [*(f"{drop:.2f}" for drop in drops), nats, *(f"{mean:.2f}" for mean in numbers)]

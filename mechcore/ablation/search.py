@@ -229,9 +229,9 @@ def find_superadditive(
     def ablated(level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
         found = without(level, searched, size)
         for each in found.sets:
-            drop = float(found.drops(each, metric).mean())
-            measured[each] = drop - sum(alone[c] for c in each.components)
-        return sorted(level, key=lambda s: -measured[s])
+            change = float(found.changes(each, metric).mean())
+            measured[each] = change - sum(alone[c] for c in each.components)
+        return sorted(level, key=lambda s: measured[s])
 
     def raced(level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
         assert guarantee is not None
@@ -251,7 +251,7 @@ def find_superadditive(
             **options,
         )
         measured.update(races[size].effects)
-        return races[size].decided("above" if largest is None else "top")
+        return races[size].decided("below" if largest is None else "top")
 
     order = [ComponentSet.of(pair) for pair in itertools.combinations(chosen, 2)]
     predictions = Predictions(dict.fromkeys(order, float("nan")), Cost(), in_nats=False)
@@ -272,7 +272,7 @@ def find_superadditive(
             **own,
         )
         predictions = INTERACTION_METHODS[screening_by](request)
-        order = sorted(predictions.interactions, key=lambda p: -predictions.interactions[p])
+        order = sorted(predictions.interactions, key=lambda p: predictions.interactions[p])
     predicted = predictions.interactions
     same_unit = predictions.in_nats and metric == "margin"
     unknown = predicted if same_unit else dict.fromkeys(predicted, 0.0)
@@ -281,7 +281,7 @@ def find_superadditive(
     alone: dict[Component, float] = {}
     if guarantee is None:
         known = without([ComponentSet((c,)) for c in chosen], searched, 1)
-        alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
+        alone = {s.components[0]: float(known.changes(s, metric).mean()) for s in known.sets}
     level, out = order[:n_pairs], [] if n_pairs is None else order[n_pairs:]
     sampled = random.Random(seed).sample(out, min(SAMPLED, len(out))) if guarantee else []
     best: dict[int, list[ComponentSet]] = {}
@@ -386,8 +386,8 @@ def _grown(
             if component not in each.components:
                 more = ComponentSet.of([*each.components, component])
                 score = exact[each] + sum(pair(component, c) for c in each.components)
-                found[more] = max(score, found.get(more, -np.inf))
-    return sorted(found, key=lambda s: -found[s])
+                found[more] = min(score, found.get(more, np.inf))
+    return sorted(found, key=lambda s: found[s])
 
 
 def _with_search(table: pd.DataFrame, found: Mapping[str, float], metric: Metric) -> pd.DataFrame:

@@ -145,23 +145,23 @@ class CoreAblation(Ablating, Analysis):
 
         worst = _worst_single(run)
         if worst is not None:
-            value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)} points"
+            value = f"{effect(worst['accuracy_change'], 'accuracy', unit=False)} points"
             subsets = over_subsets(run.table("accuracy"), "ood", worst["data"])
             yield Tile(f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}")
 
 
 def _worst_single(run: RunFolder) -> pd.Series | None:
-    """The single ablation with the largest drop over all examples of an out-of-domain set."""
+    """The single ablation with the lowest change over all examples of an out-of-domain set."""
     from mechcore.report.run_folder import SINGLE
 
     table = run.table("ablation")
     if table is None:
         return None
     chosen = (table["kind"] == SINGLE) & (table["role"] == "ood") & (table["subset"] == ALL)
-    singles = table[chosen].dropna(subset=["accuracy_drop"])
-    if len(singles) == 0 or singles["accuracy_drop"].max() <= 0:
+    singles = table[chosen].dropna(subset=["accuracy_change"])
+    if len(singles) == 0 or singles["accuracy_change"].min() >= 0:
         return None
-    return singles.iloc[int(singles["accuracy_drop"].argmax())]
+    return singles.iloc[int(singles["accuracy_change"].argmin())]
 
 
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
@@ -176,7 +176,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
     )
     for metric in ("accuracy", "margin"):
         yield Drawing(
-            figures.ablation_drops(ablation, metric),
+            figures.ablation_changes(ablation, metric),
             f"ablation-{metric}",
             f"Change of {metric} over all examples without a set of heads. To the left of zero the "
             f"model is worse without them. Lines are 95 % intervals over examples.{left_out}",
@@ -189,7 +189,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
                 f"ablation-subsets-{i}",
                 f"Change of accuracy in points by subset of {data} ({role_name(role)}).{left_out}",
                 f"Heatmap of changes of accuracy, ablated sets by subsets of {data}; "
-                "the numbers are in ablation.csv, with the other sign.",
+                "the numbers are in ablation.csv.",
                 fold=f"By subset of {data} (in-domain)" if role == "id" else "",
             )
 
@@ -203,14 +203,14 @@ def _control_table(controls: pd.DataFrame) -> Table:
     from mechcore.report.groups import PLACED, placed
 
     rows = placed(controls[controls["subset"] == ALL])
-    metrics, ends = rows["metric"], (-rows[f"control_{name}"] for name in ("drop", "high", "low"))
+    metrics, ends = rows["metric"], (rows[f"control_{name}"] for name in ("change", "low", "high"))
     caption = (
         "Core heads, alone and together, beside other heads: as many of each layer, outside the "
         f"core; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
         "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
     )
     shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
-    own, beside = zip(-rows["drop"], metrics, strict=True), zip(*ends, metrics, strict=True)
+    own, beside = zip(rows["change"], metrics, strict=True), zip(*ends, metrics, strict=True)
     shown += [("change", [effect(*row, unit=False) for row in own])]
     shown += [("change without other heads", [with_interval(*row) for row in beside])]
     shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
@@ -226,7 +226,7 @@ def _single_heads(
     singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
     if singles.empty:
         return
-    if singles["accuracy_drop"].isna().all():
+    if singles["accuracy_change"].isna().all():
         yield "What ablating a single core head does to out-of-domain accuracy is not known."
         return
     several, worst = singles["set"].nunique() > 1, _worst_single(run)
@@ -235,9 +235,9 @@ def _single_heads(
         yield f"Ablating {heads} alone does not lower out-of-domain accuracy."
     else:
         yield _worst(worst, overall, _beside(controls, "accuracy", worst["set"]), several)
-    gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
+    gains = singles[singles["accuracy_change_low"] > 0]  # False where there is no interval
     if len(gains):
-        best = gains.iloc[int(gains["accuracy_drop"].argmin())]
+        best = gains.iloc[int(gains["accuracy_change"].argmax())]
         yield (
             f"Without the core head {best['set']} out-of-domain accuracy is higher: "
             f"{_change(best)}, at {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
@@ -251,14 +251,14 @@ def _worst(worst: pd.Series, overall: pd.DataFrame, beside: pd.Series | None, se
         f"{percent(worst['accuracy'])}{_in_domain(overall, worst['set'])}"
     )
     if beside is not None and beside["n_controls"] > 0:
-        change = effect(-beside["control_drop"], "accuracy")
+        change = effect(beside["control_change"], "accuracy")
         heads = count(beside["n_controls"], "other head")
         text += f". Ablating one of {heads} of its layer changes it by {change} on average"
         text += f" ({p_value(beside['p_control'])} of so large a change among these)"
     text += "."
-    if worst["accuracy_drop_low"] <= 0 <= worst["accuracy_drop_high"]:
+    if worst["accuracy_change_low"] <= 0 <= worst["accuracy_change_high"]:
         text += " The interval includes zero, so this change may be no effect at all."
-    if not math.isfinite(worst["accuracy_drop_low"]):
+    if not math.isfinite(worst["accuracy_change_low"]):
         text += " Its interval is not known, so this change may be no effect at all."
     if several:
         text += " (The largest of several; its interval does not allow for that choice.)"
@@ -279,11 +279,11 @@ def _whole_core(row: pd.Series) -> str:
     """What the whole core costs out of domain, beside as many other heads."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
 
-    change = effect(-row["drop"], "margin")
+    change = effect(row["change"], "margin")
     text = f"Without the whole core the out-of-domain margin changes by {change}"
     if row["n_controls"] == 0:
         return f"{text}; its layers have too few other heads for sets to compare that with."
-    mean, low, high = (-row[f"control_{end}"] for end in ("drop", "high", "low"))
+    mean, low, high = (row[f"control_{end}"] for end in ("change", "low", "high"))
     ends = (effect(end, "margin", unit=False) for end in (low, high))
     sets = count(row["n_controls"], "set")
     most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
@@ -301,5 +301,5 @@ def _in_domain(overall: pd.DataFrame, name: str) -> str:
 
 
 def _change(row: pd.Series) -> str:
-    change, low, high = (-row[f"accuracy_drop{end}"] for end in ("", "_high", "_low"))
+    change, low, high = (row[f"accuracy_change{end}"] for end in ("", "_low", "_high"))
     return f"{with_interval(change, low, high, 'accuracy', unit=True)} on {row['data']}"

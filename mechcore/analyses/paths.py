@@ -83,7 +83,7 @@ class Paths(Ablating, Analysis):
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
-        """Whether drops of the sweep are taken over; other fills draw anew for other examples."""
+        """Whether changes of the sweep are taken over; other fills draw anew for other examples."""
         return "swept" in job.needs and self.fill in ("mean", "zero")
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
@@ -151,9 +151,9 @@ def _cut(run: RunFolder, metric: str, role: str) -> pd.DataFrame:
     return table[(table["subset"] == ALL) & (table["role"] == role)]
 
 
-def _change(row: Mapping[Any, Any], drop: str, metric: str) -> str:
-    """A drop as a change with its interval."""
-    value, high, low = (-row[f"{drop}{end}"] for end in ("", "_low", "_high"))
+def _change(row: Mapping[Any, Any], change: str, metric: str) -> str:
+    """A change with its interval."""
+    value, low, high = (row[f"{change}{end}"] for end in ("", "_low", "_high"))
     unit_of = "accuracy" if metric == "information" else metric
     return with_interval(value, low, high, unit_of, unit=True)
 
@@ -162,21 +162,21 @@ def _graph(run: RunFolder, metric: str, blind: pd.DataFrame, readers: Sequence[s
     """Paths from the core to those that read it, and from all of these to the answer."""
     from mechcore.report.graph_block import Edge, Node, graph
 
-    cut, drop = _cut(run, metric, "ood"), f"{metric}_drop"
+    cut, change = _cut(run, metric, "ood"), f"{metric}_change"
     direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
     without = {(row["receiver"], row["role"]): row for row in blind.to_dict("records")}
     nodes = []
     for name in dict.fromkeys([*readers, *run.core]):
         core = name in run.core
         changes = [
-            f"{_change(without[name, role], 'blind_drop', metric)} {PLACES[role]}"
+            f"{_change(without[name, role], 'blind_change', metric)} {PLACES[role]}"
             for role in OUT_FIRST
             if (name, role) in without
         ]
         words = f"{name}, in the core." if core else f"{name}."
         words += f" Blind to the core: {'; '.join(changes)}." if changes else ""
         words += " An answer that does not see it: "
-        words += f"{_change(direct[name], drop, metric)} out of domain."
+        words += f"{_change(direct[name], change, metric)} out of domain."
         component = Component.parse(name)
         heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
         column = (0, component.layer, not component.is_head)
@@ -187,9 +187,9 @@ def _graph(run: RunFolder, metric: str, blind: pd.DataFrame, readers: Sequence[s
         Edge(
             row["senders"],
             row["receiver"],
-            *(-row[f"{drop}{end}"] for end in ("", "_high", "_low")),
+            *(row[f"{change}{end}"] for end in ("", "_low", "_high")),
         )
-        for row in cut.dropna(subset=[drop]).to_dict("records")
+        for row in cut.dropna(subset=[change]).to_dict("records")
         if {row["senders"], row["receiver"]} <= drawn
     ]
     caption = (
@@ -213,22 +213,22 @@ def _table(overall: pd.DataFrame, metric: str, readers: Sequence[str]) -> Table:
 
     def column(name: str, header: str, metric: str = metric) -> Column:
         unit = {"unit": "nats"} if metric == "margin" else {"kind": "points"}
-        return CORE_DEPENDENCE[name].called(header, negated=True, signed=True, **unit)
+        return CORE_DEPENDENCE[name].called(header, signed=True, **unit)
 
     columns: list[Shown] = [
         "receiver",
-        column("drop", "without it"),
-        column("blind_drop", "blind to the core"),
+        column("change", "without it"),
+        column("blind_change", "blind to the core"),
         CORE_DEPENDENCE["share"],
-        column("control_drop", "blind to random heads"),
+        column("control_change", "blind to random heads"),
         CORE_DEPENDENCE["p_control"].called("p"),
     ]
     for role, other, header in (
         ("ood", "threshold", "threshold, blind to the core"),
         ("id", metric, "blind to the core, in domain"),
     ):
-        rows, blind = of(role, other), column("blind_drop", header, other)
-        if rows["blind_drop"].notna().any():
+        rows, blind = of(role, other), column("blind_change", header, other)
+        if rows["blind_change"].notna().any():
             columns.append((blind.heading, blind.texts(rows)))
     caption = (
         f"The {count(len(readers), 'component')} whose {metric} changes most out of domain "
@@ -242,7 +242,7 @@ def _kinds(outside: pd.DataFrame, readers: Sequence[str]) -> Paragraph:
     """Whether each effect is of information, of the threshold or of both."""
     from mechcore.report.blocks import Paragraph
 
-    differs = (outside["blind_drop_low"] > 0) | (outside["blind_drop_high"] < 0)
+    differs = (outside["blind_change_low"] > 0) | (outside["blind_change_high"] < 0)
     names: dict[tuple[bool, ...], list[str]] = {}
     for name in readers:
         kinds = tuple(bool(differs.loc[name, metric]) for metric in ("information", "threshold"))
@@ -259,14 +259,14 @@ def _direct(run: RunFolder, metric: str) -> Table:
     """Direct effects of all components, largest first."""
     from mechcore.report.blocks import table_of
 
-    drop, schema = f"{metric}_drop", run.schemas[_TABLES[metric]]
+    change, schema = f"{metric}_change", run.schemas[_TABLES[metric]]
     cut = {role: _cut(run, metric, role) for role in OUT_FIRST}
     direct = {role: t[t["receiver"] == ANSWER].set_index("senders") for role, t in cut.items()}
-    order = direct["ood"][drop].abs().sort_values(ascending=False, kind="stable").index
+    order = direct["ood"][change].abs().sort_values(ascending=False, kind="stable").index
     columns: list[Shown] = [("component", [*order])]
     for role, table in direct.items():
-        change = schema[drop].called(f"{metric} {PLACES[role]}", negated=True)
-        columns.append((change.heading, change.texts(table.reindex(order))))
+        column = schema[change].called(f"{metric} {PLACES[role]}")
+        columns.append((column.heading, column.texts(table.reindex(order))))
     caption = f"What changes when the answer does not see a component: all {len(order)}"
     return table_of(direct["ood"], schema, caption, columns, folded=True)
 

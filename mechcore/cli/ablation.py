@@ -164,7 +164,7 @@ def ablate(
         bool,
         typer.Option(
             "--race",
-            help="Decide by the margin alone how large the drop without each set is, on as many "
+            help="Decide by the margin alone how large the change without each set is, on as many "
             "examples as it takes.",
         ),
     ] = False,
@@ -225,7 +225,7 @@ def _race(
     precision: Any,
     out: Path,
 ) -> None:
-    """Decide how large the drops are, on both kinds of data."""
+    """Decide how large the changes are, on both kinds of data."""
     import pandas as pd
 
     from mechcore.ablation import race
@@ -238,7 +238,7 @@ def _race(
             sets,
             inputs.data[role],
             means,
-            effect="drop",
+            effect="change",
             least=goal.least if goal.largest is None else None,
             largest=goal.largest,
             error=goal.guarantee or GUARANTEE,
@@ -257,7 +257,7 @@ def _race(
     write_tables(out, {"race": table}, [DECISIONS])
     for role, each in found.items():
         shutil.rmtree(out / f"race-{role}")
-        best = each.decisions.sort_values("effect", ascending=False, kind="stable")
+        best = each.decisions.sort_values("effect", kind="stable")
         show(best[["set", "role", "decision", "effect", "low", "high", "n"]].head(MOST_SHOWN))
         print(f"{role}: {each.describe()}")
     print(f"tables: {out}")
@@ -276,14 +276,14 @@ def _show_worst(ablation: Any, drawn: dict[str, str]) -> None:
     from mechcore.ablation.effects import ABLATION
 
     overall = ablation.query("subset == 'all'")
-    names = overall.groupby("set", sort=False)["margin_drop"].max()
+    names = overall.groupby("set", sort=False)["margin_change"].min()
     if len(names) > MOST_SHOWN:
-        print(f"the {MOST_SHOWN} of {len(names)} sets with the largest drops in margin:")
-        names = names.nlargest(MOST_SHOWN)
+        print(f"the {MOST_SHOWN} of {len(names)} sets with the largest changes in margin:")
+        names = names.nsmallest(MOST_SHOWN)
     shown = overall[overall["set"].isin(names.index)]
     if len(names) == MOST_SHOWN:
-        shown = shown.sort_values("margin_drop", ascending=False)
-    changes = {"accuracy_drop": "accuracy (points)", "margin_drop": "margin (nats)"}
+        shown = shown.sort_values("margin_change")
+    changes = {"accuracy_change": "accuracy (points)", "margin_change": "margin (nats)"}
     shown = shown.assign(**{name: ABLATION[name].texts(shown) for name in changes})
     shown = shown[["set", "role", "n", "accuracy", *changes, "kl"]]
     print("change without each set, with its 95 % interval; negative: worse without it")
@@ -299,14 +299,14 @@ def _show_interactions(interactions: Any) -> None:
         return
     if len(overall) > MOST_SHOWN:
         print(f"interactions on the margin, the largest and smallest of {len(overall)}:")
-        ordered = overall.sort_values("interaction", ascending=False)
+        ordered = overall.sort_values("interaction")
         overall = ordered.iloc[[*range(MOST_SHOWN // 2), *range(-MOST_SHOWN // 2, 0)]]
     show(interaction_columns(overall))
 
 
 def interaction_columns(table: Any) -> Any:
     """The columns of interactions, under short names."""
-    columns = {"joint_drop": "joint", "sum_of_single_drops": "sum"}
+    columns = {"joint_change": "joint", "sum_of_single_changes": "sum"}
     return (
         table[["set", "role", *columns, "interaction", "low", "high"]]
         .assign(p=small(table["p_adjusted"]))

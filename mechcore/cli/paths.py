@@ -260,18 +260,18 @@ def _show_largest(tables: dict[str, Any]) -> None:
 
     place = ["set", "role"]
     table = tables["paths"].query("subset == 'all'").set_index(place)
-    figures = {"accuracy": PATHS["accuracy_drop"], "margin (nats)": PATHS["margin_drop"]}
+    figures = {"accuracy": PATHS["accuracy_change"], "margin (nats)": PATHS["margin_change"]}
     if "path_information" in tables:
         told = tables["path_information"].query("subset == 'all'").set_index(place)
         table = table.join(told[[name for name in told if name not in table]])
-        parts = {each: PATH_INFORMATION[f"{each}_drop"] for each in ("information", "threshold")}
-        figures = {k: c.called("", negated=True) for k, c in parts.items()} | figures
+        parts = {each: PATH_INFORMATION[f"{each}_change"] for each in ("information", "threshold")}
+        figures = parts | figures
     outside = table.xs("ood", level="role")
-    known = "information_drop" in outside and outside["information_drop"].notna().all()
-    by = "information_drop" if known else "margin_drop"
+    known = "information_change" in outside and outside["information_change"].notna().all()
+    by = "information_change" if known else "margin_change"
     names = outside[by].abs().sort_values(ascending=False, kind="stable").index[:MOST_SHOWN]
     if len(outside) > MOST_SHOWN:
-        what = by.removesuffix("_drop")
+        what = by.removesuffix("_change")
         print(f"the {MOST_SHOWN} of {len(outside)} with the largest changes of {what}:")
     print("change (points) when the receiver does not see the senders; negative: worse so")
     roles = [role for role in OUT_FIRST if role in table.index.unique("role")]

@@ -159,7 +159,7 @@ class Lab(Opened):
             groups=known_groups(answers["ood"], job.step.groups),
             seed=job.step.seed,
         )
-        return roles.sort_values("information_drop_ood", ascending=False, ignore_index=True)
+        return roles.sort_values("information_change_ood", ignore_index=True)
 
     def flips(self, component: ComponentLike) -> pd.DataFrame:
         """Examples whose answer flips without a component alone, see `mechcore.ablation.flips`.
@@ -192,7 +192,7 @@ class Lab(Opened):
 
         Returns:
             A row per set, data and subset: the columns of `mechcore.ablation.ablation_table`, and
-            the drops in information and by a moved threshold of
+            the changes in information and by a moved threshold of
             `mechcore.ablation.information_table`.
 
         Raises:
@@ -363,7 +363,7 @@ _ACCURACY = [
     *("data", "role", "subset", "n"),
     *("accuracy", "accuracy_low", "accuracy_high", "margin"),
 ]
-_ENDS = ("drop", "drop_low", "drop_high", "p_adjusted")
+_ENDS = ("change", "change_low", "change_high", "p_adjusted")
 
 
 def _costs(

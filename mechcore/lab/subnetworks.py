@@ -102,10 +102,10 @@ class Smallest(Shown):
     def _summary(self) -> str:
         row, mask = self.losses.iloc[0], self.subnetwork.mask
         kept = f"{len(mask.kept)}/{len(mask.shape.components)} kept"
-        losses = {row["measure"]: "loss"}
-        losses.setdefault("accuracy", "accuracy_loss")
+        losses = {row["measure"]: "change"}
+        losses.setdefault("accuracy", "accuracy_change")
         lost = (
-            f"{measure} lost: {_points(row, f'id_{name}')} in domain, "
+            f"change of {measure}: {_points(row, f'id_{name}')} in domain, "
             f"{_points(row, f'ood_{name}')} out of domain"
             for measure, name in losses.items()
         )
@@ -127,6 +127,6 @@ class Smallest(Shown):
 
 
 def _points(row: pd.Series, name: str) -> str:
-    high = 100 * row.get(f"{name}_high", float("nan"))
-    upper = f" (up to {high:.1f})" if np.isfinite(high) else ""
-    return f"{100 * row[name]:.1f} points{upper}"
+    low = 100 * row.get(f"{name}_low", float("nan"))
+    worst = f" (at worst {low:+.1f})" if np.isfinite(low) else ""
+    return f"{100 * row[name]:+.1f} points{worst}"

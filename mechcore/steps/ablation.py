@@ -21,8 +21,8 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
+from mechcore.ablation.change_states import INJECTED
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
-from mechcore.ablation.drop_states import INJECTED
 from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION

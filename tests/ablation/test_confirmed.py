@@ -58,8 +58,8 @@ def half(place: int, number: int) -> pd.DataFrame:
         drop, error = figures[2 * place + number]
         row: dict[str, Any] = {"set": name, "reason": ""}
         for figure, value in (("information", drop), ("threshold", 0.0), ("shift", 0.0)):
-            row |= {f"{figure}_drop": value, f"{figure}_drop_se": error}
-            row |= {f"{figure}_drop_low": value - error, f"{figure}_drop_high": value + error}
+            row |= {f"{figure}_change": value, f"{figure}_change_se": error}
+            row |= {f"{figure}_change_low": value - error, f"{figure}_change_high": value + error}
             row[f"{figure}_p"] = 2 * stats.norm.sf(abs(value) / error)
         rows.append(row)
     return pd.DataFrame(rows, columns=INFORMATION.required)
@@ -79,7 +79,7 @@ def test_drops_are_those_of_the_half_that_did_not_find_them(by_hand: pd.DataFram
     ROLES_TABLE.check(by_hand)
     for name, (inside, outside, is_confirmed) in EXPECTED.items():
         for place, figures in (("id", inside), ("ood", outside)):
-            drop = f"information_drop_{{}}_{place}"
+            drop = f"information_change_{{}}_{place}"
             columns = [f"halves_found_{place}", *map(drop.format, ("found", "confirmed"))]
             columns.append(drop.format("confirmed_se"))
             expected = [*figures, *[np.nan] * (4 - len(figures))]
@@ -147,10 +147,10 @@ def draws() -> Iterator[pd.DataFrame]:
 def test_drops_on_the_other_half_are_not_too_large() -> None:
     # All components are alike, so the truth is the mean drop of all of them, found or not.
     table = pd.concat(draws())
-    truth = table[["information_drop_id", "information_drop_ood"]].to_numpy().mean()
+    truth = table[["information_change_id", "information_change_ood"]].to_numpy().mean()
     figures = {
         name: np.concatenate([table[f"{name}_{place}"].to_numpy(float) for place in ("id", "ood")])
-        for name in ("halves_found", "information_drop_found", "information_drop_confirmed")
+        for name in ("halves_found", "information_change_found", "information_change_confirmed")
     }
     weights, selected, held_out = (np.nan_to_num(each) for each in figures.values())
     # Of a drop of 1.6 points with an error of 0.8 on a half, corrected for 24 components, only
@@ -202,8 +202,8 @@ def test_halves_that_are_too_small_say_so() -> None:
     }
     for reason, both in cases.items():
         roles = confirm_roles(judged(both), both)
-        assert roles["information_drop_ood"].notna().all()
-        columns = ["halves_found_ood", "information_drop_confirmed_ood"]
+        assert roles["information_change_ood"].notna().all()
+        columns = ["halves_found_ood", "information_change_confirmed_ood"]
         assert roles[columns].isna().all(axis=None)
         assert roles["halves_found_id"].notna().all()
         text = roles["reason_confirmed"].iloc[0]

@@ -22,8 +22,8 @@ def test_controls_by_hand() -> None:
     margin = table.query("metric == 'margin'").set_index("subset")
     assert margin.index.tolist() == ["u", "v", "all"]
     assert margin["n"].tolist() == [1, 1, 2]
-    assert margin["drop"].tolist() == pytest.approx([2, 4, 3])
-    assert margin["control_drop"].tolist() == pytest.approx([1 / 3, -1, -1 / 3])
+    assert margin["change"].tolist() == pytest.approx([2, 4, 3])
+    assert margin["control_change"].tolist() == pytest.approx([1 / 3, -1, -1 / 3])
     # As large in size: of 1, -3, 3 two; of 1, -7, 3 one; of 1, -5, 3 two, a tie among them.
     assert margin["p_control"].tolist() == pytest.approx([3 / 4, 2 / 4, 3 / 4])
     assert margin["n_controls"].tolist() == [3, 3, 3]
@@ -52,5 +52,5 @@ def test_sets_without_controls() -> None:
     table = control_table(found, {ComponentSet.of(["L0.H0"]): []})
     ABLATION_CONTROLS.check(table)
     assert (table["n_controls"] == 0).all()
-    assert table[["control_drop", "control_low", "control_high", "p_control"]].isna().all(axis=None)
+    assert table[["control_change", "control_low", "control_high", "p_control"]].isna().all(axis=None)
     assert control_table(found, {}).columns.tolist() == ABLATION_CONTROLS.names

@@ -41,13 +41,13 @@ def values(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str
 
 def test_dividends_by_hand() -> None:
     table = dividends(game(D), n_resamples=5)
-    columns = [*COLUMNS, "drop", "dividend", "low", "high", "p", "p_adjusted"]
+    columns = [*COLUMNS, "change", "dividend", "low", "high", "p", "p_adjusted"]
     assert list(table.columns) == columns
     # A and B are worth 2.5 - 1 - 2 together, B and C 9 - 2 - 4, A and C add up; all three are
     # worth 10 - 1 - 2 - 4 + 0.5 - 0 - 3.
     expected = {A: 1, B: 2, C: 4, f"{A}+{B}": -0.5, f"{A}+{C}": 0, f"{B}+{C}": 3}
     assert values(table, "dividend") == pytest.approx({**expected, f"{A}+{B}+{C}": 0.5})
-    assert values(table, "drop") == pytest.approx(D)
+    assert values(table, "change") == pytest.approx(D)
     assert table["low"].isna().all()  # of one example there is no interval
     assert table["high"].isna().all()
 
@@ -100,7 +100,7 @@ def test_p_values_of_dividends() -> None:
         table = dividends(found, n_resamples=2, correction=correction)  # type: ignore[arg-type]
         rows = table[(table["metric"] == "margin") & (table["subset"] == "all")]
         a, b, both = (
-            found.drops(ComponentSet.of(n.split("+")), "margin") for n in (A, B, A + "+" + B)
+            found.changes(ComponentSet.of(n.split("+")), "margin") for n in (A, B, A + "+" + B)
         )
         p = rows.set_index("set")["p"]
         assert p[f"{A}+{B}"] == pytest.approx(stats.ttest_1samp(both - a - b, 0).pvalue)
@@ -134,8 +134,8 @@ def test_dividends_of_the_parts_add_up_to_the_drop(found: Ablations) -> None:
         for row in rows.itertuples():
             parts = rows[[part_of(name, row.set) for name in rows["set"]]]
             assert parts["dividend"].sum() == pytest.approx(row.drop, abs=1e-6)
-    drops = {str(s): found.drops(s, "margin").mean() for s in found.without}
-    assert values(table, "drop") == pytest.approx(drops)
+    drops = {str(s): found.changes(s, "margin").mean() for s in found.without}
+    assert values(table, "change") == pytest.approx(drops)
 
 
 @settings(max_examples=20)
@@ -151,11 +151,11 @@ def test_the_dividend_of_a_pair_is_its_interaction(found: Ablations) -> None:
 
 @settings(max_examples=20)
 @given(games())
-def test_shapley_values_add_up_to_the_joint_drop(found: Ablations) -> None:
+def test_shapley_values_add_up_to_the_joint_change(found: Ablations) -> None:
     whole = max(found.without, key=len)
     table = shapley(found, n_resamples=1)
     for metric in ("accuracy", "margin"):
-        joint = found.drops(whole, metric).mean()  # type: ignore[arg-type]
+        joint = found.changes(whole, metric).mean()  # type: ignore[arg-type]
         assert sum(values(table, "shapley", metric).values()) == pytest.approx(joint, abs=1e-6)
 
 
@@ -166,7 +166,7 @@ def test_shapley_values_are_means_over_all_orders(found: Ablations) -> None:
     worth: dict[frozenset, float] = {frozenset(): 0.0}
     for each in found.without:
         members = frozenset(str(each).split("+"))
-        worth[members] = float(found.drops(each, "margin").mean())
+        worth[members] = float(found.changes(each, "margin").mean())
     expected = dict.fromkeys(names, 0.0)
     for order in itertools.permutations(names):
         for i, name in enumerate(order):

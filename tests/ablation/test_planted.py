@@ -93,7 +93,7 @@ def test_dividends_and_shapley_values_of_a_pair(models: Any, rule: str, engine: 
     values = by_set(shapley(found, n_resamples=2), "shapley")
     halves = dict.fromkeys(PAIR, SIZE / 2) | {DIRECT: DIRECT_SIZE}
     assert values == pytest.approx(halves, abs=TOLERANCE)
-    joint = found.drops(sets.subsets((*PAIR, DIRECT))[-1], "margin").mean()
+    joint = found.changes(sets.subsets((*PAIR, DIRECT))[-1], "margin").mean()
     assert sum(values.values()) == pytest.approx(joint, abs=1e-9)
 
 

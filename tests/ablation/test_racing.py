@@ -78,7 +78,7 @@ def test_effects_in_a_few_texts_are_not_taken_for_none(share: float, largest: fl
 def test_a_set_that_breaks_its_bound_starts_anew() -> None:
     # 4 is 1.5^3.4 times the bound, so that 1.5^4 would do, and one more is taken. The first bound
     # has 0.9 of the error rate; the others 0.1 / 2, 0.1 / 6, 0.1 / 12, 0.1 / 20, 0.1 / 30 ...
-    known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "drop", 0.05, 1.0)
+    known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "change", 0.05, 1.0)
     known.values[:] = np.random.default_rng(0).uniform(-1, 1, (2, 200))
     known.decide(Goal(0.001, None), 32)
     old = known.low.copy(), known.high.copy()
@@ -117,7 +117,7 @@ def test_what_a_bound_that_broke_decided_is_open_again(
         drops[name][late] += 6.5
     drops["L0.H2"][late[-20:]] += 2.0
     asked = made_up(monkeypatch, drops)
-    options: dict[str, Any] = {"effect": "drop", "largest": 2, "bound": 1.0, "n_audited": n_audited}
+    options: dict[str, Any] = {"effect": "change", "largest": 2, "bound": 1.0, "n_audited": n_audited}
     found = race(None, sets_of(*drops), Rows.of(n), **options)
     assert found.decisions["decision"].tolist() == ["rest", "top", "top"]
     assert asked[0] == (list(drops), 32)
@@ -132,12 +132,12 @@ def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.Mo
     drops = {f"L{i}.H{j}": noise for i in range(10) for j in range(10)}
     made_up(monkeypatch, drops)
     chosen: tuple[Any, ...] = (None, sets_of(*drops), Rows.of(40))
-    found = race(*chosen, effect="drop", least=0.1)
+    found = race(*chosen, effect="change", least=0.1)
     assert (found.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
     assert "5 nats, what 0.1 on average is in 2% of the examples" in found.describe()
-    found = race(*chosen, effect="drop", largest=3)
+    found = race(*chosen, effect="change", largest=3)
     assert (found.bound, found.bound_source) == (2.0, "the span of the full model's margins")
-    found = race(*chosen, effect="drop", least=0.1, metric="accuracy")
+    found = race(*chosen, effect="change", least=0.1, metric="accuracy")
     assert (found.bound, found.n_broken) == (None, 0)
     assert "bound" not in found.describe()
 
@@ -214,18 +214,18 @@ def test_what_is_left_at_the_end_is_exact(monkeypatch: pytest.MonkeyPatch) -> No
     noise = np.random.default_rng(0).normal(size=n)
     exactly = noise - noise.mean()
     made_up(monkeypatch, {"L0.H0": exactly + 0.1, "L0.H1": exactly + 0.1001})
-    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="drop", least=0.10005, seed=1)
+    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="change", least=0.10005, seed=1)
     assert found.decisions["decision"].tolist() == ["within", "above"]
     assert found.decisions["exact"].all()
     assert found.decisions["effect"].tolist() == pytest.approx([0.1, 0.1001], abs=1e-6)
-    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="drop", largest=1, seed=1)
+    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="change", largest=1, seed=1)
     assert found.decided("top") == sets_of("L0.H1")
     assert found.n_looks[-1] == n
 
 
 def test_an_audit_does_not_let_pass_what_wrong_bounds_decided() -> None:
     # The second was thought to be under 0.2 and is 0.6; the first is somewhere from 0.5 to 0.7.
-    known = Effects(sets_of("L0.H0", "L0.H1"), 100, "margin", "drop", 0.05)
+    known = Effects(sets_of("L0.H0", "L0.H1"), 100, "margin", "change", 0.05)
     known.values[:] = [[0.65], [0.6]]
     known.low[:], known.high[:] = [0.5, -0.2], [0.7, 0.2]
     known.decisions[:] = ["top", "rest"]
@@ -239,14 +239,14 @@ def test_of_equals_the_first_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> 
     noise = np.random.default_rng(0).normal(size=40)
     made_up(monkeypatch, {f"L0.H{i}": noise for i in range(4)} | {"L1.H0": noise + 9})
     names = [f"L0.H{i}" for i in range(4)] + ["L1.H0"]
-    found = race(None, sets_of(*names), Rows.of(40), effect="drop", largest=3)
+    found = race(None, sets_of(*names), Rows.of(40), effect="change", largest=3)
     assert found.decisions["decision"].tolist() == ["top", "top", "rest", "rest", "top"]
 
 
 def test_an_end_before_all_examples_leaves_sets_open(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=400)
     made_up(monkeypatch, {"L0.H0": noise, "L0.H1": noise + 5})
-    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "most_examples": 60}
+    options: dict[str, Any] = {"effect": "change", "least": 0.1, "most_examples": 60}
     found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(400), n_audited=2, **options)
     assert found.decisions["decision"].tolist() == ["open", "above"]
     assert found.decisions["n"].tolist() == [60, 32]
@@ -260,7 +260,7 @@ def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.Monkey
     for i in range(0, 90, 3):
         drops[f"L0.H{i}"][rng.choice(n, 2, replace=False)] = 100.0
     made_up(monkeypatch, drops)
-    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "bound": 0.05, "n_audited": 60}
+    options: dict[str, Any] = {"effect": "change", "least": 0.1, "bound": 0.05, "n_audited": 60}
     found = race(None, sets_of(*drops), Rows.of(n), **options)
     AUDIT.check(found.audit)
     exact = {name: each.mean() for name, each in drops.items()}
@@ -335,7 +335,7 @@ def test_a_planted_pair_is_found(model: Any) -> None:
 def test_sets_with_names_are_found_as_sets(model: Any) -> None:
     # As those of a file may have: a name says nothing of the components.
     pair, more = ComponentSet.of(PAIR, "pair"), ComponentSet.of([*PAIR, DIRECT], "more")
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "least": 0.5, "effect": "drop"}
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "least": 0.5, "effect": "change"}
     found = race(model, [more, pair], examples(40), **options)
     assert found.decisions["set"].tolist() == ["more", "pair"]
     assert found.effects == pytest.approx({pair: SIZE, more: SIZE + DIRECT_SIZE}, abs=1e-3)
@@ -355,8 +355,8 @@ def test_all_that_is_called_exact_is_what_an_exact_sweep_finds(
     swept = ablate(model, [*([c] for c in HEADS), *PAIRS], data, fill="zero", role="ood")
     for row in found.decisions[found.decisions["exact"]].itertuples():
         pair = ComponentSet.of(row.set.split("+"))
-        drops = [swept.drops(ComponentSet((c,)), metric).mean() for c in pair.components]
-        assert row.effect == pytest.approx(swept.drops(pair, metric).mean() - sum(drops), abs=1e-5)
+        drops = [swept.changes(ComponentSet((c,)), metric).mean() for c in pair.components]
+        assert row.effect == pytest.approx(swept.changes(pair, metric).mean() - sum(drops), abs=1e-5)
 
 
 def test_an_interrupted_race_goes_on(
@@ -452,7 +452,7 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
             {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
             "bound is 2.0, but that of accuracy is known; leave it out",
         ),
-        ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'drop'"),
+        ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'change'"),
         ({"least": 0.1, "sets": []}, "no set; expected at least one"),
         ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),
         ({"least": 0.1, "sets": ["L0.H1>L1.H2"]}, "is a set of paths; expected sets of components"),

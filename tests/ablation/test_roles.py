@@ -61,10 +61,10 @@ def table(
         figures = ("information", drop, error), ("threshold", moved, SMALL)
         for figure, value, spread in (*figures, ("shift", shifted, SMALL)):
             row |= {
-                f"{figure}_drop": value,
-                f"{figure}_drop_low": value - 1.96 * spread,
-                f"{figure}_drop_high": value + 1.96 * spread,
-                f"{figure}_drop_se": spread,
+                f"{figure}_change": value,
+                f"{figure}_change_low": value - 1.96 * spread,
+                f"{figure}_change_high": value + 1.96 * spread,
+                f"{figure}_change_se": spread,
                 f"{figure}_p": 2 * stats.norm.sf(abs(value) / max(spread, 1e-9)),
             }
         rows.append(row)
@@ -132,8 +132,8 @@ def test_figures_are_those_of_the_tables_and_p_is_corrected_within_and_over_comp
     inside = table(dict(zip(names, [(0.05, LARGE), (0.0, SMALL)], strict=True)))
     outside = table(dict(zip(names, [(0.03, SMALL), (0.01, LARGE)], strict=True)), {"L0.H1": 0.004})
     roles = component_roles(inside, outside.iloc[::-1]).set_index("component")
-    assert roles.loc["L0.H1", "information_drop_ood"] == 0.01
-    assert roles.loc["L0.H0", "information_drop_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
+    assert roles.loc["L0.H1", "information_change_ood"] == 0.01
+    assert roles.loc["L0.H0", "information_change_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
     p = {z: 2 * stats.norm.sf(z) for z in (2, 2.5, 15)}
     corrected = {
         # L0.H0 is selected alone: the second of its six drops, at half of alpha.
@@ -265,8 +265,8 @@ def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
     assert found["injected_margin"].tolist() == list(range(len(found)))
     other = tables[2].set_index("set").loc[found["component"]]
     for end in ("", "_low", "_high"):
-        drops = found[f"information_drop{end}_ood_mean"].tolist()
-        assert drops == other[f"information_drop{end}"].tolist()
+        drops = found[f"information_change{end}_ood_mean"].tolist()
+        assert drops == other[f"information_change{end}"].tolist()
     rows = found.set_index("component", drop=False)
     assert rows.loc["L0.H3", "open"] == (
         "information out of domain: a drop of 5.0 points (4.6 to 5.4; p = 1 among all components), "
@@ -299,8 +299,8 @@ def test_a_second_mean_that_is_the_same_changes_no_role() -> None:
     plain = component_roles(*tables[:2])
     same = component_roles(*tables[:2], ood_mean=tables[1])
     assert {*found} - {*plain} == {
-        *("information_drop_ood_mean", "information_drop_low_ood_mean"),
-        *("information_drop_high_ood_mean", "injected_margin"),
+        *("information_change_ood_mean", "information_change_low_ood_mean"),
+        *("information_change_high_ood_mean", "injected_margin"),
     }
     figures = [name for name in plain if name not in ("open", "explanation")]
     pd.testing.assert_frame_equal(same[figures], plain[figures])
@@ -316,7 +316,7 @@ def test_an_idle_head_has_no_role_by_the_constant_that_the_training_mean_injects
     data = {r: as_encoded(model, frame, role=r) for r, frame in frames.items()}  # type: ignore[arg-type]
     means = {r: MeanActivations.compute(model, data[r], n_samples=0) for r in ("train", "ood")}
 
-    def drops(role: str, mean: str) -> pd.DataFrame:
+    def changes(role: str, mean: str) -> pd.DataFrame:
         swept = ablate(model, sets.singles(model), data[role], means[mean], role=role)  # type: ignore[arg-type]
         return information_table(swept, n_resamples=20).query("subset == 'all'")
 
@@ -369,7 +369,7 @@ def test_sentences() -> None:
         assert explain_role(found.loc[name]).startswith(f"{name} {start}")
     # By itself, an interval of one of many components may well exclude 0.
     row = found.loc["L1.H0"].copy()
-    row["information_drop_low_ood"] = 0.001
+    row["information_change_low_ood"] = 0.001
     start = "L1.H0 has no detectable effect, corrected for all components: without it"
     assert explain_role(row).startswith(start)
 
@@ -426,6 +426,6 @@ def test_tables_that_do_not_belong_together() -> None:
 def test_a_drop_is_rounded_as_in_tables() -> None:
     """100 * 0.0655 is 6.550000000000001, which alone would be rounded up."""
     ends = {"": 0.0655, "_low": 0.0645, "_high": 0.0665}
-    row = {f"information_drop{end}_ood": value for end, value in ends.items()}
+    row = {f"information_change{end}_ood": value for end, value in ends.items()}
     change, low, high = (number(-100 * ends[end], 1) for end in ("", "_high", "_low"))
     assert information_change(row, "ood") == f"{change} [{low}, {high}]"

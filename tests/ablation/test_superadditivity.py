@@ -85,9 +85,9 @@ def test_the_published_interactions(table_3: Ablations) -> None:
     assert (100 * rows["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
     full, *_, joint = TABLE_3.values()
     drops = [(a - b) / 100 for a, b in zip(full, joint, strict=True)]
-    assert rows["joint_drop"].tolist() == pytest.approx(drops)
+    assert rows["joint_change"].tolist() == pytest.approx(drops)
     sums = [d - i / 100 for d, i in zip(drops, INTERACTIONS, strict=True)]
-    assert rows["sum_of_single_drops"].tolist() == pytest.approx(sums)
+    assert rows["sum_of_single_changes"].tolist() == pytest.approx(sums)
     # The answers of Table 3 are drawn apart from each other: 2.8 and 2.5 points are not shown.
     shown = (rows["low"] > 0) & (rows["p_adjusted"] <= 0.05)
     assert rows["superadditive"].tolist() == shown.tolist() == [False, True, False, False, False]
@@ -113,7 +113,7 @@ def test_floors_of_the_published_accuracies(table_3: Ablations) -> None:
     assert not table.xs("margin", level="metric")["floor"].any()
 
 
-def test_a_floor_through_single_drops_alone() -> None:
+def test_a_floor_through_single_changes_alone() -> None:
     # Accuracies 0.5, 0.2, 0.2 and 0.1: the drops of 0.3 add up to 0.6 > 0.5, the end is over 0.05.
     subsets = np.full(10, "s", dtype=object)
 
@@ -157,8 +157,8 @@ def test_margins_by_hand() -> None:
     assert margin.loc[("u", pair), "interaction"] == pytest.approx(4.5 / 2)
     assert margin.loc[("v", pair), "interaction"] == pytest.approx(1.5)
     assert margin.loc[("all", pair), "interaction"] == pytest.approx(2)
-    assert margin.loc[("all", pair), "joint_drop"] == pytest.approx(9.5 / 3)
-    assert margin.loc[("all", pair), "sum_of_single_drops"] == pytest.approx(3.5 / 3)
+    assert margin.loc[("all", pair), "joint_change"] == pytest.approx(9.5 / 3)
+    assert margin.loc[("all", pair), "sum_of_single_changes"] == pytest.approx(3.5 / 3)
     assert margin.loc[("all", triple), "interaction"] == pytest.approx(7 / 3)
     assert margin.loc[("all", triple), "size"] == 3
     # 4, 0.5 and 1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom is
@@ -203,7 +203,7 @@ def test_components_without_effect_do_not_interact() -> None:
     without = dict.fromkeys([of("0.0"), of("0.1"), of("0.0 0.1")], full)
     table = interactions(Ablations.of(full, without, "x", "id"))
     assert len(table) == 6
-    columns = ["joint_drop", "sum_of_single_drops", "interaction"]
+    columns = ["joint_change", "sum_of_single_changes", "interaction"]
     assert (table[columns] == 0).all(axis=None)
     margin = table["metric"] == "margin"
     assert (table.loc[margin, ["low", "high"]] == 0).all(axis=None)
@@ -293,13 +293,13 @@ def published(unit: float = 1.0) -> tuple[dict, dict, dict]:
 def test_interactions_of_the_published_accuracies(percent: bool) -> None:
     unit = 1.0 if percent else 100.0
     table = interaction_from_accuracies(*published(unit), percent=percent)
-    columns = "subset joint_drop sum_of_single_drops interaction superadditive floor ceiling"
+    columns = "subset joint_change sum_of_single_changes interaction superadditive floor ceiling"
     assert list(table.columns) == columns.split()
     assert table["subset"].tolist() == list(SUBSETS)
     assert (unit * table["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
     first = table.iloc[1]  # SO-Swap: 86.7 to 3.6, and 16.4 + 18.1 + 41.3
-    assert unit * first["joint_drop"] == pytest.approx(83.1)
-    assert unit * first["sum_of_single_drops"] == pytest.approx(75.8)
+    assert unit * first["joint_change"] == pytest.approx(83.1)
+    assert unit * first["sum_of_single_changes"] == pytest.approx(75.8)
     assert table["superadditive"].tolist() == [True, True, True, False, False]
     # Why: see test_floors_of_the_published_accuracies.
     assert table["floor"].tolist() == [False, True, False, False, True]
@@ -426,8 +426,8 @@ def noisy() -> Ablations:
 def differences(ablations: Ablations, metric: Any) -> Mapping[str, np.ndarray]:
     """Interaction of every pair, example by example."""
     return {
-        str(each): ablations.drops(each, metric)
-        - sum(ablations.drops(ComponentSet((c,)), metric) for c in each.components)
+        str(each): ablations.changes(each, metric)
+        - sum(ablations.changes(ComponentSet((c,)), metric) for c in each.components)
         for each in ablations.without
         if len(each) == 2
     }

@@ -43,7 +43,7 @@ def test_ablations_by_the_package_cost_what_the_truth_says(case: Case) -> None:
     means = MeanActivations.compute(case.model, case.data["train"])
     full = {role: evaluate(case.model, data).margin for role, data in case.data.items()}
 
-    def drops(*off: ComponentLike, role: str = "id") -> np.ndarray:
+    def changes(*off: ComponentLike, role: str = "id") -> np.ndarray:
         mask = Mask.full(shape).without(*off)
         return full[role] - evaluate(case.model, case.data[role], mask=mask, means=means).margin
 

@@ -17,7 +17,7 @@ def calibration(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_intervals_have_the_truth_in_them(calibration: Any) -> None:
     table = calibration.coverage(100, 40)
     assert set(table["figure"]) == {
-        "drop",
+        "change",
         "interaction",
         "dividend",
         "Shapley value",
@@ -34,7 +34,7 @@ def test_what_is_true_by_hand(calibration: Any) -> None:
     known = calibration.answered(0.0, chosen=False)
     singles = {str(s): s for s in known.ablations.sets if len(s) == 1}
     drops = {
-        name: known.true_mean(known.ablations.drops(each, "margin"), "all")
+        name: known.true_mean(known.ablations.changes(each, "margin"), "all")
         for name, each in singles.items()
     }
     assert drops["L0.H0"] == pytest.approx(2 * (0.97 - 0.03), abs=1e-3)

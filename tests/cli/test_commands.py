@@ -635,9 +635,9 @@ def test_ablate(files: Path, fill: Any) -> None:
             mask = Mask.full(model).without(*name.split("+"))
             without = evaluate(model, data, mask=mask, means=means, fill=fill)
             row = rows.loc[(role, name)]
-            assert row["accuracy_drop"] == pytest.approx(full.accuracy - without.accuracy)
+            assert row["accuracy_change"] == pytest.approx(full.accuracy - without.accuracy)
             margin = full.margin.mean() - without.margin.mean()
-            assert row["margin_drop"] == pytest.approx(margin, abs=1e-3)
+            assert row["margin_change"] == pytest.approx(margin, abs=1e-3)
     assert call(command.replace(",L3.MLP", " --no-joint") + " --out alone") == 0
     assert set(pd.read_csv("alone/ablation.csv")["kind"]) == {"single"}
     assert pd.read_csv("alone/interactions.csv").empty
@@ -666,10 +666,10 @@ def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = ablate(model, cut, data, MeanActivations.load("means.safetensors"), role="ood")
     row = found.set_index(["role", "subset", "receiver"]).loc[("ood", "all", "L3.MLP")]
     [path] = answers.without
-    assert row["margin_drop"] == pytest.approx(answers.drops(path, "margin").mean(), abs=1e-4)
+    assert row["margin_change"] == pytest.approx(answers.changes(path, "margin").mean(), abs=1e-4)
     shown = capsys.readouterr().out
     assert "negative: worse so" in shown
-    change = f"{-row['margin_drop']:+.2f}".replace("-", "\u2212")
+    change = f"{-row['margin_change']:+.2f}".replace("-", "\u2212")
     assert any("L3.MLP" in line and f" {change} " in line for line in shown.splitlines())
     # Each sender in turn, by inputs; and beside random heads.
     more = "--senders 1.0,2.3 --receivers 3.1 --each --inputs qkv --out each"
@@ -692,10 +692,10 @@ def test_a_search_for_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert call(command) == 0
     screening = PATH_SCREENING.read(Path("found/path_screening.csv")).set_index("set")
     assert len(screening) == 9
-    assert screening["margin_drop"].count() == 5
+    assert screening["margin_change"].count() == 5
     found = PATHS.read(Path("found/paths.csv")).query("subset == 'all'")
     assert set(found["role"]) == {"ood"}
-    assert set(found["set"]) == set(screening["margin_drop"].abs().nlargest(2).index)
+    assert set(found["set"]) == set(screening["margin_change"].abs().nlargest(2).index)
     examples = len(encoded(files / "ood.csv"))
     assert examples // 2 <= found["n"].iloc[0] <= examples // 2 + 4  # half of every subset
     assert sorted(path.name for path in Path("found").iterdir()) == [
@@ -833,7 +833,7 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     assert rows.loc["random 1", "accuracy"] == pytest.approx(without.accuracy)
     [line] = re.findall(r"^L1\.H0 +ood +(.*)", shown, re.M)
     drops = [
-        f"{name}_drop{end}" for name in ("accuracy", "margin") for end in ("", "_high", "_low")
+        f"{name}_change{end}" for name in ("accuracy", "margin") for end in ("", "_high", "_low")
     ]
     scale = np.repeat([-100, -1], 3)
     numbers = [
@@ -854,8 +854,8 @@ def test_ablate_all_subsets(files: Path) -> None:
         for column, table in (("shapley", found["shapley"]), ("dividend", found["dividends"])):
             part = table[(table["role"] == row.role) & (table["subset"] == "all")]
             total = part.groupby("metric")[column].sum()
-            assert total["margin"] == pytest.approx(row.margin_drop, abs=1e-6)
-            assert total["accuracy"] == pytest.approx(row.accuracy_drop, abs=1e-9)
+            assert total["margin"] == pytest.approx(row.margin_change, abs=1e-6)
+            assert total["accuracy"] == pytest.approx(row.accuracy_change, abs=1e-9)
 
 
 def test_ablate_draws_with_the_seed_of_the_data(files: Path) -> None:
@@ -863,7 +863,7 @@ def test_ablate_draws_with_the_seed_of_the_data(files: Path) -> None:
     for seed in (1, 2):
         assert call(f"{command} --data-seed {seed} --out seed{seed}") == 0
     first, second = (pd.read_csv(f"seed{seed}/ablation.csv") for seed in (1, 2))
-    assert (first["margin_drop"] != second["margin_drop"]).any()
+    assert (first["margin_change"] != second["margin_change"]).any()
 
 
 def test_ablate_every_head_and_draw(
@@ -876,7 +876,7 @@ def test_ablate_every_head_and_draw(
     table = pd.read_csv("found/ablation.csv")
     assert table.loc[table["kind"] == "single", "set"].nunique() == len(EMBEDDED.heads)
     assert {path.name for path in Path("found/figures").iterdir()} == {
-        f"single-drops-{metric}.{end}"
+        f"single-changes-{metric}.{end}"
         for metric in ("accuracy", "margin")
         for end in ("png", "svg")
     }
@@ -884,7 +884,7 @@ def test_ablate_every_head_and_draw(
     assert together["set"].unique().tolist() == ["first", "second", "third"]
     shown = capsys.readouterr().out
     assert f"the 20 of {len(EMBEDDED.heads) + 3} sets with the largest drops in margin" in shown
-    worst = table[table["subset"] == "all"].groupby("set")["margin_drop"].max()
+    worst = table[table["subset"] == "all"].groupby("set")["margin_change"].max()
     assert worst.idxmax() in shown
     assert worst.idxmin() not in shown
 
@@ -1091,7 +1091,7 @@ def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture
     answers = "--answers entailment=yes,non-entailment=no"
     assert call(f"{command} --prompt {{a}} {answers} --out found") == 0
     rows = pd.read_csv("found/ablation.csv")
-    accuracy = rows["accuracy"] + rows["accuracy_drop"]
+    accuracy = rows["accuracy"] + rows["accuracy_change"]
     assert accuracy[rows["subset"] == "all"].min() > 0.9
     capsys.readouterr()
     assert call(f"{command} --out other") == 2

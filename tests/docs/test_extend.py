@@ -156,7 +156,7 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
     for fill in ("mean", "half"):
         options = ("--components", "L0.H0", "--fill", fill, "--resamples", "10")
         mechcore("ablate", *options, *small, "--out", str(tmp_path / fill))
-        drops[fill] = pd.read_csv(tmp_path / fill / "ablation.csv")["margin_drop"]
+        drops[fill] = pd.read_csv(tmp_path / fill / "ablation.csv")["margin_change"]
     assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
     options = ("--prune-method", "late-first", "--seeds", "1", "--sparsities", "0.5")
     out = mechcore("prune", *options, *small, "--out", str(tmp_path / "masks"))
@@ -234,7 +234,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     mechcore("ablate", *given, *options, "--out", str(tmp_path / "ablated"))
     table = pd.read_csv(tmp_path / "ablated" / "ablation.csv")
     whole = table[(table["role"] == "ood") & (table["subset"] == ALL)]
-    drops = whole.set_index("set")["margin_drop"]
+    drops = whole.set_index("set")["margin_change"]
     for components in ("L0.H1", "L1.MLP", "L0.H1+L1.MLP"):
         expected = float((margins(model) - margins(without(components))).mean())
         assert abs(expected) > 1e-2

@@ -83,7 +83,7 @@ def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) 
     inside, outside, other = tables
     expected = component_roles(inside, outside, ood_mean=other)
     expected = confirm_roles(expected, answers).set_index("component")
-    assert ranked["information_drop_ood"].is_monotonic_decreasing
+    assert ranked["information_change_ood"].is_monotonic_decreasing
     found = ranked.set_index("component").loc[expected.index]
     assert found.pop("injected_margin").notna().all()
     pd.testing.assert_frame_equal(found, expected)
@@ -98,9 +98,9 @@ def test_one_head_in_and_out_of_domain(lab: Lab, model: Any, means: MeanActivati
         for name in ("L3.H5", "L0.H1+L2.MLP"):
             mask = Mask.full(model).without(name.split("+"))
             other = evaluate(model, FRAMES[role], mask=mask, means=means)
-            drop = whole.loc[(role, name), "accuracy_drop"]
+            drop = whole.loc[(role, name), "accuracy_change"]
             assert drop == pytest.approx(full.accuracy - other.accuracy)
-            lost = whole.loc[(role, name), "margin_drop"]
+            lost = whole.loc[(role, name), "margin_change"]
             assert lost == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
 
 
@@ -110,7 +110,7 @@ def test_a_fill_for_one_question(lab: Lab, model: Any) -> None:
     other = evaluate(model, FRAMES["ood"], mask=mask, fill="zero", in_domain=False)
     for table in (lab.ablate("L0.MLP", fill="zero"), lab.paths("L0.MLP", "L1.MLP", fill="zero")):
         row = table[(table["role"] == "ood") & (table["subset"] == "all")].iloc[0]
-        same = row["margin_drop"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+        same = row["margin_change"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
         assert same == ("receiver" not in table)
 
 
@@ -161,9 +161,9 @@ def test_paths_and_readers_of_the_core(lab: Lab, model: Any, means: MeanActivati
     assert set(whole["senders"]) == {"L0.H1+L1.H0"}
     answers = ablate(model, ["L0.H1+L1.H0>L1.MLP"], FRAMES["ood"], means, role="ood")
     [path] = answers.without
-    expected = answers.drops(path, "margin").mean()
-    assert whole.loc[("ood", "L1.MLP"), "margin_drop"] == pytest.approx(expected, abs=1e-4)
-    assert {"information_drop", "threshold_drop"} <= set(found)
+    expected = answers.changes(path, "margin").mean()
+    assert whole.loc[("ood", "L1.MLP"), "margin_change"] == pytest.approx(expected, abs=1e-4)
+    assert {"information_change", "threshold_change"} <= set(found)
     inputs = lab.paths(["L0.H1"], ["L1.H0"], inputs="qkv")
     assert set(inputs["input"]) == {"q", "k", "v"}
     readers = lab.readers()
@@ -193,7 +193,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     full = evaluate(model, encoded["ood"], in_domain=False)
     other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
     (row,) = costs[(costs["role"] == "ood") & (costs["subset"] == "all")].to_dict("records")
-    assert row["margin_drop"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+    assert row["margin_change"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
 
 
@@ -242,7 +242,7 @@ def test_whether_two_heads_are_redundant(lab: Lab) -> None:
     )
     assert table["role"].iloc[0] == "ood"
     for row in table.itertuples():
-        each = costs.loc[(row.role, row.subset)][f"{row.metric}_drop"]
+        each = costs.loc[(row.role, row.subset)][f"{row.metric}_change"]
         expected = each["L0.H2+L1.H1"] - each["L0.H2"] - each["L1.H1"]
         assert row.interaction == pytest.approx(expected, abs=1e-9)
 

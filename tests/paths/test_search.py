@@ -38,7 +38,7 @@ def test_predictions_are_derivatives(cases: Cases, name: str) -> None:
     means, cuts = means_of(model, data), [PathSet.of(each) for each in CUTS]
     screening = Screening(model, data, means, cuts, "mean", None)
     store = StateFile(None, "screening", {})
-    found = screening.drops(len(data), seed=0, batch_size=3, store=store)
+    found = screening.changes(len(data), seed=0, batch_size=3, store=store)
     readout = Readout.of(model, data, None)
     correct = readout.correct_classes(data)
     for cut, drop in zip(cuts, found.tolist(), strict=True):
@@ -56,10 +56,10 @@ def test_the_answers_own_paths_are_exact(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means, cut = means_of(model, data), PathSet.of("L0.H1>answer")
     screening = Screening(model, data, means, [cut], "mean", None)
-    (found,) = screening.drops(9, seed=3, batch_size=2, store=StateFile(None, "screening", {}))
+    (found,) = screening.changes(9, seed=3, batch_size=2, store=StateFile(None, "screening", {}))
     rows = np.random.default_rng(3).permutation(len(data))[:9]
     exact = ablate(model, [cut], data, means, role="ood")
-    assert float(found) == pytest.approx(float(exact.drops(cut, "margin")[rows].mean()), abs=1e-5)
+    assert float(found) == pytest.approx(float(exact.changes(cut, "margin")[rows].mean()), abs=1e-5)
 
 
 def slope(
@@ -96,11 +96,11 @@ def test_a_search_reports_what_it_did_not_see(cases: Cases) -> None:
     search = find_paths(model, data, means, cuts, n_cut=12, n_found=3, **OPTIONS)
     searched, reported = halves_of(data, "all", 2)
     exact = ablate(model, cuts, searched, means, role="ood")
-    drops = {str(each): float(exact.drops(each, "margin").mean()) for each in cuts}
+    drops = {str(each): float(exact.changes(each, "margin").mean()) for each in cuts}
     screening = search.screening.set_index("set")
     assert len(screening) == len(cuts) == search.n_screened_out + 12
     assert screening["predicted"].abs().is_monotonic_decreasing
-    cut = screening["margin_drop"].dropna()
+    cut = screening["margin_change"].dropna()
     assert list(cut.index) == list(screening.index[:12])
     assert cut.to_dict() == pytest.approx({name: drops[name] for name in cut.index}, abs=1e-5)
     largest = cut.abs().sort_values(ascending=False).index[:3]
@@ -110,7 +110,7 @@ def test_a_search_reports_what_it_did_not_see(cases: Cases) -> None:
     assert every > 0.9
     unseen = ablate(model, list(search.found.without), reported, means, role="ood")
     table, expected = (path_table(each, n_resamples=20) for each in (search.found, unseen))
-    np.testing.assert_allclose(table["margin_drop"], expected["margin_drop"], atol=1e-5)
+    np.testing.assert_allclose(table["margin_change"], expected["margin_change"], atol=1e-5)
     assert "best" in repr(search)
 
 

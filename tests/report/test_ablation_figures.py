@@ -34,10 +34,10 @@ def ablation_table(drops: dict[str, float], kinds: dict[str, str] | None = None)
             kind = (kinds or {}).get(name, "joint" if "+" in name else "single")
             row = {"set": name, "kind": kind, "size": 1 + name.count("+"), "data": data}
             row |= {"role": role, "subset": subset, "n": 100, "accuracy": 0.9 - value / 100}
-            row |= {"accuracy_drop": value / 100, "accuracy_drop_low": value / 100 - 0.02}
-            row |= {"accuracy_drop_high": value / 100 + 0.03, "margin": 5 - value}
-            row |= {"margin_drop": value, "margin_drop_low": value - 1}
-            rows.append(row | {"margin_drop_high": value + 1, "kl": 0.1})
+            row |= {"accuracy_change": value / 100, "accuracy_change_low": value / 100 - 0.02}
+            row |= {"accuracy_change_high": value / 100 + 0.03, "margin": 5 - value}
+            row |= {"margin_change": value, "margin_change_low": value - 1}
+            rows.append(row | {"margin_change_high": value + 1, "kl": 0.1})
     return pd.DataFrame(rows)
 
 
@@ -78,7 +78,7 @@ def test_cells_of_single_components() -> None:
     more = {"L0.H0+L0.H1": 100.0, "random 1": 50.0, "heads outside the core": 60.0}
     kinds = {"random 1": "random", "heads outside the core": "non-core"}
     table = ablation_table({**DROPS, **more}, kinds)
-    figure = figures.single_drops(table, "margin")
+    figure = figures.single_changes(table, "margin")
     assert titles(figure) == ["out-of-domain: hans", "in-domain: mnli"]
     right, left = figure.axes[:2]
     # Heads by column, the MLP apart behind them; layers from the top. Changes have the other sign
@@ -110,11 +110,11 @@ def test_cells_of_single_components() -> None:
     assert cells[(2.5, 1)].sum() > loss.sum()
 
 
-def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
-    figure = figures.single_drops(ablation_table(DROPS), "accuracy")
+def test_single_changes_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
+    figure = figures.single_changes(ablation_table(DROPS), "accuracy")
     assert texts(figure.axes[0])[(2.5, 0)] == "-20"
     assert "points" in figure.axes[-1].get_ylabel()
-    part = figures.single_drops(ablation_table(DROPS), "margin", "swap")
+    part = figures.single_changes(ablation_table(DROPS), "margin", "swap")
     assert texts(part.axes[0])[(2.5, 0)] == "-2.0"
     assert texts(part.axes[0])[(0, 1)] == "0.0"
     assert ends(part) == (-2, 2)
@@ -122,14 +122,14 @@ def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> No
 
 def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
     table = ablation_table({f"L{i}.MLP": float(i) for i in range(6)})
-    figure = figures.single_drops(table[table["role"] == "ood"], "margin")
+    figure = figures.single_changes(table[table["role"] == "ood"], "margin")
     assert titles(figure) == ["out-of-domain: hans"]
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
     assert sorted(texts(figure.axes[0]).values()) == ["-1.0", "-2.0", "-3.0", "-4.0", "-5.0", "0.0"]
 
 
 def test_drops_of_nothing_can_be_drawn() -> None:
-    figure = figures.single_drops(ablation_table(dict.fromkeys(DROPS, 0.0)), "margin")
+    figure = figures.single_changes(ablation_table(dict.fromkeys(DROPS, 0.0)), "margin")
     assert set(texts(figure.axes[0]).values()) == {"0.0"}
     assert ends(figure) == (-1, 1)
 
@@ -229,7 +229,7 @@ def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
     figure = figures.pair_interactions(named)
     assert grid(figure.axes[0]).shape == (3, 3)
     assert ends(figure) == (-0.75, 0.75)
-    singles = figures.single_drops(ablation_table({**DROPS, "my head": 99.0}), "margin")
+    singles = figures.single_changes(ablation_table({**DROPS, "my head": 99.0}), "margin")
     assert "99" not in texts(singles.axes[0]).values()
 
 
@@ -302,9 +302,9 @@ def test_every_figure_is_saved_as_png_and_svg(
     tables = {"ablation": ablation_table(DROPS), "interactions": interaction_table(PAIRS)}
     names = save_figures(tmp_path, tables)
     assert names == [
-        "single-drops-accuracy",
+        "single-changes-accuracy",
         "pair-interactions-accuracy",
-        "single-drops-margin",
+        "single-changes-margin",
         "pair-interactions-margin",
         "accuracies-ood",
         "accuracies-id",
@@ -333,9 +333,9 @@ def test_tables_of_few_rows_leave_figures_out(
     five, two = dict(list(DROPS.items())[:5]), dict(list(PAIRS.items())[:2])
     assert names(five, two) == {"accuracies"}
     assert names(five, PAIRS) == {"accuracies", "pair-interactions"}
-    assert names(DROPS, {}) == {"accuracies", "single-drops"}
+    assert names(DROPS, {}) == {"accuracies", "single-changes"}
     many = {f"L0.H{i}": 1.0 for i in range(13)}
-    assert names(many, {}) == {"single-drops"}
+    assert names(many, {}) == {"single-changes"}
     triples = {f"L0.H{i}+L1.H0+L1.H1": 1.0 for i in range(4)}
     assert names(five, triples) == {"accuracies"}
     own = {"first": 1.0, "second": 2.0, "third": 3.0}
@@ -345,7 +345,7 @@ def test_tables_of_few_rows_leave_figures_out(
 @pytest.mark.filterwarnings("error")
 def test_bars_without_an_interval_have_no_whiskers() -> None:
     table = ablation_table({"L0.H1": 3.0, "L0.H1+L1.H0": 8.0})
-    ends = ["accuracy_drop_low", "accuracy_drop_high"]
+    ends = ["accuracy_change_low", "accuracy_change_high"]
     table.loc[table["subset"] == "swap", ends] = np.nan
     figure = figures.set_bars(table, "ood", "hans")
     figure.canvas.draw()

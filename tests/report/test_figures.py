@@ -42,8 +42,8 @@ def large(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     "accuracy": lambda run: figures.accuracy_by_subset(run.tables["accuracy"]),
     "frequency": lambda run: figures.head_frequency(run.tables["head_frequency"], run.core),
-    "drops": lambda run: figures.ablation_drops(run.tables["ablation"]),
-    "margin drops": lambda run: figures.ablation_drops(run.tables["ablation"], "margin"),
+    "drops": lambda run: figures.ablation_changes(run.tables["ablation"]),
+    "margin drops": lambda run: figures.ablation_changes(run.tables["ablation"], "margin"),
     "by subset": lambda run: figures.ablation_by_subset(run.tables["ablation"], "ood", "tiny-ood"),
     "interactions": lambda run: interaction_figures.interactions(run.tables["interactions"]),
     "one interaction": lambda run: interaction_figures.interactions_by_subset(
@@ -154,7 +154,7 @@ def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) 
     for panel, role in enumerate(("ood", "id")):
         drops = overall[overall["role"] == role].set_index("set")
         for x, y in points(figure, panel):
-            assert x == pytest.approx(-100 * drops.loc[sets[round(y)], "accuracy_drop"])
+            assert x == pytest.approx(-100 * drops.loc[sets[round(y)], "accuracy_change"])
 
 
 def test_too_many_sets_leave_out_the_smaller_joint_drops(large: RunFolder) -> None:
@@ -163,7 +163,7 @@ def test_too_many_sets_leave_out_the_smaller_joint_drops(large: RunFolder) -> No
     assert ablation["set"].nunique() > len(sets) == 30
     assert set(CORE) <= set(sets)
     drops = ablation.query("subset == 'all' and role == 'ood' and kind == 'joint'")
-    drops = drops.set_index("set")["accuracy_drop"]
+    drops = drops.set_index("set")["accuracy_change"]
     assert drops[drops.index.isin(sets)].min() >= drops[~drops.index.isin(sets)].max()
 
 

@@ -72,7 +72,7 @@ def test_drops_are_coloured_around_zero_and_the_core_runs_own_come_first() -> No
         rows = [
             {"set": name.replace("_", "."), "kind": "single", "data": "d", "role": "ood"}
             | {"subset": "all", "size": 1, "n": 10}
-            | {f"{m}_drop{end}": drop for m in ("accuracy", "margin") for end in ENDS}
+            | {f"{m}_change{end}": drop for m in ("accuracy", "margin") for end in ENDS}
             for name, drop in drops.items()
         ]
         return pd.DataFrame(rows)

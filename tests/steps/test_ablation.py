@@ -120,10 +120,10 @@ def test_more_than_ten_components_have_no_exact_values(
 def test_options_are_passed_on(inputs: Inputs, means: MeanActivations) -> None:
     kinds = kinds_of(["L0.H1", "L1.MLP", "L0.H1+L1.MLP"])
 
-    def drops(**options: Any) -> np.ndarray:
+    def changes(**options: Any) -> np.ndarray:
         tables, found = sweep_tables(inputs, means, kinds, n_resamples=2, **options)
         assert (found[0].agreement is None) == ("precision" not in options)
-        return tables["ablation"]["margin_drop"].to_numpy()
+        return tables["ablation"]["margin_change"].to_numpy()
 
     tree = drops()
     np.testing.assert_allclose(drops(engine="reference"), tree, rtol=0, atol=1e-5)

@@ -143,7 +143,7 @@ def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivation
     }
     index = ["set", "role", "subset"]
     single, *others = (
-        table[table["kind"] == "single"].set_index(index)[["margin_drop_low", "margin_drop_high"]]
+        table[table["kind"] == "single"].set_index(index)[["margin_change_low", "margin_change_high"]]
         for table in (found, drawn[0], drawn[3])
     )
     differ = [(single - other.loc[single.index]).abs().max(axis=None) for other in others]
@@ -198,8 +198,8 @@ def test_the_core_is_beside_other_heads_of_its_layers(
         drops = at_start - np.array(others)
         row = whole.query("role == @role and subset == 'all' and metric == 'margin'").iloc[0]
         assert row["n"] == 5
-        assert row["drop"] == pytest.approx(at_start - without, abs=1e-4)
-        assert row["control_drop"] == pytest.approx(drops.mean(), abs=1e-4)
+        assert row["change"] == pytest.approx(at_start - without, abs=1e-4)
+        assert row["control_change"] == pytest.approx(drops.mean(), abs=1e-4)
         larger = (np.abs(drops) >= abs(at_start - without)).sum()
         assert row["p_control"] == pytest.approx((1 + larger) / 4)
 
@@ -220,13 +220,13 @@ def test_heads_of_the_core_are_beside_those_that_were_ablated(
     assert set(singles["n_controls"]) == {3 if swept else 1}
     assert set(singles["n"]) == {8}
     row = singles.query("set == 'L1.H0' and metric == 'margin'").iloc[0]
-    drops = {str(s): alone["ood"].drops(s, "margin").mean() for s in alone["ood"].sets}
-    assert row["drop"] == pytest.approx(drops["L1.H0"], abs=1e-4)
+    drops = {str(s): alone["ood"].changes(s, "margin").mean() for s in alone["ood"].sets}
+    assert row["change"] == pytest.approx(drops["L1.H0"], abs=1e-4)
     beside_it = [drops[f"L1.H{i}"] for i in (1, 2, 3)]
     if swept:
-        assert row["control_drop"] == pytest.approx(np.mean(beside_it), abs=1e-4)
+        assert row["control_change"] == pytest.approx(np.mean(beside_it), abs=1e-4)
     else:
-        assert min(np.abs(np.array(beside_it) - row["control_drop"])) < 1e-4
+        assert min(np.abs(np.array(beside_it) - row["control_change"])) < 1e-4
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
@@ -238,10 +238,10 @@ def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActiv
     whole = tables["ablation_controls"].query("size > 1 and subset == 'all'")
     assert set(whole["n"]) == {9, 8}
     assert set(whole["n_controls"]) == {0}
-    assert whole[["control_drop", "p_control"]].isna().all(axis=None)
+    assert whole[["control_change", "p_control"]].isna().all(axis=None)
     drops = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("role")
-    margins = whole.query("metric == 'margin'").set_index("role")["drop"]
+    margins = whole.query("metric == 'margin'").set_index("role")["change"]
     for role in ("id", "ood"):
         name = "+".join(map(str, heads))
-        expected = drops[drops["set"] == name]["margin_drop"][role]
+        expected = drops[drops["set"] == name]["margin_change"][role]
         assert margins[role] == pytest.approx(expected)

@@ -152,8 +152,8 @@ def mass_centre(drops: Sequence[float]) -> float:
 def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
     assert table.columns.tolist() == [
-        *("fill", "component", "layer", "head", "n", "drop", "low", "high", "sure"),
-        *("incongruent_drop", "incongruent_low", "incongruent_high", "margin_drop"),
+        *("fill", "component", "layer", "head", "n", "change", "low", "high", "sure"),
+        *("incongruent_change", "incongruent_low", "incongruent_high", "margin_change"),
     ]
     assert table["fill"].tolist() == ["mean"] * len(WHOLE) + ["zero"] * len(WHOLE)
     assert table["component"].tolist() == NAMES * 2
@@ -162,12 +162,12 @@ def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
     for fill, rows in table.groupby("fill"):
         accuracy, margin = expected[fill]
         assert (accuracy.mean(1) != 0).sum() >= 4, "too few drops to compare"
-        np.testing.assert_allclose(rows["drop"], accuracy.mean(1), atol=1e-12)
+        np.testing.assert_allclose(rows["change"], accuracy.mean(1), atol=1e-12)
         on_incongruent = accuracy[:, INCONGRUENT].mean(1)
         assert not np.allclose(on_incongruent, accuracy.mean(1))
-        np.testing.assert_allclose(rows["incongruent_drop"], on_incongruent, atol=1e-12)
-        np.testing.assert_allclose(rows["margin_drop"], margin.mean(1), atol=1e-5)
-    by_mode = table.set_index(["fill", "component"])["drop"].unstack(0)
+        np.testing.assert_allclose(rows["incongruent_change"], on_incongruent, atol=1e-12)
+        np.testing.assert_allclose(rows["margin_change"], margin.mean(1), atol=1e-5)
+    by_mode = table.set_index(["fill", "component"])["change"].unstack(0)
     assert not np.allclose(by_mode["mean"], by_mode["zero"])
 
 
@@ -213,8 +213,8 @@ def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: An
         assert row.low == pytest.approx(max(low, 0))
         assert row.high == pytest.approx(min(high, LAYERS - 1))
         assert row.low <= row.centre <= row.high
-        assert row.total_drop == pytest.approx(sum(max(each, 0) for each in means))
-        share = (max(means[0], 0) + max(means[1], 0)) / row.total_drop
+        assert row.total_change == pytest.approx(sum(max(each, 0) for each in means))
+        share = (max(means[0], 0) + max(means[1], 0)) / row.total_change
         assert row.first_layer_share == pytest.approx(share)
         assert row.strongest == NAMES[int(means.argmax())]
         assert row.n_significant == surely_lost(drops).sum()
@@ -244,7 +244,7 @@ def test_the_same_seed_gives_the_same_tables(model: Any, tables: Any) -> None:
         pd.testing.assert_frame_equal(again[name], table)
     other = ablation_tables(model, tiny_tokenizer(), TRIALS, None, fills=["zero"], n_resamples=40)
     zero = tables["cognitive_ablation"].query("fill == 'zero'").reset_index(drop=True)
-    pd.testing.assert_series_equal(other["cognitive_ablation"]["drop"], zero["drop"])
+    pd.testing.assert_series_equal(other["cognitive_ablation"]["change"], zero["change"])
     mass = tables["cognitive_mass"].query("fill == 'zero'").reset_index(drop=True)
     assert not other["cognitive_mass"]["low"].equals(mass["low"])
 
@@ -263,13 +263,13 @@ def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: 
         load_model(tmp_path), tiny_tokenizer(), TRIALS, None, fills=("zero",), **OPTIONS
     )
     drops = found["cognitive_ablation"]
-    assert (drops[["drop", "incongruent_drop", "margin_drop"]] == 0).all(axis=None)
+    assert (drops[["change", "incongruent_change", "margin_change"]] == 0).all(axis=None)
     assert (drops["low"] == -drops["high"]).all()
     for row in found["cognitive_mass"].itertuples():
         missing = (row.centre, row.low, row.high, row.first_layer_share, row.centre_significant)
         assert np.isnan([*missing, row.significant_low, row.significant_high]).all()
         assert row.strongest is None
-        assert (row.undefined, row.total_drop, row.n_significant) == (1, 0, 0)
+        assert (row.undefined, row.total_change, row.n_significant) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def ablation_of(drops: dict[str, list[float]]) -> pd.DataFrame:
     rows = [
-        {"fill": fill, "component": name, "drop": drop}
+        {"fill": fill, "component": name, "change": drop}
         for fill, listed in drops.items()
         for name, drop in zip(NAMES, listed, strict=True)
     ]
@@ -189,7 +189,7 @@ def test_relations_to_drops_by_hand(words: Case) -> None:
     model = load_model(words.path)
     tables = attention_tables(model, words.tokenizer, words.trials, ABLATION, resamples=0)
     ratio = tables["cognitive_attention"]["ratio"].to_numpy()
-    mean, zero = tables["cognitive_attention_drop"].itertuples()
+    mean, zero = tables["cognitive_attention_change"].itertuples()
     assert (mean.fill, zero.fill) == ("mean", "zero")
     assert mean.n_heads == zero.n_heads == 4
     for row, drops in ((mean, [0.3, -0.1, 0.0, 0.1]), (zero, [0.0, -0.2, -0.1, -0.3])):
@@ -206,7 +206,7 @@ def test_rows_of_the_ablation_table_may_come_in_any_order(words: Case) -> None:
     wanted = attention_tables(model, words.tokenizer, words.trials, ABLATION, **options)
     mixed = ABLATION.iloc[[3, 1, 0, 2, 7, 5, 4, 6]]
     found = attention_tables(model, words.tokenizer, words.trials, mixed, **options)
-    name = "cognitive_attention_drop"
+    name = "cognitive_attention_change"
     pd.testing.assert_frame_equal(found[name], wanted[name])
 
 
@@ -224,7 +224,7 @@ def test_what_has_no_correlation_has_none(words: Case) -> None:
     ("table", "message"),
     [
         (
-            ABLATION.drop(columns="drop"),
+            ABLATION.drop(columns="change"),
             "columns fill, component; expected cognitive_ablation, with",
         ),
         (ABLATION[:0], "has 0 rows"),

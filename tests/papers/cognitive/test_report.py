@@ -49,8 +49,8 @@ TITLES = (
 )
 FIGURES = {
     learning: "learning_curves",
-    heads: "head_drops head_decoding centres",
-    attention: "attention_and_drop attention_by_layer",
+    heads: "head_changes head_decoding centres",
+    attention: "attention_and_change attention_by_layer",
     decoding: "decoding_maps decoding_over_prompt",
     states: "selectivity_bars projections",
 }
@@ -207,7 +207,7 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
         f"{accuracy.max():.1f} % {100 * curve['incongruent'].mean():.1f} %"
     ) in page.text
     heads = TABLES.read(folder, "ablation").query("arm == 'scratch' and fill == 'mean'")
-    by_head = heads.groupby("component")["drop"].agg(["mean", "min", "max"])
+    by_head = heads.groupby("component")["change"].agg(["mean", "min", "max"])
     best = 100 * by_head.loc[by_head["mean"].idxmax()]
     sure = (heads[heads["component"] == by_head["mean"].idxmax()]["sure"]).sum()
     assert (
@@ -340,7 +340,7 @@ NEEDED = {
     "cognitive_models": "the choice of the models to compare",
     "cognitive_mass": "the centres of mass over layers",
     "cognitive_attention": "the measure of attention to number tokens",
-    "cognitive_attention_drop": "the correlation of attention with drops",
+    "cognitive_attention_change": "the correlation of attention with drops",
     "cognitive_decoding": "the decoding of variables from the states",
     "cognitive_check": "the check that what is not read yet is at chance",
     "cognitive_svm": "the support vector machines on outputs of heads",
@@ -460,12 +460,12 @@ def _no_picture(
 def _attention(run: RunFolder) -> Figure:
     ablation = run.tables["cognitive_ablation"]
     drops = ablation[ablation["fill"] == ablation["fill"].iloc[0]]
-    return attention.attention_and_drop(run.tables["cognitive_attention"], drops)
+    return attention.attention_and_change(run.tables["cognitive_attention"], drops)
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     "learning": lambda run: learning.learning_curves(run.tables["cognitive_curve"], 0.9),
-    "drops": lambda run: heads.head_drops(run.tables["cognitive_ablation"]),
+    "drops": lambda run: heads.head_changes(run.tables["cognitive_ablation"]),
     "centres": lambda run: heads.centres(run.tables["cognitive_mass"], 4),
     "heads": lambda run: heads.head_decoding(run.tables["cognitive_svm"]),
     "attention": _attention,
@@ -520,7 +520,7 @@ def test_maps_of_drops_have_the_mean_over_seeds(runs: Callable[[str], RunFolder]
     ax = panel(DRAW["drops"](run), "from scratch")
     means = (
         ablation.query("arm == 'scratch' and fill == 'mean'")
-        .groupby(["layer", "head"])["drop"]
+        .groupby(["layer", "head"])["change"]
         .mean()
     )
     expected = [f"{100 * value:.0f}".replace("-", "\u2212") for value in means]

@@ -80,7 +80,7 @@ def study() -> Tables:
 
     heads = [("L0.H0", 0, 0.3), ("L0.H1", 0, 0.1), ("L0.H2", 0, -0.2), ("L1.H0", 1, 0.5)]
     ablation = [
-        {"fill": m, "component": c, "layer": layer, "drop": drop, "sure": drop > 0.05}
+        {"fill": m, "component": c, "layer": layer, "change": drop, "sure": drop > 0.05}
         for m in ("mean", "zero")
         for c, layer, drop in heads
     ]
@@ -98,7 +98,7 @@ def study() -> Tables:
         "cognitive_mass": mass,
         "cognitive_ablation": by_model(EVERY, ablation),
         "cognitive_attention": by_model(EVERY, attention),
-        "cognitive_attention_drop": by_model(EVERY, relation),
+        "cognitive_attention_change": by_model(EVERY, relation),
         "cognitive_decoding": by_model(EVERY, decoding_rows()),
         "cognitive_check": by_model(EVERY, [{"holds": True}]),
         "cognitive_svm": by_model(EVERY, svm_rows()),
@@ -282,7 +282,7 @@ def test_nothing_can_be_decided_without_tables() -> None:
         ("cognitive_silhouette", [7]),
         ("cognitive_models", [2, 3, 4, 5, 6, 7]),
         ("cognitive_curve", []),  # asked for with one seed
-        ("cognitive_attention_drop", []),  # these decide nothing
+        ("cognitive_attention_change", []),  # these decide nothing
         ("cognitive_check", []),
     ],
 )
@@ -606,7 +606,7 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
             "Fine-tuned, the same is 0.50 (3 seeds).",
         ),
         (
-            [change("cognitive_attention_drop", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean")],
+            [change("cognitive_attention_change", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean")],
             SUPPORTED,
             "(p at most 0.05 in 1 of 3 seeds)",
         ),
