@@ -588,7 +588,13 @@ TRAINING = ("step", "data", "loss", "role", "subset", "accuracy")
 TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
 TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
 ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_change", "accuracy_change_low")
-ABLATION += ("accuracy_change_high", "margin", "margin_change", "margin_change_low", "margin_change_high")
+ABLATION += (
+    "accuracy_change_high",
+    "margin",
+    "margin_change",
+    "margin_change_low",
+    "margin_change_high",
+)
 ABLATION += ("kl",)
 INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_change", "sum_of_single_changes")
 INTERACTIONS += ("interaction", "low", "high", "p", "p_adjusted", "superadditive", "floor")

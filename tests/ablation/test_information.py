@@ -65,11 +65,11 @@ def test_a_table_by_hand() -> None:
     assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
     alone = table[table["subset"].isin(["entailed", "not"])]
     assert (alone["reason"] == ONE_LABEL).all()
-    assert alone.filter(regex="_drop|_p").isna().all(axis=None)
+    assert alone.filter(regex="_change|_p").isna().all(axis=None)
     for subset in ("all", "both"):
         rows = table[table["subset"] == subset].set_index("set")
         assert (rows["reason"] == "").all()
-        for name, total, information in (("L0.H0", 0.5, 0.0), ("L0.H1", 0.125, 0.125)):
+        for name, total, information in (("L0.H0", -0.5, 0.0), ("L0.H1", -0.125, -0.125)):
             row = rows.loc[name]
             assert row["balanced_accuracy_change"] == pytest.approx(total)
             assert row["information_change"] == pytest.approx(information)
@@ -80,7 +80,7 @@ def test_a_table_by_hand() -> None:
         assert rows.loc["L0.H1", "information_change_se"] == pytest.approx(error, rel=0.01)
         low, high = rows.loc["L0.H1", ["information_change_low", "information_change_high"]]
         assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.2)
-        assert low < 0.125 < high
+        assert low < -0.125 < high
         p = rows["information_p"]
         assert rows["information_p_adjusted"].tolist() == pytest.approx([1, 2 * p["L0.H1"]])
 
@@ -105,11 +105,11 @@ def test_clusters_of_copies_and_both_populations() -> None:
         assert [rows[2][main], rows[2][other]] == pytest.approx([rows[3][other], rows[3][main]])
 
 
-def test_few_clusters_have_drops_and_a_reason_for_the_rest() -> None:
+def test_few_clusters_have_changes_and_a_reason_for_the_rest() -> None:
     found = answers(["all"] * 400, HALVES)
     few = replace(found, full=replace(found.full, clusters=np.arange(400) // 80))
     table = information_table(few, n_resamples=50)
-    assert table["information_change"].tolist() == pytest.approx([0, 0.125])
+    assert table["information_change"].tolist() == pytest.approx([0, -0.125])
     for name in ("low", "high", "se", "p"):
         column = "information_p" if name == "p" else f"information_change_{name}"
         assert table[column].isna().tolist() == [name != "p", True], column  # nothing has p 1
@@ -118,7 +118,7 @@ def test_few_clusters_have_drops_and_a_reason_for_the_rest() -> None:
     roles = component_roles(table, table)
     assert (roles["role"] == NONE).all()
     assert not roles["sure"].any()
-    assert "a drop of 12.5 points; 5 clusters" in roles["open"].iloc[1]
+    assert "a change of -12.5 points; 5 clusters" in roles["open"].iloc[1]
     assert "nan" not in roles["explanation"].str.cat()
 
 
@@ -137,10 +137,11 @@ def test_that_no_answer_changes_has_an_error_of_its_own() -> None:
         error = n / (2 * rare) / (n + 2)
         reach = stats.t.ppf(0.975, n - 1) * error
         for figure in ("balanced_accuracy", "information", "threshold", "shift"):
-            drop, low, high, found, p = (
-                row[figure + end] for end in ("_change", "_change_low", "_change_high", "_change_se", "_p")
+            change, low, high, found, p = (
+                row[figure + end]
+                for end in ("_change", "_change_low", "_change_high", "_change_se", "_p")
             )
-            assert (drop, p) == (0, 1)
+            assert (change, p) == (0, 1)
             assert (low, high, found) == pytest.approx((-reach, reach, error))
     assert unchanged(np.repeat([0, 1], 50))["information_change_high"] > 0.019
 
@@ -160,7 +161,7 @@ def test_an_unseen_change_of_a_rare_label_is_in_the_interval(share: float) -> No
         without[ComponentSet.of([f"L{i}.H0"])] = Evaluation(changed, correct, names, "")
     table = information_table(Ablations.of(full, without, "made up", "ood"), n_resamples=2)
     low, high = table["balanced_accuracy_change_low"], table["balanced_accuracy_change_high"]
-    assert ((low <= share / 2) & (high >= share / 2)).mean() >= 0.95
+    assert ((low <= -share / 2) & (high >= -share / 2)).mean() >= 0.95
 
 
 def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
@@ -220,7 +221,7 @@ def test_a_threshold_is_one_for_all_subsets_of_a_group() -> None:
     table = information_table(found, n_resamples=2).set_index("subset")
     assert table["information_change"][["low", "high"]].tolist() == pytest.approx([0, 0])
     # Which of two halves is the wrong one differs between folds, and costs a little.
-    assert table["information_change"]["all"] == pytest.approx(0.25, abs=0.03)
+    assert table["information_change"]["all"] == pytest.approx(-0.25, abs=0.03)
 
 
 def test_few_examples_are_refused_with_a_reason() -> None:
@@ -291,13 +292,13 @@ def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> 
     table = information_table(found, n_resamples=50)
     rows = table[table["subset"] == "all"].set_index("set")
     # Only the reader tells labels apart: without it, half of the answers are right at best.
-    assert rows.loc[READER, "information_change"] == pytest.approx(0.5, abs=0.03)
+    assert rows.loc[READER, "information_change"] == pytest.approx(-0.5, abs=0.03)
     # Constants of 3 nats are worth more than what the reader writes, and hold no information.
     assert np.abs(margin - middle).max() < 3
     for name in (DIRECT, MLP):
         assert rows.loc[name, "information_change"] == 0
         assert rows.loc[name, "threshold_change"] == pytest.approx(
-            found.full.accuracy - 0.5, abs=1e-6
+            0.5 - found.full.accuracy, abs=1e-6
         )
     roles = component_roles(rows.reset_index(), rows.reset_index()).set_index("component")["role"]
     expected = dict.fromkeys(roles.index, NONE) | {READER: BOTH}

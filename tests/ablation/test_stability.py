@@ -28,9 +28,9 @@ def answered(margin: np.ndarray) -> Evaluation:
     return Evaluation(logits, right, np.array(["all"] * N, dtype=object), "")
 
 
-def ablations(drops: dict[str, np.ndarray]) -> Ablations:
-    """With these drops of margin; the full model has a margin of 1."""
-    without = {ComponentSet.of(s.split("+")): answered(1 - drop) for s, drop in drops.items()}
+def ablations(losses: dict[str, np.ndarray]) -> Ablations:
+    """With these losses of margin; the full model has a margin of 1."""
+    without = {ComponentSet.of(s.split("+")): answered(1 - loss) for s, loss in losses.items()}
     return Ablations.of(answered(np.ones(N)), without, "hans", "ood")
 
 
@@ -39,7 +39,7 @@ def row(table: Any, metric: str) -> Any:
     return found
 
 
-def test_drops_that_are_alike_on_every_example_are_found_again() -> None:
+def test_changes_that_are_alike_on_every_example_are_found_again() -> None:
     made = ablations({name: np.full(N, 0.1 * i) for i, name in enumerate(SINGLES)})
     table = change_stability(made, n_resamples=20)
     STABILITY.check(table)
@@ -56,7 +56,7 @@ def test_drops_that_are_alike_on_every_example_are_found_again() -> None:
     assert found["largest"] == "L0.H5 (1.00), L0.H4 (1.00), L0.H3 (1.00)"
 
 
-def test_drops_that_are_all_the_same_are_found_again_by_chance_only() -> None:
+def test_changes_that_are_all_the_same_are_found_again_by_chance_only() -> None:
     made = ablations({name: np.zeros(N) for name in SINGLES})
     found = row(change_stability(made, n_resamples=3000), "accuracy")
     assert found["halves_rho"] == found["resamples_rho"] == found["predicted_rho"] == 0
@@ -68,9 +68,9 @@ def test_drops_that_are_all_the_same_are_found_again_by_chance_only() -> None:
 
 def test_figures_are_those_of_a_plain_loop() -> None:
     rng = np.random.default_rng(4)
-    drops = {name: 0.3 * i + rng.normal(size=N) for i, name in enumerate(SINGLES)}
-    found = row(change_stability(ablations(drops), n_resamples=400, seed=1), "margin")
-    values = np.array([drops[name] for name in SINGLES])
+    losses = {name: 0.3 * i + rng.normal(size=N) for i, name in enumerate(SINGLES)}
+    found = row(change_stability(ablations(losses), n_resamples=400, seed=1), "margin")
+    values = np.array([losses[name] for name in SINGLES])
     top = set(np.argsort(values.mean(1))[-3:])
     rhos: dict[str, list[float]] = {"halves": [], "resamples": []}
     overlaps: dict[str, list[float]] = {"halves": [], "resamples": []}
@@ -104,12 +104,12 @@ def test_seeds_fix_the_figures() -> None:
 
 
 def test_sets_are_ranked_by_their_interactions_among_those_of_their_size() -> None:
-    drops = {name: np.full(N, 0.1 * i) for i, name in enumerate(SINGLES)}
-    # Joint drops fall where interactions rise: 0.5 - 0.1, 0.4 - 0.2 ... less the single drops.
+    losses = {name: np.full(N, 0.1 * i) for i, name in enumerate(SINGLES)}
+    # Joint losses fall where interactions rise: 0.5 - 0.1, 0.4 - 0.2 ... less the single losses.
     pairs = ["L0.H0+L0.H1", "L0.H0+L0.H2", "L0.H0+L0.H3"]
-    drops |= {pair: np.full(N, 0.5 - 0.05 * i) for i, pair in enumerate(pairs)}
-    drops |= {"L0.H1+L0.H2+L0.H3": np.full(N, 9.0)}  # alone of its size
-    table = interaction_stability(ablations(drops), n_resamples=5)
+    losses |= {pair: np.full(N, 0.5 - 0.05 * i) for i, pair in enumerate(pairs)}
+    losses |= {"L0.H1+L0.H2+L0.H3": np.full(N, 9.0)}  # alone of its size
+    table = interaction_stability(ablations(losses), n_resamples=5)
     STABILITY.check(table)
     assert table["size"].tolist() == [2, 2]
     found = row(table, "margin")

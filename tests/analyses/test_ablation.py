@@ -88,7 +88,10 @@ def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"accuracy_change_low": -0.5}, "The interval includes zero, so this change may be no effe"),
+        (
+            {"accuracy_change_low": -0.5},
+            "The interval includes zero, so this change may be no effe",
+        ),
         (
             {"accuracy_change_low": None, "accuracy_change_high": None},
             r"\[\u2013\] on tiny-ood.*Its interval is not known, so this change may be no effect",

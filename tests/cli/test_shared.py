@@ -70,7 +70,9 @@ def test_a_dash_stands_for_an_interval_that_is_not_known(
 def test_only_texts_go_on_in_the_next_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = pd.DataFrame({"what it is": ["a long sentence"], "accuracy_change": [-0.25], "n": [1600]})
+    frame = pd.DataFrame(
+        {"what it is": ["a long sentence"], "accuracy_change": [-0.25], "n": [1600]}
+    )
     assert shown(frame, capsys, monkeypatch, width=28) == [
         "              accuracy",
         "what it is        drop     n",

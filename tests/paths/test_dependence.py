@@ -114,7 +114,9 @@ def test_answers_of_a_rare_label_weigh_more() -> None:
     weight = 500 / 100
     table = core_dependence_table(made).set_index("metric")
     for metric, unit in (("information", weight), ("threshold", weight), ("accuracy", 1)):
-        ends = table.loc[metric, ["change_low", "change_high", "blind_change_low", "blind_change_high"]]
+        ends = table.loc[
+            metric, ["change_low", "change_high", "blind_change_low", "blind_change_high"]
+        ]
         assert ends.tolist() == pytest.approx([-unit * reach, unit * reach] * 2)
     # 0.020, which is over the least effect of interest: without the weight it would be under.
     found = core_dependence_verdict(made, roles(a=OUT), least=0.01)

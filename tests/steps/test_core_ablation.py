@@ -143,7 +143,9 @@ def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivation
     }
     index = ["set", "role", "subset"]
     single, *others = (
-        table[table["kind"] == "single"].set_index(index)[["margin_change_low", "margin_change_high"]]
+        table[table["kind"] == "single"].set_index(index)[
+            ["margin_change_low", "margin_change_high"]
+        ]
         for table in (found, drawn[0], drawn[3])
     )
     differ = [(single - other.loc[single.index]).abs().max(axis=None) for other in others]

@@ -606,7 +606,11 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
             "Fine-tuned, the same is 0.50 (3 seeds).",
         ),
         (
-            [change("cognitive_attention_change", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean")],
+            [
+                change(
+                    "cognitive_attention_change", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean"
+                )
+            ],
             SUPPORTED,
             "(p at most 0.05 in 1 of 3 seeds)",
         ),
