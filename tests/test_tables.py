@@ -119,6 +119,6 @@ def test_values_are_shown_by_the_kind_of_their_column(column, values, text):
 
 
 def test_headings_have_units():
-    assert Column("accuracy_change", "points").heading == "accuracy drop (points)"
+    assert Column("accuracy_change", "points").heading == "accuracy change (points)"
     assert Column("kl", "number", unit="nats", header="KL").heading == "KL (nats)"
     assert HEADS["accuracy"].called("best").heading == "best"

@@ -635,8 +635,8 @@ def test_ablate(files: Path, fill: Any) -> None:
             mask = Mask.full(model).without(*name.split("+"))
             without = evaluate(model, data, mask=mask, means=means, fill=fill)
             row = rows.loc[(role, name)]
-            assert row["accuracy_change"] == pytest.approx(full.accuracy - without.accuracy)
-            margin = full.margin.mean() - without.margin.mean()
+            assert row["accuracy_change"] == pytest.approx(without.accuracy - full.accuracy)
+            margin = without.margin.mean() - full.margin.mean()
             assert row["margin_change"] == pytest.approx(margin, abs=1e-3)
     assert call(command.replace(",L3.MLP", " --no-joint") + " --out alone") == 0
     assert set(pd.read_csv("alone/ablation.csv")["kind"]) == {"single"}
@@ -669,7 +669,7 @@ def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert row["margin_change"] == pytest.approx(answers.changes(path, "margin").mean(), abs=1e-4)
     shown = capsys.readouterr().out
     assert "negative: worse so" in shown
-    change = f"{-row['margin_change']:+.2f}".replace("-", "\u2212")
+    change = f"{row['margin_change']:+.2f}".replace("-", "\u2212")
     assert any("L3.MLP" in line and f" {change} " in line for line in shown.splitlines())
     # Each sender in turn, by inputs; and beside random heads.
     more = "--senders 1.0,2.3 --receivers 3.1 --each --inputs qkv --out each"
@@ -832,14 +832,14 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     without = evaluate(model, files / "ood.csv", mask=mask, fill="zero", in_domain=False)
     assert rows.loc["random 1", "accuracy"] == pytest.approx(without.accuracy)
     [line] = re.findall(r"^L1\.H0 +ood +(.*)", shown, re.M)
-    drops = [
-        f"{name}_change{end}" for name in ("accuracy", "margin") for end in ("", "_high", "_low")
+    changes = [
+        f"{name}_change{end}" for name in ("accuracy", "margin") for end in ("", "_low", "_high")
     ]
-    scale = np.repeat([-100, -1], 3)
+    scale = np.repeat([100, 1], 3)
     numbers = [
         float(text) for text in re.findall(r"[-+]?\d+(?:\.\d+)?", line.replace("\u2212", "-"))
     ]
-    expected = scale * rows.loc["L1.H0", drops].to_numpy(dtype=float)
+    expected = scale * rows.loc["L1.H0", changes].to_numpy(dtype=float)
     np.testing.assert_allclose(numbers[2:8], expected, atol=0.051)
 
 
@@ -848,9 +848,9 @@ def test_ablate_all_subsets(files: Path) -> None:
     command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --subsets --resamples 20"
     assert call(f"{command} --out found") == 0
     found = {name: pd.read_csv(f"found/{name}.csv") for name in ("dividends", "shapley")}
-    drops = pd.read_csv("found/ablation.csv").query("size == 3 and subset == 'all'")
-    assert drops["role"].tolist() == ["id", "ood"]
-    for row in drops.itertuples():
+    whole = pd.read_csv("found/ablation.csv").query("size == 3 and subset == 'all'")
+    assert whole["role"].tolist() == ["id", "ood"]
+    for row in whole.itertuples():
         for column, table in (("shapley", found["shapley"]), ("dividend", found["dividends"])):
             part = table[(table["role"] == row.role) & (table["subset"] == "all")]
             total = part.groupby("metric")[column].sum()
@@ -883,10 +883,10 @@ def test_ablate_every_head_and_draw(
     together = pd.read_csv("found/interactions.csv")
     assert together["set"].unique().tolist() == ["first", "second", "third"]
     shown = capsys.readouterr().out
-    assert f"the 20 of {len(EMBEDDED.heads) + 3} sets with the largest drops in margin" in shown
-    worst = table[table["subset"] == "all"].groupby("set")["margin_change"].max()
-    assert worst.idxmax() in shown
-    assert worst.idxmin() not in shown
+    assert f"the 20 of {len(EMBEDDED.heads) + 3} sets with the lowest changes in margin" in shown
+    worst = table[table["subset"] == "all"].groupby("set")["margin_change"].min()
+    assert worst.idxmin() in shown
+    assert worst.idxmax() not in shown
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -1091,7 +1091,7 @@ def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture
     answers = "--answers entailment=yes,non-entailment=no"
     assert call(f"{command} --prompt {{a}} {answers} --out found") == 0
     rows = pd.read_csv("found/ablation.csv")
-    accuracy = rows["accuracy"] + rows["accuracy_change"]
+    accuracy = rows["accuracy"] - rows["accuracy_change"]
     assert accuracy[rows["subset"] == "all"].min() > 0.9
     capsys.readouterr()
     assert call(f"{command} --out other") == 2

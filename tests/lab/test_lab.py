@@ -83,7 +83,7 @@ def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) 
     inside, outside, other = tables
     expected = component_roles(inside, outside, ood_mean=other)
     expected = confirm_roles(expected, answers).set_index("component")
-    assert ranked["information_change_ood"].is_monotonic_decreasing
+    assert ranked["information_change_ood"].is_monotonic_increasing
     found = ranked.set_index("component").loc[expected.index]
     assert found.pop("injected_margin").notna().all()
     pd.testing.assert_frame_equal(found, expected)
@@ -98,10 +98,10 @@ def test_one_head_in_and_out_of_domain(lab: Lab, model: Any, means: MeanActivati
         for name in ("L3.H5", "L0.H1+L2.MLP"):
             mask = Mask.full(model).without(name.split("+"))
             other = evaluate(model, FRAMES[role], mask=mask, means=means)
-            drop = whole.loc[(role, name), "accuracy_change"]
-            assert drop == pytest.approx(full.accuracy - other.accuracy)
-            lost = whole.loc[(role, name), "margin_change"]
-            assert lost == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+            change = whole.loc[(role, name), "accuracy_change"]
+            assert change == pytest.approx(other.accuracy - full.accuracy)
+            change = whole.loc[(role, name), "margin_change"]
+            assert change == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
 
 
 def test_a_fill_for_one_question(lab: Lab, model: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_fill_for_one_question(lab: Lab, model: Any) -> None:
     other = evaluate(model, FRAMES["ood"], mask=mask, fill="zero", in_domain=False)
     for table in (lab.ablate("L0.MLP", fill="zero"), lab.paths("L0.MLP", "L1.MLP", fill="zero")):
         row = table[(table["role"] == "ood") & (table["subset"] == "all")].iloc[0]
-        same = row["margin_change"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+        same = row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
         assert same == ("receiver" not in table)
 
 
@@ -146,12 +146,14 @@ def test_removable_heads_and_export(lab: Lab, tmp_path: Path, means: MeanActivat
     expected = evaluate(model, lab.data["id"], mask=mask, means=means).logits[:3]
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
     (row,) = smallest.losses.to_dict("records")
-    lost, high = (100 * row[f"id_loss{end}"] for end in ("", "_high"))
-    assert f"accuracy lost: {lost:.1f} points (up to {high:.1f}) in domain, " in repr(smallest)
+    change, low = (100 * row[f"id_change{end}"] for end in ("", "_low"))
+    assert f"change of accuracy: {change:+.1f} points (at worst {low:+.1f}) in domain, " in repr(
+        smallest
+    )
     for role in ("id", "ood"):
         full = evaluate(model, FRAMES[role], in_domain=False).accuracy
         pruned = evaluate(model, FRAMES[role], mask=mask, means=means).accuracy
-        assert row[f"{role}_loss"] == pytest.approx(full - pruned)
+        assert row[f"{role}_change"] == pytest.approx(pruned - full)
 
 
 def test_paths_and_readers_of_the_core(lab: Lab, model: Any, means: MeanActivations) -> None:
@@ -193,7 +195,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     full = evaluate(model, encoded["ood"], in_domain=False)
     other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
     (row,) = costs[(costs["role"] == "ood") & (costs["subset"] == "all")].to_dict("records")
-    assert row["margin_change"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+    assert row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
 
 
@@ -263,7 +265,7 @@ def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Pa
 def test_another_lab_finds_what_was_done(
     lab: Lab, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, drops = lab.prune(0.3).core, lab.blame()
+    expected, roles = lab.prune(0.3).core, lab.blame()
     again = mechcore.open(
         "embedded",
         **{role: frame.to_dict("records") for role, frame in FRAMES.items()},
@@ -273,7 +275,7 @@ def test_another_lab_finds_what_was_done(
     keys = again.store.keys()
     monkeypatch.setattr("mechcore.ablation.sweeping.TreeEngine.run", None)
     assert again.prune(0.3).core == expected
-    pd.testing.assert_frame_equal(again.blame(), drops)
+    pd.testing.assert_frame_equal(again.blame(), roles)
     assert again.store.keys() == keys
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
 

@@ -69,7 +69,7 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
     tables, _ = sweep_tables(inputs, means, kinds, batch_size=32, n_resamples=100)
     rows = tables["ablation"].query("subset == 'all'").set_index("role")
     assert rows["n"].tolist() == [N, N]
-    full = rows["accuracy"] + rows["accuracy_change"]
+    full = rows["accuracy"] - rows["accuracy_change"]
     assert full["id"] == pytest.approx(MNLI, abs=BAND)
     assert full["ood"] == pytest.approx(HANS_NON_ENTAILMENT, abs=BAND)
     mask = Mask.full(inputs.model).without("L0.H0")

@@ -125,10 +125,10 @@ def test_options_are_passed_on(inputs: Inputs, means: MeanActivations) -> None:
         assert (found[0].agreement is None) == ("precision" not in options)
         return tables["ablation"]["margin_change"].to_numpy()
 
-    tree = drops()
-    np.testing.assert_allclose(drops(engine="reference"), tree, rtol=0, atol=1e-5)
-    assert np.abs(drops(fill="zero") - tree).max() > 1e-3
-    coarse = np.abs(drops(precision="bfloat16") - tree).max()
+    tree = changes()
+    np.testing.assert_allclose(changes(engine="reference"), tree, rtol=0, atol=1e-5)
+    assert np.abs(changes(fill="zero") - tree).max() > 1e-3
+    coarse = np.abs(changes(precision="bfloat16") - tree).max()
     assert 1e-6 < coarse < 0.2
 
 

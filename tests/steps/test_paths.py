@@ -38,7 +38,7 @@ STEP = Paths(
 CORE = parse_components("L0.H1")
 ROLES = pd.DataFrame(
     {"component": ["L1.H0", "L1.MLP", "L1.H2"], "role": [OUT_ONLY, "moves the threshold", NONE]}
-    | {f"information_change_{place}": [0.2, 0.1, 0.0] for place in ("id", "ood")}
+    | {f"information_change_{place}": [-0.2, -0.1, 0.0] for place in ("id", "ood")}
 )
 
 
@@ -118,7 +118,7 @@ def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
 def test_what_a_sweep_ablated_is_not_ablated_again(
     inputs: Inputs, means: MeanActivations, tables: dict[str, pd.DataFrame]
 ) -> None:
-    """The known drops are told by their own: only that of the MLP of the last layer is not 0."""
+    """The known changes are told by their own: only that of the MLP of the last layer is not 0."""
     swept = {}
     for role, data in inputs.data.items():
         found = ablate(inputs.model, ["L1.MLP"], data, means, role=role)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_what_a_sweep_ablated_is_not_ablated_again(
     ("fill", "reused"),
     [("mean", True), ("zero", True), ("resample", False), ("counterfactual", False)],
 )
-def test_drops_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
+def test_changes_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
     fill: str, reused: bool
 ) -> None:
     step, swept, alone = replace(STEP, fill=fill), SimpleNamespace(), SimpleNamespace()

@@ -339,9 +339,9 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
         assert set(rows.index) == set(without.index)
         assert set(rows["size"]) == {len(parts)}
         for metric in ("accuracy", "margin"):
-            drop = (full[role][metric] - without[metric]).to_dict()
+            change = (without[metric] - full[role][metric]).to_dict()
             assert rows[metric].to_dict() == pytest.approx(without[metric].to_dict(), abs=1e-3)
-            assert rows[f"{metric}_change"].to_dict() == pytest.approx(drop, abs=1e-3)
+            assert rows[f"{metric}_change"].to_dict() == pytest.approx(change, abs=1e-3)
     # All pairs of three core heads, the three together, and the whole core.
     sizes = Counter(chosen.loc[chosen["kind"] == "joint"].groupby("set")["size"].first())
     assert sizes == Counter([2, 2, 2, 3, len(core)])
@@ -357,9 +357,9 @@ def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
     assert set(table["set"]) == set(joint["set"])
     assert len(table) == 2 * len(joint)
     for row in table.itertuples():
-        place, drop = (row.role, row.subset), f"{row.metric}_change"
-        alone = sum(ablation.loc[(*place, name), drop] for name in row.set.split("+"))
-        together = ablation.loc[(*place, row.set), drop]
+        place, change = (row.role, row.subset), f"{row.metric}_change"
+        alone = sum(ablation.loc[(*place, name), change] for name in row.set.split("+"))
+        together = ablation.loc[(*place, row.set), change]
         assert row.joint_change == pytest.approx(together, abs=1e-9)
         assert row.sum_of_single_changes == pytest.approx(alone, abs=1e-9)
         assert row.interaction == pytest.approx(together - alone, abs=1e-9)
@@ -399,8 +399,8 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
         injected = (slopes[0] - slopes[1])[(..., *ModelShape.of(model).index(component))]
         for subset, members in members_of(full):
             here = f"set == '{name}' and subset == '{subset}'"
-            drop = (full.margin - other.margin)[members].mean()
-            assert sweep.query(here)["margin_change"].item() == pytest.approx(drop, abs=1e-4)
+            change = (other.margin - full.margin)[members].mean()
+            assert sweep.query(here)["margin_change"].item() == pytest.approx(change, abs=1e-4)
             wanted = float(injected[members].mean())
             assert table.query(here)["injected_margin"].item() == pytest.approx(wanted, abs=1e-5)
 
