@@ -32,7 +32,7 @@ CORES = {name: "minilm-fine-tunings/" + name for name in MODELS} | {"seed-0": "m
 SETS = {"id:all": "MNLI", "ood:not entailed": "not entailed", "ood:entailed": "entailed"}
 N_PAIRS = 4
 N_READERS = 4
-BEYOND = ("above", "below")
+BEYOND = ("below", "above")
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -94,7 +94,7 @@ def _decisions(races: dict[str, pd.DataFrame]) -> str:
             rows.append(
                 [MODELS[name], half, *told, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())]
             )
-    head = ["model", "half", "above", "below", "within", "open"]
+    head = ["model", "half", "below", "above", "within", "open"]
     return markdown([*head, "half of the pairs took at most", "mean", "most"], rows)
 
 
@@ -195,7 +195,7 @@ def _readers(folder: Path) -> str:
             cells.append(points(outside.loc[[receiver]], *blind))
             cells.append(random_heads(row))
             rows.append([*cells, points(inside.loc[[receiver]], *blind)])
-    head = ["model", "receiver", "D(r), HANS", "blind to the core, HANS", "random heads"]
+    head = ["model", "receiver", "without it, HANS", "blind to the core, HANS", "random heads"]
     return markdown([*head, "blind, MNLI"], rows)
 
 

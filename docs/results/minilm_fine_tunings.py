@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import drops, where_of
+from study_tables import changes, where_of
 
 from mechcore.components import Component
 from mechcore.subnetworks.core import shared_by_chance
@@ -48,7 +48,7 @@ def tables(folder: Path) -> dict[str, str]:
         "subnetworks": _subnetworks(folder),
         "cores": _cores(kept),
         "shared": _shared(kept, rarefied),
-        "drops": _changes(folder),
+        "changes": _changes(folder),
     }
 
 
@@ -146,8 +146,8 @@ def _changes(folder: Path) -> str:
         core = "+".join(pd.read_csv(folder / name / "core.csv")["component"])
         named = {"L1.H1": "L1.H1", "L2.H9": "L2.H9", "L1.H1+L2.H9": "both"}
         for which, text in {**named, core: f"all {core.count('+') + 1} of the core"}.items():
-            rows.append([title, text, *drops(ablation, which, tuple(SETS))])
-    return markdown(["model", "without", *(f"drop, {data}" for data in SETS.values())], rows)
+            rows.append([title, text, *changes(ablation, which, tuple(SETS))])
+    return markdown(["model", "without", *(f"change, {data}" for data in SETS.values())], rows)
 
 
 if __name__ == "__main__":

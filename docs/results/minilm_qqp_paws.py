@@ -25,7 +25,7 @@ STUDY = Study(
     n_seeds=12,
     size=(72, 6),
     sparsities=(0.3, 0.6),
-    drops={"id:all": "QQP", **HALVES},
+    changes={"id:all": "QQP", **HALVES},
 )
 
 
@@ -95,7 +95,7 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
 
 
 def _shapley(values: pd.DataFrame) -> str:
-    """What each core head has of the drop without all of them."""
+    """What each core head has of the change without all of them."""
     parts = _by_data(values)
     rows = [
         [head, *(points(part.loc[[head]], "shapley", "low", "high") for part in parts)]
@@ -120,7 +120,7 @@ def _dividends(found: pd.DataFrame) -> str:
 
 
 def _by_data(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Rows by their set, for each of the data of drops."""
+    """Rows by their set, for each of the data of changes."""
     return [table[where_of(table) == data].set_index("set") for data in STUDY.changes]
 
 
@@ -138,12 +138,15 @@ def _readers(dependence: pd.DataFrame) -> str:
         cells = [name]
         for half in halves:
             row, of_name = half.loc[name], half.loc[[name]]
-            cells += [points(of_name, "change", "change_low", "change_high"), points(of_name, *blind)]
+            cells += [
+                points(of_name, "change", "change_low", "change_high"),
+                points(of_name, *blind),
+            ]
             cells.append(random_heads(row) if row["n_controls"] else "")
         for role in ("ood", "id"):
             cells.append(points(by_metric[role, "information", "all"].loc[[name]], *blind))
         rows.append(cells)
-    what = ("D(r)", "blind", "random heads")
+    what = ("without it", "blind", "random heads")
     head = ["receiver", *(f"{half}, {each}" for half in HALVES.values() for each in what)]
     return markdown([*head, "information, PAWS", "information, QQP"], rows)
 

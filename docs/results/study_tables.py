@@ -23,7 +23,7 @@ class Study:
         n_seeds: of pruning.
         size: heads and MLPs of the model.
         sparsities: of the subnetworks.
-        drops: titles of the data that drops are shown on; else both as a whole.
+        changes: titles of the data that changes are shown on; else both as a whole.
     """
 
     id: str
@@ -32,11 +32,11 @@ class Study:
     n_seeds: int
     size: tuple[int, int]
     sparsities: tuple[float, ...] = (0.5, 0.7)
-    drops: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.changes:
-            object.__setattr__(self, "drops", {"id:all": self.id, "ood:all": self.ood})
+            object.__setattr__(self, "changes", {"id:all": self.id, "ood:all": self.ood})
 
     def subnetworks(self, spread: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
         """Accuracies of the subnetworks over seeds."""
@@ -90,7 +90,7 @@ class Study:
     ) -> str:
         """The heads and MLPs whose loss costs most on these data."""
         single = sweep[(sweep["kind"] == "single") & (where_of(sweep) == by)]
-        worst = single.nlargest(N_SETS, "accuracy_change", keep="all")["set"]
+        worst = single.nsmallest(N_SETS, "accuracy_change", keep="all")["set"]
         kept = frequency.pivot(index="component", columns="target_sparsity", values="count")
         rows = []
         for name in worst:
@@ -118,13 +118,13 @@ class Study:
     def joint(self, interactions: pd.DataFrame, by: str = "ood:all") -> str:
         """The largest interactions of core heads, by the margin on these data."""
         there = interactions[(where_of(interactions) == by) & (interactions["metric"] == "margin")]
-        largest = there.nlargest(N_SETS, "interaction")["set"]
+        largest = there.nsmallest(N_SETS, "interaction")["set"]
         return markdown(["set", *self._measures], self._interaction_rows(interactions, largest))
 
     def search(self, found: pd.DataFrame) -> str:
         """The best sets of a search, on data that it did not see."""
         margins = found[(found["metric"] == "margin") & (where_of(found) == "ood:all")]
-        best = margins.nlargest(N_SETS, "interaction")
+        best = margins.nsmallest(N_SETS, "interaction")
         rows = []
         for row in best.to_dict("records"):
             cells = [str(row["set"]).replace("+", " + "), f"{row['joint_change']:.2f}"]
@@ -138,7 +138,7 @@ class Study:
                     points(accuracy[where_of(accuracy) == "ood:all"], "interaction", "low", "high"),
                 ]
             )
-        head = ["set", "joint drop", "sum of single drops", "interaction", "p, adjusted"]
+        head = ["set", "joint change", "sum of single changes", "interaction", "p, adjusted"]
         return markdown([*head, "on accuracy, points"], rows)
 
     def sizes(self, sizes: pd.DataFrame, groups: Mapping[str, str]) -> str:
@@ -175,15 +175,15 @@ class Study:
             cells += [points(of_name, *ends), share]
             cells += [random_heads(row)]
             told.append([*cells, points(inside.loc[[name]], *ends)])
-        head = ["receiver", f"D(r), {self.ood}", f"blind to {senders}, {self.ood}", "share"]
+        head = ["receiver", f"without it, {self.ood}", f"blind to {senders}, {self.ood}", "share"]
         return markdown([*head, "random heads", f"blind, {self.id}"], told)
 
     def _of(self, ablation: pd.DataFrame, which: str) -> list[str]:
-        return drops(ablation, which, tuple(self.changes))
+        return changes(ablation, which, tuple(self.changes))
 
     @property
     def _changes(self) -> list[str]:
-        return [f"drop, {each}" for each in self.changes.values()]
+        return [f"change, {each}" for each in self.changes.values()]
 
     @property
     def _measures(self) -> list[str]:
@@ -213,11 +213,11 @@ def where_of(frame: pd.DataFrame) -> pd.Series:
 def changes(
     ablation: pd.DataFrame, which: str, wheres: Iterable[str] = ("id:all", "ood:all")
 ) -> list[str]:
-    """Drops in accuracy without a set, in points, on each of these data."""
+    """Changes of accuracy without a set, in points, on each of these data."""
     part = ablation[ablation["set"] == which]
     where = where_of(part)
-    drop = ("accuracy_change", "accuracy_change_low", "accuracy_change_high")
-    return [points(part[where == name], *drop) for name in wheres]
+    ends = ("accuracy_change", "accuracy_change_low", "accuracy_change_high")
+    return [points(part[where == name], *ends) for name in wheres]
 
 
 def category(categories: pd.DataFrame, component: str) -> list[str]:

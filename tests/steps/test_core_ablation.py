@@ -245,5 +245,5 @@ def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActiv
     margins = whole.query("metric == 'margin'").set_index("role")["change"]
     for role in ("id", "ood"):
         name = "+".join(map(str, heads))
-        expected = drops[drops["set"] == name]["margin_change"][role]
+        expected = changes[changes["set"] == name]["margin_change"][role]
         assert margins[role] == pytest.approx(expected)
