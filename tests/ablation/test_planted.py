@@ -117,13 +117,13 @@ def test_the_and_as_a_game_of_present_components_has_the_same_sign(models: Any) 
 def test_three_redundant_heads_interact_as_three_alone(models: Any, engine: Any) -> None:
     found = swept(models["or of three"], TRIPLE, engine)
     whole = "+".join(TRIPLE)
-    expected = {"+".join(pair): 0.0 for pair in itertools.combinations(TRIPLE, 2)} | {whole: SIZE}
+    expected = {"+".join(pair): 0.0 for pair in itertools.combinations(TRIPLE, 2)} | {whole: -SIZE}
     got = by_set(interactions(found, n_resamples=2), "interaction")
     assert got == pytest.approx(expected, abs=TOLERANCE)
     expected |= dict.fromkeys(TRIPLE, 0.0)
     got = by_set(dividends(found, n_resamples=2), "dividend")
     assert got == pytest.approx(expected, abs=TOLERANCE)
-    thirds = dict.fromkeys(TRIPLE, SIZE / 3)
+    thirds = dict.fromkeys(TRIPLE, -SIZE / 3)
     assert by_set(shapley(found, n_resamples=2), "shapley") == pytest.approx(thirds, abs=TOLERANCE)
 
 
