@@ -82,7 +82,7 @@ TOGETHER = [H(0, 0), H(0, 1), H(0, 2), H(1, 1)]
 BY_CHANCE = [H(0, 3), H(1, 4), *(H(2, i) for i in range(6)), H(2)]
 """Components that read slots which say nothing of the label."""
 MEASURED = [*TOGETHER, H(0), H(2, 0)]
-"""Components whose drops and interactions get intervals."""
+"""Components whose changes and interactions get intervals."""
 SENDERS, RECEIVERS = [H(0, 1), H(0, 2)], [H(0), H(1, 1), H(2)]
 """Heads that readers are blind to, and the readers."""
 
@@ -142,18 +142,20 @@ def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
     """What every interval is for, by figure, set, subset and metric."""
     every, found = known.ablations, dict[tuple[str, str, str, str], float]()
     subsets = [*every.full.subset_names, ALL]
-    drops = {
-        (str(each), metric): every.drops(each, metric) for each in every.sets for metric in METRICS
+    changes = {
+        (str(each), metric): every.changes(each, metric)
+        for each in every.sets
+        for metric in METRICS
     }
     for subset, metric in itertools.product(subsets, METRICS):
         value = {
             name: known.true_mean(values, subset)
-            for (name, of), values in drops.items()
+            for (name, of), values in changes.items()
             if of == metric
         }
         for each in every.sets:
             name, names = str(each), [str(c) for c in each.components]
-            found["drop", name, subset, metric] = value[name]
+            found["change", name, subset, metric] = value[name]
             if len(each) > 1:
                 pair = value[name] - sum(value[c] for c in names)
                 found["interaction", name, subset, metric] = pair
@@ -169,22 +171,22 @@ def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
         for receiver in RECEIVERS:
             alone, blind = (
                 known.true_mean(
-                    known.readers.full.values(metric) - answers[receiver].values(metric), subset
+                    answers[receiver].values(metric) - known.readers.full.values(metric), subset
                 )
                 for answers in (known.readers.without, known.readers.blind)
             )
-            found["drop when blind", str(receiver), subset, metric] = blind
+            found["change when blind", str(receiver), subset, metric] = blind
             found["dependence", str(receiver), subset, metric] = blind / alone
     return found
 
 
-def _dividends(drops: Mapping[str, float]) -> dict[str, float]:
+def _dividends(changes: Mapping[str, float]) -> dict[str, float]:
     """Dividends of all subsets of `TOGETHER`, by inclusion and exclusion."""
     found = {}
     for size in range(1, len(TOGETHER) + 1):
         for members in itertools.combinations(sorted(TOGETHER), size):
             found["+".join(map(str, members))] = sum(
-                (-1) ** (size - n) * drops["+".join(map(str, part))]
+                (-1) ** (size - n) * changes["+".join(map(str, part))]
                 for n in range(1, size + 1)
                 for part in itertools.combinations(members, n)
             )
@@ -195,9 +197,9 @@ def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tup
     """Figure, set, subset, metric, low and high of all intervals of a sample."""
     singles = ablation_table(ablations, seed=seed)
     for metric in METRICS:
-        bounds = [f"{metric}_drop_low", f"{metric}_drop_high"]
+        bounds = [f"{metric}_change_low", f"{metric}_change_high"]
         for row in singles[["set", "subset", *bounds]].itertuples(index=False):
-            yield "drop", row[0], row[1], metric, *row[2:]
+            yield "change", row[0], row[1], metric, *row[2:]
     for figure, table in (
         ("interaction", interactions(ablations, seed=seed)),
         ("dividend", dividends(ablations, TOGETHER, seed=seed)),
@@ -208,7 +210,7 @@ def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tup
             yield figure, *row
     table = core_dependence_table(readers, seed=seed)
     table = table[table["metric"].isin(METRICS)]
-    for figure, column in (("drop when blind", "blind_drop"), ("dependence", "share")):
+    for figure, column in (("change when blind", "blind_change"), ("dependence", "share")):
         columns = ["receiver", "subset", "metric", f"{column}_low", f"{column}_high"]
         for row in table[columns].dropna().itertuples(index=False):
             yield figure, *row
@@ -229,7 +231,7 @@ def coverage(n: int, n_samples: int, seed: int = 0) -> pd.DataFrame:
             counts[figure, metric, n if subset == ALL else n // 2, name, subset].append(inside)
     rows = [(*key[:3], np.mean(inside), len(inside)) for key, inside in counts.items()]
     table = pd.DataFrame(rows, columns=["figure", "metric", "texts", "coverage", "n"])
-    often = table[table["n"] >= n_samples / 2]  # a dependence is told where there is a drop
+    often = table[table["n"] >= n_samples / 2]  # a dependence is told where there is a change
     return often.groupby(["figure", "metric", "texts"], as_index=False).agg(
         coverage=("coverage", "mean"), lowest=("coverage", "min"), figures=("n", "size")
     )
@@ -263,13 +265,13 @@ def errors(n: int, n_samples: int, correction: Correction, seed: int = 0) -> dic
 
 
 def _effects(ablations: Ablations, chosen: Sequence[ComponentSet]) -> Float[np.ndarray, "set text"]:
-    """Drops of the margin, or interactions of sets of two."""
-    drops = {each: ablations.drops(each, "margin") for each in ablations.sets}
+    """Changes of the margin, or interactions of sets of two."""
+    changes = {each: ablations.changes(each, "margin") for each in ablations.sets}
     alone = {
-        each: sum(drops[ComponentSet((c,))] for c in each.components) if len(each) > 1 else 0
+        each: sum(changes[ComponentSet((c,))] for c in each.components) if len(each) > 1 else 0
         for each in chosen
     }
-    return np.stack([drops[each] - alone[each] for each in chosen])
+    return np.stack([changes[each] - alone[each] for each in chosen])
 
 
 def core_p(n_samples: int, seed: int = 0) -> dict[str, float]:

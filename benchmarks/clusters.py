@@ -5,7 +5,7 @@ what a cluster's examples say is the same); the share of 95 % intervals with the
 clusters in them, beside that of intervals that take examples one by one. Of information the design
 effect is measured, and printed. Roles: the planted models of ``benchmarks/roles.py``, whose noise
 is in part that of the template, or of which every example is there ten times. Halves: how often a
-component's drop differs at 5 % between two halves of the examples.
+component's change differs at 5 % between two halves of the examples.
 
     python benchmarks/clusters.py
 """
@@ -120,10 +120,10 @@ def coverage(name: str, n_clusters: int, effect: float, n_samples: int, seed: in
 
 
 def information(n_clusters: int, shared: float, n_samples: int, figure: str, seed: int = 0) -> Any:
-    """`coverage` of a drop that is 0, and its design effect; each cluster has one label."""
+    """`coverage` of a change that is 0, and its design effect; each cluster has one label."""
     clusters = np.repeat(np.arange(n_clusters), SIZE)
     correct = np.eye(2, dtype=bool)[clusters % 2]
-    inside, drops, errors = np.zeros(2), [], []
+    inside, changes, errors = np.zeros(2), [], []
     for i in range(n_samples):
         rng: Any = Templates(np.random.default_rng([seed, i]), clusters, shared)
         full, other = (biased if figure == "information" else noisier)(rng, 1.2 * correct)
@@ -132,9 +132,9 @@ def information(n_clusters: int, shared: float, n_samples: int, figure: str, see
         for j, each in enumerate((effect, replace(effect, sample=Sample()))):
             (interval,) = each.intervals(n_resamples=500 if j == 0 else 2, seed=i)
             inside[j] += interval.low <= 0 <= interval.high
-        drops.append(effect.drops[0])
+        changes.append(effect.changes[0])
         errors.append(replace(effect, sample=Sample()).errors()[0])
-    return *(inside / n_samples), np.var(drops) / np.mean(np.square(errors))
+    return *(inside / n_samples), np.var(changes) / np.mean(np.square(errors))
 
 
 # -- roles and halves -----------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def main() -> None:
                 f"roles, {name}, given: {known}: false {false:.3f}, right {right:.3f}", flush=True
             )
     made = with_templates([seed], 60, 0.3, ood=True)
-    rows = np.stack([made.drops(each, "margin") for each in made.sets])
+    rows = np.stack([made.changes(each, "margin") for each in made.sets])
     print("halves differ:", halves(rows, made.full.clusters, 100, seed))  # type: ignore[arg-type]
 
 

@@ -1,9 +1,9 @@
 """How often 95 % intervals of means have the true mean in them.
 
 Values are drawn from distributions of known mean. Measured values: normal ones, skewed ones, as of
-a margin drop that is large for few examples (exponential, lognormal), heavy tails (Student's t with
-3 degrees of freedom), and a drop that only one example in ten has. Differences of answers: 1 for
-those that become wrong, -1 for those that become right, and interactions of two heads, up to 2.
+a margin change that is large for few examples (exponential, lognormal), heavy tails (Student's t
+with 3 degrees of freedom), and a change that only one example in ten has. Differences of answers: 1
+for those that become wrong, -1 for those that become right, and interactions of two heads, up to 2.
 Shares: answers that are right. Beside mechcore's interval stands the percentile bootstrap.
 
     python benchmarks/interval_coverage.py

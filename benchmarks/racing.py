@@ -47,9 +47,9 @@ def exact_effects(
     members = sorted({c for each in chosen for c in each.components})
     alone = [ComponentSet((c,)) for c in members]
     found = ablate(model, [*alone, *chosen], data, means, role="ood", **options)
-    drops = {each: found.drops(each, "margin").mean() for each in found.sets}
+    changes = {each: found.changes(each, "margin").mean() for each in found.sets}
     return np.array(
-        [drops[s] - sum(drops[ComponentSet((c,))] for c in s.components) for s in chosen]
+        [changes[s] - sum(changes[ComponentSet((c,))] for c in s.components) for s in chosen]
     )
 
 
@@ -59,7 +59,7 @@ def checked(found: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, in
     matters = ~table["decision"].isin(["within", "rest"])
     matters |= size > (0 if found.least is None else found.least) / 2
     if found.largest is not None:
-        matters = table["effect"] > table["effect"].nlargest(2 * found.largest).min()
+        matters = table["effect"] < table["effect"].nsmallest(2 * found.largest).max()
     others = np.flatnonzero(~matters)
     drawn = np.random.default_rng(seed).permutation(others)[:n]
     rows = [*np.flatnonzero(matters), *drawn]
@@ -77,7 +77,7 @@ def report(found: Race, chosen: Sequence[ComponentSet], exact: np.ndarray, n_dra
         )
         looked_for = ["above", "below"]
     else:
-        order = np.argsort(-exact, kind="stable")[: found.largest]
+        order = np.argsort(exact, kind="stable")[: found.largest]
         right = np.full(len(exact), "rest", dtype=object)
         right[order] = "top"
         looked_for = ["top"]

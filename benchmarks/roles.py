@@ -61,7 +61,7 @@ DESIGNS: dict[str, tuple[str, Callable]] = {
 
 
 def coverage(name: str, n_labels: int, per_label: int, n_samples: int, seed: int = 0) -> float:
-    """Share of samples whose 95 % interval of the drop that is 0 has 0 in it."""
+    """Share of samples whose 95 % interval of the change that is 0 has 0 in it."""
     figure, draw = DESIGNS[name]
     rng, inside = np.random.default_rng(seed), 0
     label = np.repeat(np.arange(n_labels), per_label)

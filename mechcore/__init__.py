@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from mechcore.attention import categorize_heads
     from mechcore.components import Component, Mask
-    from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_drop
+    from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_change
     from mechcore.lab import open as open
     from mechcore.masking.interventions import masked
     from mechcore.masking.means import MeanActivations
@@ -53,7 +53,7 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "masked",
-    "paired_drop",
+    "paired_change",
     "prune",
     "race",
     "sweep",

@@ -47,8 +47,6 @@ class Column:
             p-values, to two digits; ``"bare"`` for shares in percent without the sign.
         names: what its values are called on a page; others are their own names.
         ends: the columns that hold the ends of its interval.
-        negated: whether numbers are shown with the other sign and their intervals turned round: a
-            drop as the change that it is, below zero where it is for the worse.
         optional: whether a table may lack it.
     """
 
@@ -62,7 +60,6 @@ class Column:
     shown: Literal["", "exact", "small", "bare"] = ""
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
     ends: tuple[str, str] | None = None
-    negated: bool = False
     optional: bool = False
 
     @property
@@ -102,8 +99,6 @@ class Column:
             text = "yes" if value else "no"
             return self.names.get(text, text)
         value, low, high = (_NO_NUMBER if _missing(each) else each for each in (value, low, high))
-        if self.negated:
-            value, low, high = -value, -high, -low
         text = self._shown(value)
         if math.isfinite(low) and math.isfinite(high):
             text += f" [{self._plain(low)}, {self._plain(high)}]"

@@ -71,7 +71,7 @@ def write_cognitive_run(path: Path, world: CognitiveWorld = CognitiveWorld()) ->
     frames["ablation"] = pd.DataFrame(_ablation(world, rng))
     frames["mass"] = pd.DataFrame(_mass(world, frames["ablation"]))
     frames["attention"] = pd.DataFrame(_attention(world, rng))
-    frames["attention_drop"] = pd.DataFrame(_attention_drop(world, rng))
+    frames["attention_change"] = pd.DataFrame(_attention_change(world, rng))
     for name, frame in frames.items():
         frame.to_csv(tables / f"cognitive_{name}.csv", index=False)
     (path / "config.json").write_text(json.dumps(_config(world)))
@@ -162,7 +162,7 @@ def _heads(world: CognitiveWorld) -> Rows:
 
 
 def _ablation(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
-    """Large drops in the first layer from scratch, and in the last fine-tuned."""
+    """Large losses in the first layer from scratch, and in the last fine-tuned."""
     for arm, seed in world.models:
         weight = {"base": 0.0, "scratch": 0.3}.get(arm, 0.09)
         layer = 0 if arm == "scratch" else world.n_layers - 1
@@ -171,32 +171,32 @@ def _ablation(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
         for fill in world.fills:
             for place in _heads(world):
                 strong = place["layer"] == layer and place["head"] in chosen
-                drop = weight * strong * (1 if fill == "mean" else 1.3)
-                drop = float(drop + noise[place["layer"], place["head"]])
+                loss = weight * strong * (1 if fill == "mean" else 1.3)
+                change = -float(loss + noise[place["layer"], place["head"]])
                 yield {
                     "arm": arm,
                     "seed": seed,
                     "fill": fill,
                     **place,
                     "n": world.n,
-                    "drop": drop,
-                    "low": drop - 0.012,
-                    "high": drop + 0.012,
-                    "sure": drop > 0.02,
-                    "incongruent_drop": 1.6 * drop,
-                    "incongruent_low": 1.6 * drop - 0.02,
-                    "incongruent_high": 1.6 * drop + 0.02,
-                    "margin_drop": 12 * drop,
+                    "change": change,
+                    "low": change - 0.012,
+                    "high": change + 0.012,
+                    "sure": change < -0.02,
+                    "incongruent_change": 1.6 * change,
+                    "incongruent_low": 1.6 * change - 0.02,
+                    "incongruent_high": 1.6 * change + 0.02,
+                    "margin_change": 12 * change,
                 }
 
 
 def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
     keys = ["arm", "seed", "fill"]
     for (arm, seed, fill), part in ablation.groupby(keys, sort=False):
-        for subset, name in (("all", "drop"), ("incongruent", "incongruent_drop")):
-            drops = part[name].clip(lower=0)
-            sure = drops.where(part["sure"], 0.0)
-            centre = (part["layer"] * drops).sum() / drops.sum()
+        for subset, name in (("all", "change"), ("incongruent", "incongruent_change")):
+            lost = -part[name].clip(upper=0)
+            sure = lost.where(part["sure"], 0.0)
+            centre = (part["layer"] * lost).sum() / lost.sum()
             sure_centre = (part["layer"] * sure).sum() / sure.sum() if sure.any() else np.nan
             yield {
                 "arm": arm,
@@ -207,9 +207,9 @@ def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
                 "centre": centre,
                 "low": max(centre - 0.3, 0),
                 "high": min(centre + 0.25, world.n_layers - 1),
-                "total_drop": drops.sum(),
-                "first_layer_share": drops[part["layer"] == 0].sum() / drops.sum(),
-                "strongest": part.loc[drops.idxmax(), "component"],
+                "total_change": -lost.sum(),
+                "first_layer_share": lost[part["layer"] == 0].sum() / lost.sum(),
+                "strongest": part.loc[lost.idxmax(), "component"],
                 "undefined": 0.0,
                 "centre_significant": sure_centre,
                 "n_significant": int(part["sure"].sum()),
@@ -239,7 +239,7 @@ def _attention(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
             }
 
 
-def _attention_drop(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
+def _attention_change(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
     for (arm, seed), fill in product(world.models, world.fills):
         yield {
             "arm": arm,

@@ -204,37 +204,37 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     joints = [joint for joint in joints if len(joint) > 1]
     sets = [((name,), "single") for name in world.core] + [(joint, "joint") for joint in joints]
     weight = {name: float(rng.uniform(0.02, 0.25)) for name in world.core}
-    rows, drops = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
+    rows, changes = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
     save("ablation", rows, ABLATION)
     interactions = []
     for members in joints:
         name = "+".join(members)
         for data, role, subset, n in world.places():
             for i, metric in enumerate(("accuracy", "margin")):
-                joint = drops[name, data, subset][i]
-                single = sum(drops[member, data, subset][i] for member in members)
+                joint = changes[name, data, subset][i]
+                single = sum(changes[member, data, subset][i] for member in members)
                 half = (1.2, 15)[i] / np.sqrt(n)
                 value = joint - single
                 values = (name, len(members), data, role, subset, n, metric, joint, single, value)
-                floor = drops[name, data, subset][2] < 0.05
-                values += (value - half, value + half, 0.01, 0.02, value - half > 0, floor, False)
+                floor = changes[name, data, subset][2] < 0.05
+                values += (value - half, value + half, 0.01, 0.02, value + half < 0, floor, False)
                 interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
     save("interactions", interactions, INTERACTIONS)
-    save("ablation_controls", [*_beside(world, drops)], ABLATION_CONTROLS.names)
+    save("ablation_controls", [*_beside(world, changes)], ABLATION_CONTROLS.names)
 
 
-def _beside(world: World, drops: dict) -> Iterator[dict[str, Any]]:
-    """The core and its heads beside others, whose drops are a tenth of theirs."""
+def _beside(world: World, changes: dict) -> Iterator[dict[str, Any]]:
+    """The core and its heads beside others, whose changes are a tenth of theirs."""
     whole = "+".join(world.core)
     for name in dict.fromkeys([*world.core, whole]):
         size, several = name.count("+") + 1, "+" in name
-        if not any(key[0] == name for key in drops):
+        if not any(key[0] == name for key in changes):
             continue
         for data, role, subset, n in world.places():
             place = (name, size, data, role, subset, min(n, 300) if several else n)
             for i, metric in enumerate(("accuracy", "margin")):
-                drop = drops[name, data, subset][i]
-                values = (*place, metric, drop, drop / 10, drop / 20, drop / 5)
+                change = changes[name, data, subset][i]
+                values = (*place, metric, change, change / 10, change / 5, change / 20)
                 row = (*values, 20 if several else 7, 1 / 21 if several else 1 / 8)
                 yield dict(zip(ABLATION_CONTROLS.names, row, strict=True))
 
@@ -246,48 +246,48 @@ def _ablated(
     full: dict,
     rng: np.random.Generator,
 ) -> tuple[list[dict[str, Any]], dict]:
-    """Rows of ablated sets, and their drops of accuracy and margin with the accuracy left."""
-    rows, drops = [], {}
+    """Rows of ablated sets, and their changes of accuracy and margin with the accuracy left."""
+    rows, changes = [], {}
     for members, kind in sets:
         name = "+".join(members) or "heads outside the core (mean of 16)"
         for data, role, subset, n in world.places():
             total = sum(weight[member] for member in members) + (len(members) > 1) * 0.08
             total = total * (0.15 if role == "id" else rng.uniform(0.7, 1.3)) or 0.003
             before = full[data, role, subset]
-            drop = min(total, before - 0.005)
+            loss = min(total, before - 0.005)
             half, m_half = 1.96 * np.sqrt(0.2 / n), 12 / np.sqrt(n)
-            m_drop = 8 * total
-            drops[name, data, subset] = (drop, m_drop, before - drop)
-            values = (name, kind, len(members), data, role, subset, n, before - drop, drop)
-            values += (drop - half, drop + half, 8 * before - 4 - m_drop, m_drop)
-            values += (m_drop - m_half, m_drop + m_half, m_drop / 4)
+            m_loss = 8 * total
+            changes[name, data, subset] = (-loss, -m_loss, before - loss)
+            values = (name, kind, len(members), data, role, subset, n, before - loss, -loss)
+            values += (-loss - half, -loss + half, 8 * before - 4 - m_loss, -m_loss)
+            values += (-m_loss - m_half, -m_loss + m_half, m_loss / 4)
             rows.append(dict(zip(ABLATION, values, strict=True)))
-    return rows, drops
+    return rows, changes
 
 
 def _write_roles(save: Callable, world: World, components: Sequence[str]) -> None:
-    """Drops of every component in and out of domain, and the roles that these are evidence for."""
+    """Changes without every component in and out of domain, and the roles that these are evidence for."""
     rng = np.random.default_rng(7)
     heads = [name for name in components if "MLP" not in name]
-    drops = ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05))
-    notable = dict(zip(world.core, drops, strict=False))
-    drops = ((0.04, 0.0), (0.06, -0.05), (0.0, -0.06), (-0.03, 0.0), (0.0, 0.0))
-    notable |= dict(zip(heads[-5:], drops, strict=True))
+    losses = ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05))
+    notable = dict(zip(world.core, losses, strict=False))
+    losses = ((0.04, 0.0), (0.06, -0.05), (0.0, -0.06), (-0.03, 0.0), (0.0, 0.0))
+    notable |= dict(zip(heads[-5:], losses, strict=True))
     rows = []
     for data, role, n in ((world.id_data[0], "id", 2000), (world.ood_data, "ood", 2000)):
         for name in components:
             row = {"set": name, "size": 1, "data": data, "role": role, "subset": "all", "n": n}
-            drop = notable.get(name, (0.0, 0.0))[role == "ood"] + rng.normal(0, 0.0015)
+            loss = notable.get(name, (0.0, 0.0))[role == "ood"] + rng.normal(0, 0.0015)
             moved = 0.05 if name == heads[-1] else rng.normal(0, 0.0015)
             if role == "ood" and world.one_label:
                 rows.append(row | {"reason": ONE_LABEL})
                 continue
-            drops = {"information": drop, "threshold": moved, "balanced_accuracy": drop + moved}
-            for figure, value in (drops | {"shift": moved, "auc": drop}).items():
+            losses = {"information": loss, "threshold": moved, "balanced_accuracy": loss + moved}
+            for figure, value in (losses | {"shift": moved, "auc": loss}).items():
                 error = 0.0025 if role == "id" else 0.004
                 p = 2 * stats.norm.sf(abs(value) / error)
-                values = (value, value - 1.96 * error, value + 1.96 * error, error, p, p)
-                ends = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
+                values = (-value, -value - 1.96 * error, -value + 1.96 * error, error, p, p)
+                ends = ("_change", "_change_low", "_change_high", "_change_se", "_p", "_p_adjusted")
                 row |= {figure + end: each for end, each in zip(ends, values, strict=True)}
             rows.append(row | {"reason": ""})
     save("information", rows, INFORMATION.names)
@@ -329,7 +329,7 @@ def _write_paths(save: Callable, world: World) -> None:
     """
     tables: dict[str, list[dict[str, Any]]] = {"paths": [], "path_information": []}
     dependence = []
-    ends = ("_drop", "_drop_low", "_drop_high")
+    ends = ("_change", "_change_low", "_change_high")
     first = Component.parse(world.core[0]) if world.core else None
     behind = [c for c in world.shape.components if first and (c.layer, not c.is_head) > (0, False)]
     for data, role, n in ((world.id_data[0], "id", 300), (world.ood_data, "ood", 300)):
@@ -356,13 +356,13 @@ def _write_paths(save: Callable, world: World) -> None:
                 "accuracy": lost,
                 "margin": 10 * lost,
             }
-            drops = {
-                f"{figure}{end}": scale * value + off * (10 if figure == "margin" else 1)
+            changes = {
+                f"{figure}{end}": -scale * value + off * (10 if figure == "margin" else 1)
                 for figure, value in values.items()
                 for end, off in zip(ends, (0, -0.01, 0.01), strict=True)
             }
-            tables["paths"].append(row | {"kind": "path", "kl": 0.01} | drops)
-            tables["path_information"].append(row | (drops if known else {}) | {"reason": ""})
+            tables["paths"].append(row | {"kind": "path", "kl": 0.01} | changes)
+            tables["path_information"].append(row | (changes if known else {}) | {"reason": ""})
         metrics = ["information", "threshold"] * known + ["accuracy", "margin"]
         for component in behind:
             lost = READ.get(str(component), 0.0)
@@ -371,12 +371,12 @@ def _write_paths(save: Callable, world: World) -> None:
                 if metric in ("information", "threshold"):
                     value *= (str(component) == "L1.MLP") == (metric == "threshold")
                 row = {"receiver": str(component), **place, "metric": metric}
-                for figure, drop in (("drop", 2 * value), ("blind_drop", value)):
-                    row |= {figure: drop, f"{figure}_low": drop - 0.01}
-                    row |= {f"{figure}_high": drop + 0.01}
+                for figure, change in (("change", -2 * value), ("blind_change", -value)):
+                    row |= {figure: change, f"{figure}_low": change - 0.01}
+                    row |= {f"{figure}_high": change + 0.01}
                 if abs(value) > 0.01:
                     row |= {"share": 0.5, "share_low": 0.4, "share_high": 0.6}
-                controls = {"control_drop": 0.001, "control_low": 0.0, "control_high": 0.002}
+                controls = {"control_change": -0.001, "control_low": -0.002, "control_high": 0.0}
                 row |= {"n_controls": 20, **controls, "p_control": 1 / 21} if lost else {}
                 dependence.append({"n_controls": 0} | row)
     save("paths", tables["paths"], PATHS.names)
@@ -385,7 +385,7 @@ def _write_paths(save: Callable, world: World) -> None:
     doses = []
     for data, role in ((world.id_data[0], "id"), (world.ood_data, "ood")):
         for sign, name in ((1, "L1.MLP"), (-1, "L2.H2")):  # the second is repaired
-            values = dict(zip(COLUMNS, (0.1, 0.3, 0.6, 1 + sign, 1, sign), strict=True))
+            values = dict(zip(COLUMNS, (-0.1, -0.3, -0.6, -1 - sign, -1, -sign), strict=True))
             doses.append({"component": name, "data": data, "role": role, "n": 300})
             doses[-1] |= {"monotone": "open" if sign < 0 else "yes"}
             doses[-1] |= {
@@ -394,8 +394,8 @@ def _write_paths(save: Callable, world: World) -> None:
                 for end, off in (("", 0), ("_low", -0.05), ("_high", 0.05))
             }
     save("dose", doses, DOSE.names)
-    verdict = {"verdict": "supported", "n_receivers": 2, "blind_drop": 0.05, "n_controls": 20}
-    verdict |= {"blind_drop_low": 0.04, "blind_drop_high": 0.06, "control_drop": 0.001}
+    verdict = {"verdict": "supported", "n_receivers": 2, "blind_change": -0.05, "n_controls": 20}
+    verdict |= {"blind_change_low": -0.06, "blind_change_high": -0.04, "control_change": -0.001}
     verdict |= {"p_control": 1 / 21, "explanation": "blind to the core, the 2 components lose"}
     save("core_verdict", [verdict] * bool(world.core), CORE_VERDICT.names)
 
@@ -434,8 +434,8 @@ def _smallest(world: World) -> list[dict[str, Any]]:
     row: dict[str, Any] = {"limit": 0.01, "subnetwork": name, "sparsity": 0.5, "kept": 18}
     row |= {"mask": f"masks/{name}.safetensors", "n_masks": 6}
     for role, loss in (("id", 0.002), ("ood", 0.005)):
-        row |= {f"{role}_loss": loss, f"{role}_loss_low": loss - 0.004}
-        row |= {f"{role}_loss_high": loss + 0.004, f"{role}_accuracy_loss": loss}
+        row |= {f"{role}_change": -loss, f"{role}_change_low": -loss - 0.004}
+        row |= {f"{role}_change_high": -loss + 0.004, f"{role}_accuracy_change": -loss}
     why = f"{name} comes closest of 6 masks, and loses up to 1.5 points"
     return [
         {"measure": "accuracy", "within": True, "reason": "", **row},
@@ -447,9 +447,9 @@ def _found(world: World) -> list[dict[str, Any]]:
     rows = []
     for i, name in enumerate(world.found):
         for metric, unit in (("margin", 1.0), ("accuracy", 0.1)):
-            value = unit * (1.5 - 0.25 * i)
+            value = -unit * (1.5 - 0.25 * i)
             row = (name, name.count("+") + 1, world.ood_data, "ood", "all", 500, metric)
-            row += (2 * value, value, value, 0.5 * value, 1.5 * value, 0.01, 0.02, True)
+            row += (2 * value, value, value, 1.5 * value, 0.5 * value, 0.01, 0.02, True)
             row += (False, False, value)
             rows.append(dict(zip((*INTERACTIONS, "interaction_in_search"), row, strict=True)))
     return rows
@@ -458,8 +458,8 @@ def _found(world: World) -> list[dict[str, Any]]:
 def _screening(world: World) -> list[dict[str, Any]]:
     """All pairs of heads; those found were ablated exactly."""
     names = ["+".join(pair) for pair in combinations(map(str, world.shape.heads), 2)]
-    exact = [1.0 if name in world.found else None for name in names]
-    rows = zip(names, range(len(names), 0, -1), exact, strict=True)
+    exact = [-1.0 if name in world.found else None for name in names]
+    rows = zip(names, range(-len(names), 0), exact, strict=True)
     return [dict(zip(("set", "predicted", "interaction"), row, strict=True)) for row in rows]
 
 
@@ -587,9 +587,15 @@ SIZES += ["full_accuracy"]
 TRAINING = ("step", "data", "loss", "role", "subset", "accuracy")
 TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
 TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
-ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_drop", "accuracy_drop_low")
-ABLATION += ("accuracy_drop_high", "margin", "margin_drop", "margin_drop_low", "margin_drop_high")
+ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_change", "accuracy_change_low")
+ABLATION += (
+    "accuracy_change_high",
+    "margin",
+    "margin_change",
+    "margin_change_low",
+    "margin_change_high",
+)
 ABLATION += ("kl",)
-INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_drop", "sum_of_single_drops")
+INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_change", "sum_of_single_changes")
 INTERACTIONS += ("interaction", "low", "high", "p", "p_adjusted", "superadditive", "floor")
 INTERACTIONS += ("ceiling",)

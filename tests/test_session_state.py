@@ -25,7 +25,7 @@ from mechcore import (
     load_model,
     load_tokenizer,
     masked,
-    paired_drop,
+    paired_change,
     prune,
 )
 from mechcore.ablation import (
@@ -151,7 +151,7 @@ def answers(g: Given) -> Any:
 def accuracy(g: Given) -> Any:
     full = evaluate(g.model, g.data)
     other = evaluate(g.model, g.data, mask=Mask.full(g.model).without(*HOOKED), means=g.means)
-    return [full.logits, other.table(), paired_drop(full, other, "margin", n_resamples=20)]
+    return [full.logits, other.table(), paired_change(full, other, "margin", n_resamples=20)]
 
 
 def sweeps(g: Given) -> Any:

@@ -107,7 +107,7 @@ def test_words_where_numbers_should_be_are_refused(tmp_path):
         (HEADS["in_core"], [True], "yes"),
         (HEADS["p"], [0.0123], "0.012"),
         (Column("n", "whole"), [1234.0], "1,234"),
-        (Column("drop", "points"), [0.123, -0.01, 0.2], "+12.3 [\u22121.0, +20.0]"),
+        (Column("change", "points"), [0.123, -0.01, 0.2], "+12.3 [\u22121.0, +20.0]"),
         (Column("kl", "number", digits=3), [1.23456], "1.235"),
         (Column("rate", "number", shown="exact"), [1e-4], "0.0001"),
         (Column("rate", "number", shown="exact"), [np.nan], "\u2013"),
@@ -119,6 +119,6 @@ def test_values_are_shown_by_the_kind_of_their_column(column, values, text):
 
 
 def test_headings_have_units():
-    assert Column("accuracy_drop", "points").heading == "accuracy drop (points)"
+    assert Column("accuracy_change", "points").heading == "accuracy change (points)"
     assert Column("kl", "number", unit="nats", header="KL").heading == "KL (nats)"
     assert HEADS["accuracy"].called("best").heading == "best"

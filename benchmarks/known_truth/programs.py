@@ -173,11 +173,11 @@ class Program:
                     weights += 0.5 * share * (answers & among) / (answers & among).sum()
         return self._combinations, weights
 
-    def drop(self, names: Collection[str], role: Role = "id") -> float:
-        """Mean drop of the answer's margin where these variables are absent; 1 is all of it."""
+    def change(self, names: Collection[str], role: Role = "id") -> float:
+        """Mean change of the answer's margin where these variables are absent; -1 is all of it."""
         slots, weights = self.population(role)
         right = self.run(slots)[self.answer]
-        return float((weights * (1 - right * self.without(slots, names))).sum())
+        return float((weights * (right * self.without(slots, names) - 1)).sum())
 
     def truth(self, margin: float) -> Truth:
         """What holds on the in-domain population of a model that implements this program.
@@ -188,11 +188,11 @@ class Program:
         component = {v.name: v.component for v in self.variables}
         interactions = {}
         for pair in combinations(component, 2):
-            size = self.drop(pair) - sum(self.drop([name]) for name in pair)
+            size = self.change(pair) - sum(self.change([name]) for name in pair)
             if abs(size) > 1e-9:
                 interactions[ComponentSet.of([component[name] for name in pair])] = margin * size
         enough = [
-            kept for kept in subsets(component) if self.drop(set(component) - set(kept)) < 1e-9
+            kept for kept in subsets(component) if self.change(set(component) - set(kept)) > -1e-9
         ]
         fewest = [kept for kept in enough if len(kept) == len(enough[0])]
         return Truth(
@@ -204,7 +204,7 @@ class Program:
             else frozenset(
                 component[name]
                 for name in component
-                if self.drop([name], "ood") > 1e-9 > self.drop([name], "id")
+                if self.change([name], "ood") < -1e-9 < self.change([name], "id")
             ),
         )
 

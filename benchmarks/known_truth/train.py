@@ -34,10 +34,10 @@ POOLS: Mapping[Role, int] = {"train": 2048, "id": 1024, "ood": 1024}
 
 LEAST_ACCURACY = 0.99
 """Of answers, and of answers after an interchange of any one variable."""
-LARGEST_CHANGE = 0.5
+LARGEST_STRAY_CHANGE = 0.5
 """Of any margin when any component that is aligned with no variable is intervened on, in nats."""
-LARGEST_DROP_ERROR = 0.1
-"""Of mean drops in margin by ablating variables, see `measure`, in nats."""
+LARGEST_CHANGE_ERROR = 0.1
+"""Of mean changes in margin by ablating variables, see `measure`, in nats."""
 
 _MEASURED_TEXTS = 1000
 _MEASURED_SEED = 1_000_003
@@ -114,26 +114,26 @@ class _Runs:
         for name in names:
             margin, target = self(siit.aligned(program, [name]), siit.SOURCE)
             interchange[name] = _share((margin / siit.MARGIN).round().clamp(-1, 1) == target)
-        change = max(
+        stray = max(
             float((self(which, code)[0] - full).abs().max())
             for which in (*_singles(others), others)
             for code in (siit.SOURCE, siit.MEAN)
         )
-        drops: dict[tuple[str, ...], list[float]] = {}
+        changes: dict[tuple[str, ...], list[float]] = {}
         errors = []
         for absent in subsets(names):
             variables = siit.aligned(program, absent)
             for which in (variables | others, variables):
                 margin, target = self(which, siit.MEAN)
-                measured, expected = right * (full - margin), siit.MARGIN * (1 - right * target)
-                drops[absent] = [round(float(each.mean()), 3) for each in (measured, expected)]
-                errors.append(abs(drops[absent][0] - drops[absent][1]))
+                measured, expected = right * (margin - full), siit.MARGIN * (right * target - 1)
+                changes[absent] = [round(float(each.mean()), 3) for each in (measured, expected)]
+                errors.append(abs(changes[absent][0] - changes[absent][1]))
         return {
             "accuracy": _share(full * right > 0),
             "interchange": interchange,
-            "change": round(change, 3),
-            "drop": {name: drops[(name,)] for name in names},
-            "drop_error": round(max(errors), 3),
+            "stray_change": round(stray, 3),
+            "change": {name: changes[(name,)] for name in names},
+            "change_error": round(max(errors), 3),
         }
 
 
@@ -160,10 +160,10 @@ def measure(
 
     Returns:
         By role, the ``accuracy``; ``interchange``, for each variable the share of answers that are
-        the program's, undecided ones (margins nearest to 0) among them; ``change``, the largest
-        change of any margin by intervening on one or all of the components that are aligned with
-        no variable; ``drop``, the mean drop in margin by ablating each variable to its mean,
-        measured and the program's; and ``drop_error``, the largest difference between these two
+        the program's, undecided ones (margins nearest to 0) among them; ``stray_change``, the
+        largest of any margin by intervening on one or all of the components that are aligned with
+        no variable; ``change``, the mean change in margin by ablating each variable to its mean,
+        measured and the program's; and ``change_error``, the largest difference between these two
         for any set of variables, ablated alone or together with all components of no variable.
     """
     model.eval()
@@ -190,7 +190,8 @@ def failures(measured: dict[str, Any]) -> list[str]:
             for what, share in shares.items()
             if share < LEAST_ACCURACY
         ]
-        for name, limit in (("change", LARGEST_CHANGE), ("drop_error", LARGEST_DROP_ERROR)):
+        limits = (("stray_change", LARGEST_STRAY_CHANGE), ("change_error", LARGEST_CHANGE_ERROR))
+        for name, limit in limits:
             if figures[name] > limit:
                 found.append(f"{role}: {name} is {figures[name]} nats; expected at most {limit}")
     return found

@@ -31,7 +31,7 @@ THUMBNAILS = {
     "roles": "#blame figure",
     "head-frequency": "[aria-label='Figure head-frequency'] img",
     "attention": "#categories .view .canvas",
-    "sweep": "[aria-label='Figure single-drops-accuracy'] img",
+    "sweep": "[aria-label='Figure single-changes-accuracy'] img",
 }
 """Name of each thumbnail, and what it shows of the report."""
 

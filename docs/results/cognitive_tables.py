@@ -81,7 +81,7 @@ def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
             ]
         )
     head = ["arm", "seed", "trials", "accuracy", "centre, mean ablation", "zero ablation"]
-    head += ["heads surely above 0 alone", "% in layer 0", "strongest"]
+    head += ["heads surely below 0 alone", "% in layer 0", "strongest"]
     return markdown(head, rows)
 
 
@@ -93,9 +93,9 @@ def _heads(ablation: pd.DataFrame, attention: pd.DataFrame) -> str:
     rows = []
     for (arm, seed), part in both[both["arm"] != "base"].groupby(["arm", "seed"], sort=False):
         told = [
-            f"{row['component']} {100 * row['drop']:.1f} ({100 * row['low']:.1f} to "
+            f"{row['component']} {100 * row['change']:.1f} ({100 * row['low']:.1f} to "
             f"{100 * row['high']:.1f}), {row['ratio']:.2f}"
-            for _, row in part.nlargest(N_HEADS, "drop").iterrows()
+            for _, row in part.nsmallest(N_HEADS, "change").iterrows()
         ]
         rows.append([NAMES[str(arm)], str(seed), *told])
     return markdown(["arm", "seed", "first", "second", "third", "fourth"], rows)

@@ -32,7 +32,7 @@ CORES = {name: "minilm-fine-tunings/" + name for name in MODELS} | {"seed-0": "m
 SETS = {"id:all": "MNLI", "ood:not entailed": "not entailed", "ood:entailed": "entailed"}
 N_PAIRS = 4
 N_READERS = 4
-BEYOND = ("above", "below")
+BEYOND = ("below", "above")
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -94,7 +94,7 @@ def _decisions(races: dict[str, pd.DataFrame]) -> str:
             rows.append(
                 [MODELS[name], half, *told, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())]
             )
-    head = ["model", "half", "above", "below", "within", "open"]
+    head = ["model", "half", "below", "above", "within", "open"]
     return markdown([*head, "half of the pairs took at most", "mean", "most"], rows)
 
 
@@ -183,7 +183,7 @@ def _readers(folder: Path) -> str:
             cut[cut["role"] == role].set_index("receiver").drop("answer", errors="ignore")
             for role in ("id", "ood")
         )
-        blind = [f"information_drop{end}" for end in ("", "_low", "_high")]
+        blind = [f"information_change{end}" for end in ("", "_low", "_high")]
         controls = pd.read_csv(folder / name / "core_dependence.csv")  # of those that change most
         controls = controls.query("role == 'ood' and metric == 'information'")
         controls = controls.set_index("receiver")
@@ -191,11 +191,11 @@ def _readers(folder: Path) -> str:
         order = size.sort_values(ascending=False, kind="stable").index
         for receiver in order[:N_READERS]:
             row, of_it = controls.loc[receiver], controls.loc[[receiver]]
-            cells = [title, receiver, points(of_it, "drop", "drop_low", "drop_high")]
+            cells = [title, receiver, points(of_it, "change", "change_low", "change_high")]
             cells.append(points(outside.loc[[receiver]], *blind))
             cells.append(random_heads(row))
             rows.append([*cells, points(inside.loc[[receiver]], *blind)])
-    head = ["model", "receiver", "D(r), HANS", "blind to the core, HANS", "random heads"]
+    head = ["model", "receiver", "without it, HANS", "blind to the core, HANS", "random heads"]
     return markdown([*head, "blind, MNLI"], rows)
 
 

@@ -40,7 +40,7 @@ def study(training: Path, name: str, out: Path) -> None:
     found = out / "paths" / "tables" / "path_information.csv"
     _run(found, "paths", *tested, *senders, "--receivers", "all", "--together", "--max-id", "600")
     most = pd.read_csv(found).query("role == 'ood' and subset == 'all' and receiver != 'answer'")
-    order = most["information_drop"].abs().sort_values(ascending=False, kind="stable").index
+    order = most["information_change"].abs().sort_values(ascending=False, kind="stable").index
     receivers = ["--receivers", ",".join(most.loc[order, "receiver"].head(N_CONTROLLED))]
     controls = [*receivers, "--controls", "39", "--max-id", "48"]
     _run(out / "controls" / "tables" / "core_dependence.csv", "paths", *tested, *senders, *controls)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import drops, where_of
+from study_tables import changes, where_of
 
 from mechcore.components import Component
 from mechcore.subnetworks.core import shared_by_chance
@@ -48,7 +48,7 @@ def tables(folder: Path) -> dict[str, str]:
         "subnetworks": _subnetworks(folder),
         "cores": _cores(kept),
         "shared": _shared(kept, rarefied),
-        "drops": _drops(folder),
+        "changes": _changes(folder),
     }
 
 
@@ -139,15 +139,15 @@ def _shared(kept: dict[str, pd.Series], rarefied: dict[str, pd.Series]) -> str:
     return markdown([*head, "rho over all heads"], rows)
 
 
-def _drops(folder: Path) -> str:
+def _changes(folder: Path) -> str:
     rows = []
     for name, title in VARIANTS.items():
         ablation = pd.read_csv(folder / name / "ablation.csv")
         core = "+".join(pd.read_csv(folder / name / "core.csv")["component"])
         named = {"L1.H1": "L1.H1", "L2.H9": "L2.H9", "L1.H1+L2.H9": "both"}
         for which, text in {**named, core: f"all {core.count('+') + 1} of the core"}.items():
-            rows.append([title, text, *drops(ablation, which, tuple(SETS))])
-    return markdown(["model", "without", *(f"drop, {data}" for data in SETS.values())], rows)
+            rows.append([title, text, *changes(ablation, which, tuple(SETS))])
+    return markdown(["model", "without", *(f"change, {data}" for data in SETS.values())], rows)
 
 
 if __name__ == "__main__":

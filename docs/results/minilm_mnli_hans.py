@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import Study, drops, where_of
+from study_tables import Study, changes, where_of
 
 MAIN_TEXT = {
     "lexical_overlap_ln_subject/object_swap": "SO-Swap",
@@ -65,20 +65,22 @@ def _fine_tuning(training: pd.DataFrame) -> str:
 
 
 def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFrame) -> str:
-    """Drops on both halves of HANS; the last column is their mean."""
+    """Changes on both halves of HANS; the last column is their mean."""
     measured = pd.concat([ablation, sweep]).drop_duplicates(["set", "role", "subset"])
     names = entailed.loc[where_of(entailed) == "ood:all", "set"]
     halves = (measured, entailed)
     on_hans = [frame[where_of(frame) == "ood:all"].set_index("set") for frame in halves]
-    before = [f"{100 * (row['accuracy'] + row['accuracy_drop']).iloc[0]:.1f}" for row in on_hans]
+    before = [f"{100 * (row['accuracy'] - row['accuracy_change']).iloc[0]:.1f}" for row in on_hans]
     rows = []
     for name in names:
         if all(name in part.index for part in on_hans):
-            both = [drops(frame, name)[1] for frame in halves]
-            mean = sum(part.loc[name, "accuracy_drop"] for part in on_hans) / 2
+            both = [changes(frame, name)[1] for frame in halves]
+            mean = sum(part.loc[name, "accuracy_change"] for part in on_hans) / 2
             title = name if name.count("+") < 2 else f"all {name.count('+') + 1} of the core"
             rows.append([title, *both, percent(mean)])
-    titles = [f"drop, {n} ({b})" for n, b in zip(("non-entailed", "entailed"), before, strict=True)]
+    titles = [
+        f"change, {n} ({b})" for n, b in zip(("non-entailed", "entailed"), before, strict=True)
+    ]
     return markdown(["without", *titles, "mean of both"], rows)
 
 

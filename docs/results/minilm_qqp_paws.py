@@ -25,7 +25,7 @@ STUDY = Study(
     n_seeds=12,
     size=(72, 6),
     sparsities=(0.3, 0.6),
-    drops={"id:all": "QQP", **HALVES},
+    changes={"id:all": "QQP", **HALVES},
 )
 
 
@@ -86,22 +86,22 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
         for sparsity in STUDY.sparsities:
             (row,) = part[part["target_sparsity"] == sparsity].to_dict("records")
             cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
-            cells += [percent(of_masks.loc[row["subnetwork"], each]) for each in STUDY.drops]
+            cells += [percent(of_masks.loc[row["subnetwork"], each]) for each in STUDY.changes]
         rows.append(cells)
-    what = ("kept", "KL", *STUDY.drops.values())
+    what = ("kept", "KL", *STUDY.changes.values())
     return markdown(
         ["seed", *(f"{100 * s:.0f} %: {each}" for s in STUDY.sparsities for each in what)], rows
     )
 
 
 def _shapley(values: pd.DataFrame) -> str:
-    """What each core head has of the drop without all of them."""
+    """What each core head has of the change without all of them."""
     parts = _by_data(values)
     rows = [
         [head, *(points(part.loc[[head]], "shapley", "low", "high") for part in parts)]
         for head in parts[0].index
     ]
-    return markdown(["head", *STUDY.drops.values()], rows)
+    return markdown(["head", *STUDY.changes.values()], rows)
 
 
 def _dividends(found: pd.DataFrame) -> str:
@@ -112,16 +112,16 @@ def _dividends(found: pd.DataFrame) -> str:
     for name in halves.max(axis=1).nlargest(N_DIVIDENDS).index:
         cells = [name.replace("+", " + ")]
         for part in parts:
-            cells.append(f"{part.loc[name, 'drop']:.2f}")
+            cells.append(f"{part.loc[name, 'change']:.2f}")
             cells.append(points(part.loc[[name]], "dividend", "low", "high", unit=1))
         rows.append(cells)
-    what = [f"{data}, {each}" for data in STUDY.drops.values() for each in ("drop", "dividend")]
+    what = [f"{data}, {each}" for data in STUDY.changes.values() for each in ("change", "dividend")]
     return markdown(["set", *what], rows)
 
 
 def _by_data(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Rows by their set, for each of the data of drops."""
-    return [table[where_of(table) == data].set_index("set") for data in STUDY.drops]
+    """Rows by their set, for each of the data of changes."""
+    return [table[where_of(table) == data].set_index("set") for data in STUDY.changes]
 
 
 def _readers(dependence: pd.DataFrame) -> str:
@@ -131,19 +131,22 @@ def _readers(dependence: pd.DataFrame) -> str:
         for (role, metric, subset), part in dependence.groupby(["role", "metric", "subset"])
     }
     halves = [by_metric["ood", "accuracy", half] for half in HALVES.values()]
-    blind = [f"blind_drop{end}" for end in ("", "_low", "_high")]
+    blind = [f"blind_change{end}" for end in ("", "_low", "_high")]
     order = halves[0][blind[0]].abs().sort_values(ascending=False, kind="stable").index
     rows = []
     for name in order[:N_READERS]:
         cells = [name]
         for half in halves:
             row, of_name = half.loc[name], half.loc[[name]]
-            cells += [points(of_name, "drop", "drop_low", "drop_high"), points(of_name, *blind)]
+            cells += [
+                points(of_name, "change", "change_low", "change_high"),
+                points(of_name, *blind),
+            ]
             cells.append(random_heads(row) if row["n_controls"] else "")
         for role in ("ood", "id"):
             cells.append(points(by_metric[role, "information", "all"].loc[[name]], *blind))
         rows.append(cells)
-    what = ("D(r)", "blind", "random heads")
+    what = ("without it", "blind", "random heads")
     head = ["receiver", *(f"{half}, {each}" for half in HALVES.values() for each in what)]
     return markdown([*head, "information, PAWS", "information, QQP"], rows)
 

@@ -72,21 +72,21 @@ def _components(sweep: pd.DataFrame, categories: pd.DataFrame) -> str:
     single = sweep[sweep["kind"] == "single"].assign(where=where_of)
     everywhere = single[single["where"] == "ood:all"]
     rows = []
-    for name in everywhere.nlargest(N_SETS, "margin_drop")["set"]:
+    for name in everywhere.nsmallest(N_SETS, "margin_change")["set"]:
         here = single[single["set"] == name]
-        by_set = here.set_index("where")["margin_drop"]
+        by_set = here.set_index("where")["margin_change"]
         label = "MLP" if name.endswith("MLP") else category(categories, name)[0]
         cells = [name, label]
         for data in ("id:all", "ood:all"):
             part = here[here["where"] == data]
-            ends = ("margin_drop", "margin_drop_low", "margin_drop_high")
+            ends = ("margin_change", "margin_change_low", "margin_change_high")
             cells.append(points(part, *ends, unit=1))
         for number in NUMBERS:
             mean = by_set[[f"ood:{structure}, {number}" for structure in STRUCTURES]].mean()
             cells.append(f"{mean:.2f}")
         rows.append(cells)
-    drops = [f"margin drop, {each}" for each in (STUDY.id, STUDY.ood)]
-    return markdown(["component", "category", *drops, *(f"{n} subjects" for n in NUMBERS)], rows)
+    changes = [f"margin change, {each}" for each in (STUDY.id, STUDY.ood)]
+    return markdown(["component", "category", *changes, *(f"{n} subjects" for n in NUMBERS)], rows)
 
 
 def _pairs(superadditive: pd.DataFrame) -> str:
@@ -100,18 +100,22 @@ def _pairs(superadditive: pd.DataFrame) -> str:
             for n in NUMBERS
         ]
         joint = by_set.loc["all"]
-        drops = [joint["sum_of_single_drops"], joint["joint_drop"]]
+        changes = [joint["sum_of_single_changes"], joint["joint_change"]]
         ends = ("interaction", "low", "high")
         nats = points(margins[margins["subset"] == "all"], *ends, unit=1)
-        cells = [*(f"{drop:.2f}" for drop in drops), nats, *(f"{mean:.2f}" for mean in numbers)]
+        cells = [
+            *(f"{change:.2f}" for change in changes),
+            nats,
+            *(f"{mean:.2f}" for mean in numbers),
+        ]
         rows.append([str(name), *cells, points(answers[answers["subset"] == "all"], *ends)])
-    head = ["pair", "drops of both alone, added", "drop without both", "interaction"]
+    head = ["pair", "changes of both alone, added", "change without both", "interaction"]
     return markdown([*head, *(f"{n} subjects" for n in NUMBERS), "interaction, points"], rows)
 
 
 def _largest(race: pd.DataFrame) -> str:
     """All pairs decided to be among the largest, in columns from left to right."""
-    top = race[race["decision"] == "top"].nlargest(len(race), "effect")
+    top = race[race["decision"] == "top"].nsmallest(len(race), "effect")
     cells = [[each.set, f"{each.effect:.2f}"] for each in top.itertuples()]
     height = -(-len(cells) // COLUMNS)
     rows = [[cell for pair in cells[i::height] for cell in pair] for i in range(height)]

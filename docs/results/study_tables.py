@@ -23,7 +23,7 @@ class Study:
         n_seeds: of pruning.
         size: heads and MLPs of the model.
         sparsities: of the subnetworks.
-        drops: titles of the data that drops are shown on; else both as a whole.
+        changes: titles of the data that changes are shown on; else both as a whole.
     """
 
     id: str
@@ -32,11 +32,11 @@ class Study:
     n_seeds: int
     size: tuple[int, int]
     sparsities: tuple[float, ...] = (0.5, 0.7)
-    drops: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.drops:
-            object.__setattr__(self, "drops", {"id:all": self.id, "ood:all": self.ood})
+        if not self.changes:
+            object.__setattr__(self, "changes", {"id:all": self.id, "ood:all": self.ood})
 
     def subnetworks(self, spread: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
         """Accuracies of the subnetworks over seeds."""
@@ -79,7 +79,7 @@ class Study:
         rows = [[head, *category(categories, head), *self._of(ablation, head)] for head in core]
         others = ablation.loc[ablation["kind"] == "non-core", "set"].unique()
         rows += [[name, "", "", *self._of(ablation, name)] for name in others]
-        return markdown(["head", "category", "most attention", *self._drops], rows)
+        return markdown(["head", "category", "most attention", *self._changes], rows)
 
     def heads(
         self,
@@ -90,7 +90,7 @@ class Study:
     ) -> str:
         """The heads and MLPs whose loss costs most on these data."""
         single = sweep[(sweep["kind"] == "single") & (where_of(sweep) == by)]
-        worst = single.nlargest(N_SETS, "accuracy_drop", keep="all")["set"]
+        worst = single.nsmallest(N_SETS, "accuracy_change", keep="all")["set"]
         kept = frequency.pivot(index="component", columns="target_sparsity", values="count")
         rows = []
         for name in worst:
@@ -99,14 +99,14 @@ class Study:
             rows.append([name, label, *(str(kept.loc[name, each]) for each in self.sparsities)])
             rows[-1] += self._of(sweep, name)
         counts = [f"kept of {self.n_seeds}, {100 * each:.0f} %" for each in self.sparsities]
-        return markdown(["component", "category", *counts, *self._drops], rows)
+        return markdown(["component", "category", *counts, *self._changes], rows)
 
     def _interaction_rows(self, frame: pd.DataFrame, sets: Iterable[str]) -> list[list[str]]:
         rows = []
         where = where_of(frame)
         for name in sets:
             cells = [name.replace("+", " + ")]
-            for data in self.drops:
+            for data in self.changes:
                 here = frame[(frame["set"] == name) & (where == data)]
                 accuracy, margin = (here[here["metric"] == each] for each in ("accuracy", "margin"))
                 limited = bool(accuracy[["floor", "ceiling"]].any(axis=None))
@@ -118,17 +118,17 @@ class Study:
     def joint(self, interactions: pd.DataFrame, by: str = "ood:all") -> str:
         """The largest interactions of core heads, by the margin on these data."""
         there = interactions[(where_of(interactions) == by) & (interactions["metric"] == "margin")]
-        largest = there.nlargest(N_SETS, "interaction")["set"]
+        largest = there.nsmallest(N_SETS, "interaction")["set"]
         return markdown(["set", *self._measures], self._interaction_rows(interactions, largest))
 
     def search(self, found: pd.DataFrame) -> str:
         """The best sets of a search, on data that it did not see."""
         margins = found[(found["metric"] == "margin") & (where_of(found) == "ood:all")]
-        best = margins.nlargest(N_SETS, "interaction")
+        best = margins.nsmallest(N_SETS, "interaction")
         rows = []
         for row in best.to_dict("records"):
-            cells = [str(row["set"]).replace("+", " + "), f"{row['joint_drop']:.2f}"]
-            cells += [f"{row['sum_of_single_drops']:.2f}"]
+            cells = [str(row["set"]).replace("+", " + "), f"{row['joint_change']:.2f}"]
+            cells += [f"{row['sum_of_single_changes']:.2f}"]
             cells += [f"{row['interaction']:.2f} ({row['low']:.2f} to {row['high']:.2f})"]
             cells += [f"{row['p_adjusted']:.2g}"]
             accuracy = found[(found["set"] == row["set"]) & (found["metric"] == "accuracy")]
@@ -138,7 +138,7 @@ class Study:
                     points(accuracy[where_of(accuracy) == "ood:all"], "interaction", "low", "high"),
                 ]
             )
-        head = ["set", "joint drop", "sum of single drops", "interaction", "p, adjusted"]
+        head = ["set", "joint change", "sum of single changes", "interaction", "p, adjusted"]
         return markdown([*head, "on accuracy, points"], rows)
 
     def sizes(self, sizes: pd.DataFrame, groups: Mapping[str, str]) -> str:
@@ -163,32 +163,32 @@ class Study:
         inside, outside = (
             rows[rows["role"] == role].set_index("receiver") for role in ("id", "ood")
         )
-        order = outside["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
+        order = outside["blind_change"].abs().sort_values(ascending=False, kind="stable").index
         told = []
         for name in order[:N_SETS]:
             row, of_name = outside.loc[name], outside.loc[[name]]
             share = ""
             if row["share"] == row["share"]:
                 share = points(of_name, "share", "share_low", "share_high", unit=1)
-            ends = [f"blind_drop{end}" for end in ("", "_low", "_high")]
-            cells = [name, points(of_name, "drop", "drop_low", "drop_high")]
+            ends = [f"blind_change{end}" for end in ("", "_low", "_high")]
+            cells = [name, points(of_name, "change", "change_low", "change_high")]
             cells += [points(of_name, *ends), share]
             cells += [random_heads(row)]
             told.append([*cells, points(inside.loc[[name]], *ends)])
-        head = ["receiver", f"D(r), {self.ood}", f"blind to {senders}, {self.ood}", "share"]
+        head = ["receiver", f"without it, {self.ood}", f"blind to {senders}, {self.ood}", "share"]
         return markdown([*head, "random heads", f"blind, {self.id}"], told)
 
     def _of(self, ablation: pd.DataFrame, which: str) -> list[str]:
-        return drops(ablation, which, tuple(self.drops))
+        return changes(ablation, which, tuple(self.changes))
 
     @property
-    def _drops(self) -> list[str]:
-        return [f"drop, {each}" for each in self.drops.values()]
+    def _changes(self) -> list[str]:
+        return [f"change, {each}" for each in self.changes.values()]
 
     @property
     def _measures(self) -> list[str]:
         return [
-            f"{data}, {what}" for data in self.drops.values() for what in ("accuracy", "margin")
+            f"{data}, {what}" for data in self.changes.values() for what in ("accuracy", "margin")
         ]
 
 
@@ -202,7 +202,7 @@ def points(frame: pd.DataFrame, value: str, low: str, high: str, unit: float = 1
 
 def random_heads(row: pd.Series) -> str:
     """Points lost with random heads as senders, and the share of such sets that lose as much."""
-    return f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"
+    return f"{100 * row['control_change']:.1f}, p {row['p_control']:.2g}"
 
 
 def where_of(frame: pd.DataFrame) -> pd.Series:
@@ -210,14 +210,14 @@ def where_of(frame: pd.DataFrame) -> pd.Series:
     return frame["role"] + ":" + frame["subset"]
 
 
-def drops(
+def changes(
     ablation: pd.DataFrame, which: str, wheres: Iterable[str] = ("id:all", "ood:all")
 ) -> list[str]:
-    """Drops in accuracy without a set, in points, on each of these data."""
+    """Changes of accuracy without a set, in points, on each of these data."""
     part = ablation[ablation["set"] == which]
     where = where_of(part)
-    drop = ("accuracy_drop", "accuracy_drop_low", "accuracy_drop_high")
-    return [points(part[where == name], *drop) for name in wheres]
+    ends = ("accuracy_change", "accuracy_change_low", "accuracy_change_high")
+    return [points(part[where == name], *ends) for name in wheres]
 
 
 def category(categories: pd.DataFrame, component: str) -> list[str]:

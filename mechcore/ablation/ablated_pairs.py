@@ -16,9 +16,9 @@ def exact(request: PairRequest) -> Predictions:
         InputError: labels and classes cannot be matched, or the file is that of another sweep.
     """
     found = request.ablate([*request.singles, *request.pairs])
-    drops = {each: float(found.drops(each, "margin").mean()) for each in found.sets}
+    changes = {each: float(found.changes(each, "margin").mean()) for each in found.sets}
     interactions = {
-        pair: drops[pair] - sum(drops[ComponentSet((c,))] for c in pair.components)
+        pair: changes[pair] - sum(changes[ComponentSet((c,))] for c in pair.components)
         for pair in request.pairs
     }
     return Predictions(interactions, Cost(forwards=1 + len(found.sets)))

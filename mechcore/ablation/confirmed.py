@@ -1,15 +1,15 @@
 """Whether roles that are found on one half of the examples hold on the other half.
 
-Where the same examples select drops and measure them, the largest come out too large (the winner's
-curse). So the examples of each domain are dealt into two random halves, clusters as one, stratified
-by subset and label, and roles are judged on each half. The drops that a role there claims
-(`CLAIMS`) are measured on the opposite half, which had no part in the selection.
+Where the same examples select changes and measure them, the largest come out too large (the
+winner's curse). So the examples of each domain are dealt into two random halves, clusters as one,
+stratified by subset and label, and roles are judged on each half. The changes that a role there
+claims (`CLAIMS`) are measured on the opposite half, which had no part in the selection.
 
-Of a component, the *found* drop is the mean of the drops on the halves that claim it, the
-*confirmed* drop that of the drops opposite to these. Claimed on both halves, it is the mean of two
-independent estimates, with the standard error sqrt(se1^2 + se2^2) / 2. The component is *confirmed*
-if all its claims hold on the opposite half: the drop has the same sign, and its p, corrected over
-all claims of a half (Benjamini-Hochberg), is under alpha.
+Of a component, the *found* change is the mean of the changes on the halves that claim it, the
+*confirmed* change that of the changes opposite to these. Claimed on both halves, it is the mean of
+two independent estimates, with the standard error sqrt(se1^2 + se2^2) / 2. The component is
+*confirmed* if all its claims hold on the opposite half: the change has the same sign, and its p,
+corrected over all claims of a half (Benjamini-Hochberg), is under alpha.
 
 The mean over claims, where one on both halves counts twice, is free of selection bias. A single
 component's figure is so on average only: claimed on both halves it tends to be too large still,
@@ -38,13 +38,13 @@ from mechcore.tables import Column
 from mechcore.wording import OUT_FIRST, PLACES, count, number
 
 CLAIMS: Mapping[str, tuple[int, int]] = {
-    names.BOTH: (1, 1),
-    names.HARMFUL_OUT: (0, -1),
-    **dict.fromkeys((names.IN_ONLY, names.IN), (1, 0)),
-    **dict.fromkeys((names.OUT_ONLY, names.OUT), (0, 1)),
-    names.HARMFUL_IN: (-1, 0),
+    names.BOTH: (-1, -1),
+    names.HARMFUL_OUT: (0, 1),
+    **dict.fromkeys((names.IN_ONLY, names.IN), (-1, 0)),
+    **dict.fromkeys((names.OUT_ONLY, names.OUT), (0, -1)),
+    names.HARMFUL_IN: (1, 0),
 }
-"""Signs of the drops in information that a role claims in domain and out of domain; 0: none."""
+"""Signs of the changes in information that a role claims in domain and out of domain; 0: none."""
 
 ROLES_TABLE = COMPONENT_ROLES.named(
     "roles",
@@ -60,10 +60,10 @@ ROLES_TABLE = COMPONENT_ROLES.named(
         Column(f"{name}_{place}", kind, f"{PLACES[place]}, {meaning}", optional=True)  # type: ignore[arg-type]
         for place in PLACES
         for name, kind, meaning in (
-            ("halves_found", "whole", "halves, 0 to 2, whose role claims a drop or a gain"),
-            ("information_drop_found", "points", "mean drop on these: selected, so too large"),
-            ("information_drop_confirmed", "points", "mean drop on the halves opposite to these"),
-            ("information_drop_confirmed_se", "share", "standard error of that"),
+            ("halves_found", "whole", "halves, 0 to 2, whose role claims a change"),
+            ("information_change_found", "points", "mean change on these: selected, so too large"),
+            ("information_change_confirmed", "points", "mean on the halves opposite to these"),
+            ("information_change_confirmed_se", "share", "standard error of that"),
         )
     ),
     Column("reason_confirmed", "text", "why halves cannot be judged, if so", optional=True),
@@ -92,8 +92,8 @@ def confirm_roles(
         seed: of the halves, and of the folds on each.
 
     Returns:
-        ``roles`` with the other columns of `ROLES_TABLE`. Drops and errors are shares; where a half
-        has too few examples or clusters, those of the domain are missing, with the reason.
+        ``roles`` with the other columns of `ROLES_TABLE`. Changes and errors are shares; where a
+        half has too few examples or clusters, those of the domain are missing, with the reason.
     """
     settings = settings or RoleSettings()
     components = roles["component"].tolist()
@@ -115,11 +115,11 @@ def confirm_roles(
     sign = sign.transpose(2, 0, 1)
     sign[[bool(reason) for reason in reasons]] = 0
     tables = [[table.set_index("set").loc[components] for table in both] for both in halves]
-    drop, error, p = (
+    change, error, p = (
         np.array([[table[f"information_{name}"] for table in both] for both in tables], float)
-        for name in ("drop", "drop_se", "p")
+        for name in ("change", "change_se", "p")
     )
-    claimed, opposite = sign != 0, drop[:, ::-1]
+    claimed, opposite = sign != 0, change[:, ::-1]
     p = np.where(claimed, p[:, ::-1], np.nan)
     for half in (0, 1):
         p[:, half] = adjusted_p(p[:, half].ravel(), "benjamini-hochberg").reshape(p[:, half].shape)
@@ -128,15 +128,15 @@ def confirm_roles(
     with np.errstate(invalid="ignore"):
         figures = {
             "halves_found": n,
-            "information_drop_found": np.where(claimed, drop, 0).sum(1) / n,
-            "information_drop_confirmed": np.where(claimed, opposite, 0).sum(1) / n,
-            "information_drop_confirmed_se": np.sqrt((claimed * error[:, ::-1] ** 2).sum(1)) / n,
+            "information_change_found": np.where(claimed, change, 0).sum(1) / n,
+            "information_change_confirmed": np.where(claimed, opposite, 0).sum(1) / n,
+            "information_change_confirmed_se": np.sqrt((claimed * error[:, ::-1] ** 2).sum(1)) / n,
         }
     columns = {f"{k}_{place}": v[i] for i, place in enumerate(PLACES) for k, v in figures.items()}
     told = [
         f"{PLACES[place]}, on a half of the examples: {reason}"
         for place, reason in zip(PLACES, reasons, strict=True)
-        if reason and roles[f"information_drop_{place}"].notna().any()
+        if reason and roles[f"information_change_{place}"].notna().any()
     ]
     confirmed = claimed.any((0, 1)) & (holds | ~claimed).all((0, 1))
     return roles.assign(confirmed=confirmed, **columns, reason_confirmed="; ".join(told))
@@ -178,9 +178,9 @@ def confirmation(roles: pd.DataFrame) -> str:
     if "confirmed" not in roles or roles.empty:
         return ""
     reason, check = roles["reason_confirmed"].fillna("").iloc[0], "Split-half check:"
-    n, drop, held_out = (
+    n, change, held_out = (
         roles[[f"{name}_{place}" for place in PLACES]].to_numpy(float)
-        for name in ("halves_found", "information_drop_found", "information_drop_confirmed")
+        for name in ("halves_found", "information_change_found", "information_change_confirmed")
     )
     if np.isnan(n).all():
         return f"{check} not possible ({reason})." if reason else ""
@@ -188,8 +188,8 @@ def confirmation(roles: pd.DataFrame) -> str:
     text = f"{check} no component has an information role on either half of the examples"
     if claimed.any():
         selected, opposite = (
-            number(100 * np.average((np.sign(drop) * each)[claimed], weights=n[claimed]), 1)
-            for each in (drop, held_out)
+            number(100 * np.average((np.sign(change) * each)[claimed], weights=n[claimed]), 1)
+            for each in (change, held_out)
         )
         text = (
             f"{check} {count(int(claimed.any(1).sum()), 'component')} with an information role on "
@@ -209,7 +209,7 @@ def held_out_change(row: Any) -> str:
     '-4.1 out of domain, confirmed'
     """
     parts = [
-        f"{number(0.0 - 100 * row[f'information_drop_confirmed_{p}'], 1, signed=True)} {PLACES[p]}"
+        f"{number(100 * row[f'information_change_confirmed_{p}'], 1, signed=True)} {PLACES[p]}"
         for p in OUT_FIRST
         if row[f"halves_found_{p}"] > 0
     ]

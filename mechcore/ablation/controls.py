@@ -18,25 +18,25 @@ from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.tables import PLACE, Column, N, Schema
 
 CONTROL_COLUMNS = (
-    Column("control_drop", "number", "mean of the drop over random sets of heads"),
+    Column("control_change", "number", "mean of the change over random sets of heads"),
     Column("control_low", "number", f"2.5 % of these are below; of fewer than {FEW_CONTROLS} none"),
     Column(
         "control_high", "number", f"2.5 % of these are above; of fewer than {FEW_CONTROLS} none"
     ),
     Column("n_controls", "whole", "these sets, of as many other heads of each layer, and MLPs"),
-    Column("p_control", "number", "of so large a drop, up or down, among them", shown="small"),
+    Column("p_control", "number", "of so large a change, up or down, among them", shown="small"),
 )
 ABLATION_CONTROLS = Schema(
     "ablation_controls",
     "What the core, or components, cost together and alone, beside as many others of each layer; "
-    "drops are shares for accuracy and nats for the margin, on as many examples as n says.",
+    "changes are shares for accuracy and nats for the margin, on as many examples as n says.",
     (
         SET,
         SIZE,
         *PLACE,
         N,
         METRIC,
-        Column("drop", "number", "of the metric without the set"),
+        Column("change", "number", "of the metric without the set"),
         *CONTROL_COLUMNS,
     ),
 )
@@ -45,7 +45,7 @@ ABLATION_CONTROLS = Schema(
 def control_table(
     ablations: Ablations, controls: Mapping[ComponentSet, Sequence[ComponentSet]]
 ) -> pd.DataFrame:
-    """Drops of sets beside those of their controls.
+    """Changes of sets beside those of their controls.
 
     Args:
         ablations: the answers without all of them.
@@ -58,10 +58,10 @@ def control_table(
     for subset, members in ablations.groups() if controls else []:
         for each, others in controls.items():
             for metric in METRICS:
-                drop, *beside = (
-                    float(ablations.drops(s, metric)[members].mean()) for s in (each, *others)
+                change, *beside = (
+                    float(ablations.changes(s, metric)[members].mean()) for s in (each, *others)
                 )
                 row = place(ablations, str(each), len(each), subset, members)
-                row |= {"metric": metric, "drop": drop, **among_controls(drop, beside)}
+                row |= {"metric": metric, "change": change, **among_controls(change, beside)}
                 rows.append(row)
     return pd.DataFrame(rows, columns=ABLATION_CONTROLS.names)

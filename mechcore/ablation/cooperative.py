@@ -1,9 +1,9 @@
 """Higher orders of interaction: Moebius dividends and Shapley values of components.
 
-The drop D(S) of ablating a set is the value of a cooperative game among components (arXiv
-2403.03942, section 5, gives D; the rest is Harsanyi's and Shapley's). The dividend m(S) is what S
-does beyond all its parts: D(S) is the sum of the dividends of all subsets of S, and the dividend of
-a pair is its interaction. The Shapley value shares every dividend equally among its members.
+The change C(S) without a set is the value of a cooperative game among components (arXiv 2403.03942,
+section 5, gives -C; the rest is Harsanyi's and Shapley's). The dividend m(S) is what S does beyond
+all its parts: C(S) is the sum of the dividends of all subsets of S, and the dividend of a pair is
+its interaction. The Shapley value shares every dividend equally among its members.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DIVIDENDS = Schema(
         *PLACE,
         N,
         METRIC,
-        Column("drop", "number", "drop without the set"),
+        Column("change", "number", "change without the set"),
         *CLUSTERS,
         *estimate("dividend", "number", "what the set does beyond all its parts", populations=True),
         *P_VALUES,
@@ -58,7 +58,9 @@ SHAPLEY = Schema(
         N,
         METRIC,
         *CLUSTERS,
-        *estimate("shapley", "number", "the component's share of the joint drop", populations=True),
+        *estimate(
+            "shapley", "number", "the component's share of the joint change", populations=True
+        ),
     ),
 )
 
@@ -89,7 +91,7 @@ def dividends(
 
     Returns:
         One row per set of components, subset of the data and metric: set, size, data, role,
-        subset, n, metric, drop, dividend with its interval (shares or nats), p and p_adjusted.
+        subset, n, metric, change, dividend with its interval (shares or nats), p and p_adjusted.
 
     Raises:
         InputError: a subset was not ablated, or a set is given twice, or none.
@@ -120,7 +122,7 @@ def dividends(
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
                     "metric": metric,
-                    "drop": float(ablations.drops(each, metric)[members].mean()),
+                    "change": float(ablations.changes(each, metric)[members].mean()),
                     "dividend": intervals[i].pop("mean"),
                     **intervals[i],
                     "p": p[i],
@@ -138,7 +140,7 @@ def shapley(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Exact Shapley values from all subsets of up to 10 components; they add up to the joint drop.
+    """Exact Shapley values from all subsets of up to 10 components; their sum is the joint change.
 
     Args:
         ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
@@ -195,7 +197,7 @@ def _subsets(components: Sequence[Component]) -> list[ComponentSet]:
 def _dividends(
     ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric, members: np.ndarray
 ) -> Float[np.ndarray, "set example"]:
-    """Dividends by Moebius inversion, smaller sets first: m(S) = D(S) - sum of m over parts."""
+    """Dividends by Moebius inversion, smaller sets first: m(S) = C(S) - sum of m over parts."""
     known: dict[ComponentSet, np.ndarray] = {}
     for each in sets:
         if each not in ablations.without:
@@ -204,7 +206,7 @@ def _dividends(
                 f"{', '.join(str(s) for s in sets if len(s) == 1)}"
             )
         parts = set(each.components)
-        known[each] = ablations.drops(each, metric)[members] - sum(
+        known[each] = ablations.changes(each, metric)[members] - sum(
             (value for part, value in known.items() if parts.issuperset(part.components)),
             np.zeros(int(members.sum())),
         )

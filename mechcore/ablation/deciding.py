@@ -28,7 +28,7 @@ from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, ROLE, Column, N, Schema
 
-Effect: TypeAlias = Literal["interaction", "drop"]
+Effect: TypeAlias = Literal["interaction", "change"]
 
 OPEN = "open"
 
@@ -55,7 +55,7 @@ DECISIONS = Schema(
             "decision",
             "text",
             "``above`` and ``below``: larger than the least effect of interest, with its sign; "
-            "``within``: not; ``top`` and ``rest``: among the largest, or not; ``open``: not "
+            "``within``: not; ``top`` and ``rest``: among the lowest, or not; ``open``: not "
             "decided",
         ),
         Column("effect", "number", "mean over the examples seen, in the unit of the metric"),
@@ -86,7 +86,7 @@ def part_of_error(step: int) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be decided: effects larger than ``least``, or which are the ``largest``."""
+    """What is to be decided: effects larger than ``least``, or which are the ``largest`` losses."""
 
     least: float | None
     largest: int | None
@@ -111,7 +111,7 @@ class Goal:
             found[high < -self.least] = "below"
             return found
         assert self.largest is not None
-        n = len(low)
+        low, high, n = -high, -low, len(low)  # of losses
         may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, but for itself
         are_larger = n - np.searchsorted(np.sort(low), high, side="right")
         found[are_larger >= self.largest] = "rest"
@@ -165,20 +165,20 @@ class Effects:
     def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
         """What has to be ablated for the effects of some sets."""
         running = [self.sets[row] for row in rows]
-        if self.effect == "drop":
+        if self.effect == "change":
             return running
         members = sorted({c for each in running for c in each.components})
         return [*(ComponentSet((c,)) for c in members), *running]
 
     def see(self, found: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int) -> None:
         """Note the effects on some more examples."""
-        drops = {each: found.drops(each, self.metric) for each in found.sets}
+        changes = {each: found.changes(each, self.metric) for each in found.sets}
         for row in rows:
             each = self.sets[row]
-            self.values[row, start:stop] = drops[each]
+            self.values[row, start:stop] = changes[each]
             if self.effect == "interaction":
                 for component in each.components:
-                    self.values[row, start:stop] -= drops[ComponentSet((component,))]
+                    self.values[row, start:stop] -= changes[ComponentSet((component,))]
         self.seen[rows] = stop
 
     def decide(self, goal: Goal, stop: int) -> None:
@@ -200,7 +200,7 @@ class Effects:
         if len(ties) and (self.n[ties] == self.n_all).all():  # of which the first are the larger
             assert goal.largest is not None
             left = goal.largest - int((self.decisions == "top").sum())
-            first = ties[np.argsort(-self.low[ties], kind="stable")]
+            first = ties[np.argsort(self.high[ties], kind="stable")]
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
     def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:

@@ -1,7 +1,7 @@
 """How a component's effect grows with its dose, and what the rest of the model makes of it.
 
 The dose is the share 1 - m of an output that its fill replaces: at 0 the model is whole, at 1 the
-component is ablated. The *direct* effect is what is lost where the answer alone does not see the
+component is ablated. The *direct* effect is what changes where the answer alone does not see the
 component, while everything else does (`mechcore.masking.blinding`). The rest of the effect at dose
 1 is *indirect*: it goes through later components. Where that has the opposite sign and is smaller,
 they undo part of the direct effect ("self-repair", arXiv 2307.15771).
@@ -32,16 +32,16 @@ DOSES = (0.25, 0.5, 0.75, 1.0)
 MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
 
 COLUMNS = {
-    **{f"drop_{dose:.0%}"[:-1]: f"drop in margin at a dose of {dose:g}" for dose in DOSES},
-    "direct": "drop in margin where the answer alone does not see the component",
-    "indirect": "drop at dose 1 less the direct one; of the opposite sign and smaller, it is what "
-    "later components repair",
+    **{f"change_{dose:.0%}"[:-1]: f"change in margin at a dose of {dose:g}" for dose in DOSES},
+    "direct": "change in margin where the answer alone does not see the component",
+    "indirect": "change at dose 1 less the direct one; of the opposite sign and smaller, it is "
+    "what later components repair",
 }
-"""Drops in `DOSE`, and what they mean."""
+"""Changes in `DOSE`, and what they mean."""
 
 DOSE = Schema(
     "dose",
-    "Drops in margin as a component is ablated by degrees, and which part of them is direct.",
+    "Changes in margin as a component is ablated by degrees, and which part of them is direct.",
     (
         COMPONENT,
         DATA,
@@ -57,8 +57,8 @@ DOSE = Schema(
         Column(
             "monotone",
             "text",
-            "whether every further dose adds to the drop: ``yes``; ``no`` if one is shown to take "
-            "from it (95 % intervals, Bonferroni over doses); else ``open``",
+            "whether every further dose adds to the change: ``yes``; ``no`` if one is shown to "
+            "take from it (95 % intervals, Bonferroni over doses); else ``open``",
         ),
     ),
 )
@@ -70,7 +70,7 @@ def repairs(row: pd.Series) -> bool:
         np.sign([row[f"{name}_{end}"] for end in ("low", "high")]).sum() / 2
         for name in ("direct", "indirect")
     )
-    return bool(direct * indirect == -1 and direct * row["drop_100"] >= 0)
+    return bool(direct * indirect == -1 and direct * row["change_100"] >= 0)
 
 
 @plain_session()
@@ -87,7 +87,7 @@ def dose_table(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Drops in margin (nats) at several doses, and the direct and the indirect part of the last.
+    """Changes in margin (nats) at several doses, and the direct and the indirect part of the last.
 
     Args:
         model: any TransformerLens model.
@@ -119,11 +119,11 @@ def dose_table(
     masks = Mask.stack([Mask(1 - dose * (1 - v)) for v in without for dose in DOSES])
     answers = evaluate(model, data, mask=masks, means=means, in_domain=role == "id", **options)
     full = direct.full.margin
-    drops = full - np.stack([each.margin for each in answers]).reshape(-1, len(DOSES), len(full))
+    changes = np.stack([each.margin for each in answers]).reshape(-1, len(DOSES), len(full)) - full
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     rows = []
-    for component, cut, by_dose in zip(chosen, cuts, drops, strict=True):
-        blind = direct.drops(cut, "margin")
+    for component, cut, by_dose in zip(chosen, cuts, changes, strict=True):
+        blind = direct.changes(cut, "margin")
         values = np.stack([*by_dose, blind, by_dose[-1] - blind])
         sample = direct.full.samples()[""]
         intervals = mean_intervals(values, clusters=sample, **statistics)
@@ -136,7 +136,7 @@ def dose_table(
 
 
 def _monotone(by_dose: np.ndarray, sample: Sample, **statistics: Any) -> str:
-    """Whether each further dose adds to the drop at dose 1, of margins [dose, example]."""
+    """Whether each further dose adds to the change at dose 1, of margins [dose, example]."""
     steps = np.diff(by_dose, axis=0, prepend=0) * np.sign(by_dose[-1].mean())
     if (steps.mean(1) >= 0).all():
         return MONOTONE

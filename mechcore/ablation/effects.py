@@ -1,7 +1,8 @@
 """What ablating sets of components did to every example, and tables of it with intervals.
 
-Drop D(S) = metric(full) - metric(full without S) (arXiv 2403.03942, section 5). Intervals are
-paired bootstraps over examples: both models answer the same examples.
+The change without S is metric(full without S) - metric(full), the negative of the drop D(S) of
+arXiv 2403.03942, section 5. Intervals are paired bootstraps over examples: both models answer the
+same examples.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ METRIC = Column(
 )
 ABLATION = Schema(
     "ablation",
-    "What every ablated set of components costs, on every subset of the data.",
+    "What changes without every ablated set of components, on every subset of the data; negative: "
+    "worse without it.",
     (
         SET,
         Column(
@@ -55,27 +57,25 @@ ABLATION = Schema(
         *CLUSTERS,
         Column("accuracy", "share", "accuracy without the set"),
         *estimate(
-            "accuracy_drop",
+            "accuracy_change",
             "points",
-            "accuracy of the full model less that without the set",
-            low="accuracy_drop_low",
-            high="accuracy_drop_high",
+            "accuracy without the set less that of the full model",
+            low="accuracy_change_low",
+            high="accuracy_change_high",
             header="change of accuracy",
             populations=True,
-            negated=True,
         ),
         Column("margin", "number", "mean log-odds of the correct classes", unit="nats"),
         *estimate(
-            "margin_drop",
+            "margin_change",
             "number",
-            "margin of the full model less that without the set",
-            low="margin_drop_low",
-            high="margin_drop_high",
+            "margin without the set less that of the full model",
+            low="margin_change_low",
+            high="margin_change_high",
             header="change of margin",
             populations=True,
             unit="nats",
             signed=True,
-            negated=True,
         ),
         Column("kl", "number", "KL from the full model's answers", "nats", header="KL"),
     ),
@@ -246,9 +246,9 @@ class Ablations(Shown):
         """From the models' logits."""
         return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, role)
 
-    def drops(self, cut: Cut, metric: Metric) -> np.ndarray:
-        """Drop of ``metric`` for every example, [example]; its mean is D(S)."""
-        return self.full.values(metric) - self.without[cut].values(metric)
+    def changes(self, cut: Cut, metric: Metric) -> np.ndarray:
+        """Change of ``metric`` on every example, [example]; negative is worse."""
+        return self.without[cut].values(metric) - self.full.values(metric)
 
     @property
     def sets(self) -> list[ComponentSet]:
@@ -314,14 +314,14 @@ def ablation_table(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Drops of every set on every subset.
+    """Changes of every set on every subset.
 
     Args:
         ablations: the answers.
         kinds: the sets to list, and what to call each in the column ``kind``; by default all,
             as ``"single"``, ``"joint"`` and ``"path"``.
-        average: name and members of a group of sets whose mean drop is listed as one row.
-        against: name of the set that drops are measured from, in place of the full model.
+        average: name and members of a group of sets whose mean change is listed as one row.
+        against: name of the set that changes are measured from, in place of the full model.
         n_resamples: bootstrap resamples.
         level: of the intervals.
         seed: of the resamples.
@@ -346,22 +346,22 @@ def ablation_table(
         samples = ablations.full.samples(members)
         for metric in METRICS:
             before = start.values(metric)[members]
-            drops = [
-                np.mean([before - ablations.without[s].values(metric)[members] for s in sets], 0)
+            changes = [
+                np.mean([ablations.without[s].values(metric)[members] - before for s in sets], 0)
                 for *_, sets in listed
             ]
             columns[metric] = ends(
-                f"{metric}_drop_", np.stack(drops), samples, metric == "accuracy", **statistics
+                f"{metric}_change_", np.stack(changes), samples, metric == "accuracy", **statistics
             )
             means[metric] = before.mean()
         for i, (name, kind, size, sets) in enumerate(listed):
             row = place(ablations, name, size, subset, members)
             row["kind"] = kind
             for metric in METRICS:
-                drop = columns[metric][i]
-                row[metric] = means[metric] - drop["mean"]
-                row |= drop
-                row[f"{metric}_drop"] = row.pop("mean")
+                change = columns[metric][i]
+                row[metric] = means[metric] + change["mean"]
+                row |= change
+                row[f"{metric}_change"] = row.pop("mean")
             row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
     return ABLATION.frame(rows)

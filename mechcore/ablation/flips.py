@@ -88,7 +88,7 @@ def flip_table(
                 flipped = (right == before) & (now != before)
                 counts[COUNTS[change, each.role]] = int(flipped.sum())
             where = np.flatnonzero(right != now)
-            size = np.abs(each.drops(name, "margin")[where])
+            size = np.abs(each.changes(name, "margin")[where])
             ranked = where[np.argsort(-size, kind="stable")][: most - len(chosen)]
             chosen += [_row(each, name, int(i), examples[each.role], classes) for i in ranked]
         about = {"component": str(name.components[0])}

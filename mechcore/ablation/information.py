@@ -16,25 +16,27 @@ from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, 
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 
 FIGURES = {
-    "balanced_accuracy": "drop in balanced accuracy, the sum of information and threshold",
-    "information": "drop in balanced accuracy after one bias per label is refitted",
+    "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",
+    "information": "change in balanced accuracy after one bias per label is refitted",
     "threshold": "the rest, which moving the threshold between the labels makes good",
-    "shift": "drop in how often the label is said whose share of the answers changes most, labels "
-    "weighed alike; not 0 for a moved threshold that costs one label what it gives another",
-    "auc": "drop in the area under the curve of the margin, where there are two labels",
+    "shift": "change in how often the label is said whose share of the answers changes most, "
+    "labels weighed alike; not 0 for a moved threshold that costs one label what it gives another",
+    "auc": "change in the area under the curve of the margin, where there are two labels",
 }
 
 
-def _drop_columns(figure: str, meaning: str) -> tuple[Column, ...]:
-    drop = f"{figure}_drop"
+def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
+    change = f"{figure}_change"
     return (
         *estimate(
-            drop, "points", meaning, low=f"{drop}_low", high=f"{drop}_high", populations=True
+            change, "points", meaning, low=f"{change}_low", high=f"{change}_high", populations=True
         ),
         Column(
-            f"{drop}_se", "share", f"standard error of {drop}, as in its interval", shown="bare"
+            f"{change}_se", "share", f"standard error of {change}, as in its interval", shown="bare"
         ),
-        Column(f"{figure}_p", "number", f"p of {drop} being 0, as in its interval", shown="small"),
+        Column(
+            f"{figure}_p", "number", f"p of {change} being 0, as in its interval", shown="small"
+        ),
         Column(
             f"{figure}_p_adjusted",
             "number",
@@ -48,7 +50,7 @@ REASON = Column("reason", "text", "why figures or their intervals are missing, w
 INFORMATION = Schema(
     "information",
     "What ablating each set costs in information, and what by a moved threshold, on every subset "
-    "and group of subsets; positive: worse without it.",
+    "and group of subsets; negative: worse without it.",
     (
         SET,
         SIZE,
@@ -56,7 +58,7 @@ INFORMATION = Schema(
         N,
         *CLUSTERS,
         Column("df", "number", "degrees of freedom of the errors over clusters", optional=True),
-        *(column for each in FIGURES.items() for column in _drop_columns(*each)),
+        *(column for each in FIGURES.items() for column in _change_columns(*each)),
         REASON,
     ),
 )
@@ -71,7 +73,7 @@ def information_table(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Drops of every set in information and by a moved threshold, see `recalibration`.
+    """Changes of every set in information and by a moved threshold, see `recalibration`.
 
     Args:
         ablations: the answers, with their logits.
@@ -83,14 +85,15 @@ def information_table(
         seed: of folds and resamples.
 
     Returns:
-        One row per set and subset. All drops are shares, positive where the model is worse without
-        the set: balanced_accuracy_drop, its parts information_drop and threshold_drop, shift_drop
-        (how much less often the label is said of which that changes most), and
-        auc_drop, that of the area under the curve of the margin where there are two labels. Each
-        has an interval, a standard error, the p of its being 0 by a t test of what the interval is
-        made of, and that p corrected over the sets (Benjamini-Hochberg, within a subset and
-        figure). Interval and p of shift_drop are corrected for the labels among which it is the
-        largest (Bonferroni). ``reason`` says why figures are missing, where they are.
+        One row per set and subset. All changes are shares, negative where the model is worse
+        without the set: balanced_accuracy_change, its parts information_change and
+        threshold_change, shift_change (how much more or less often the label is said of which that
+        changes most), and auc_change, that of the area under the curve of the margin where there
+        are two labels. Each has an interval, a standard error, the p of its being 0 by a t test of
+        what the interval is made of, and that p corrected over the sets (Benjamini-Hochberg, within
+        a subset and figure). Interval and p of shift_change are corrected for the labels among
+        which it is the largest (Bonferroni). ``reason`` says why figures are missing, where they
+        are.
 
     Raises:
         InputError: a group names an unknown subset, or logits were not kept.
@@ -151,7 +154,7 @@ def _columns(
     seed: int,
 ) -> dict[str, Sequence[float] | np.ndarray]:
     answers = figure != "auc"
-    columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_drop": effect.drops}
+    columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_change": effect.changes}
     for whose, sample in samples.items():
         intervals = effect.drawn(sample).intervals(
             answers=answers,
@@ -159,12 +162,12 @@ def _columns(
             level=1 - (1 - level) / effect.n_choices,
             seed=seed,
         )
-        columns[f"{figure}_drop_{whose}low"] = [each.low for each in intervals]
-        columns[f"{figure}_drop_{whose}high"] = [each.high for each in intervals]
+        columns[f"{figure}_change_{whose}low"] = [each.low for each in intervals]
+        columns[f"{figure}_change_{whose}high"] = [each.high for each in intervals]
     effect = effect.drawn(samples[""])
     p = effect.p_values(answers=answers)
     return columns | {
-        f"{figure}_drop_se": effect.errors(answers=answers),
+        f"{figure}_change_se": effect.errors(answers=answers),
         f"{figure}_p": p,
         f"{figure}_p_adjusted": adjusted_p(p, "benjamini-hochberg"),
     }

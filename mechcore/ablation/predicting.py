@@ -91,7 +91,7 @@ class PairRequest:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predicted interactions.
+    """Predicted interactions; the lowest are the most superadditive.
 
     Attributes:
         interactions: of every pair, in nats unless ``in_nats`` says otherwise.

@@ -90,10 +90,10 @@ class Race(Shown):
     n_broken: int
 
     def decided(self, decision: str) -> list[ComponentSet]:
-        """The sets with a decision, largest effects first."""
+        """The sets with a decision, lowest effects first."""
         made, effects = self.decisions["decision"], self.effects
         found = [each for each, its in zip(self.sets, made, strict=True) if its == decision]
-        return sorted(found, key=lambda each: -effects[each])
+        return sorted(found, key=lambda each: effects[each])
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
@@ -160,18 +160,18 @@ def race(
 ) -> Race:
     """Decide how large the effect of every set is, with a probability of error for all together.
 
-    Either which effects are larger than ``least``, or which are the ``largest`` ones.
+    Either which effects are larger than ``least``, or which are the ``largest`` losses.
 
     Args:
         model: any TransformerLens model.
         sets: what to ablate, see `mechcore.ablate`.
         data: labelled examples of any form, see `mechcore.data.given`.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        effect: ``"interaction"``, the drop of a set beyond the sum of its members' drops, or
-            ``"drop"``.
+        effect: ``"interaction"``, the change without a set less the sum of its members' changes, or
+            ``"change"``.
         metric: ``"margin"`` or ``"accuracy"``.
         least: least effect of interest, in nats of margin, or as a share of the answers.
-        largest: how many sets with the largest effects are wanted.
+        largest: how many sets with the lowest effects are wanted.
         error: probability that any decision is wrong. For accuracy it holds as it is; for
             margins if no example has an effect over the set's bound, see above.
         bound: largest effect of a set on one example, in nats of margin, unless a larger one is
@@ -331,7 +331,7 @@ def looks(n: int) -> Iterator[int]:
 
 def _checked(sets: Sequence[Any], effect: Effect) -> list[ComponentSet]:
     if effect not in get_args(Effect):
-        raise InputError(f"race: effect is {effect!r}; expected 'interaction' or 'drop'")
+        raise InputError(f"race: effect is {effect!r}; expected 'interaction' or 'change'")
     if not sets:
         raise InputError("race: no set; expected at least one")
     for each in sets:
@@ -340,7 +340,7 @@ def _checked(sets: Sequence[Any], effect: Effect) -> list[ComponentSet]:
         if effect == "interaction" and len(each) < 2:
             raise InputError(
                 f"race: {each} has no interaction; expected two components or more, or effect "
-                "'drop'"
+                "'change'"
             )
     return list(sets)
 

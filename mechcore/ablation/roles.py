@@ -1,16 +1,16 @@
 """The role of each component: what it is needed for, judged by ablating it alone.
 
-Drops are those of `information_table`, measured in domain and out of domain, and positive where the
-model is worse without the component. A drop in information is, in each of the two,
+Changes are those of `information_table`, measured in domain and out of domain, and negative where
+the model is worse without the component. Information is, in each of the two,
 
-- *lost*, if it is significant and at least the least effect of interest,
-- *gained*, if minus the drop is,
-- *absent*, if it is shown to be less than the least effect, or less than a minor share of the drop
-  in the other of the two (an equivalence test), and neither lost nor gained,
+- *lost*, if its change is significant, negative and at least the least effect of interest in size,
+- *gained*, if it is so and positive,
+- *absent*, if it is shown to be less in size than the least effect, or than a minor share of what
+  is lost in the other of the two (an equivalence test), and neither lost nor gained,
 - *open* otherwise.
 
 Out of domain the mean over training data is not what a component says whatever the text: as the
-fill it also injects the difference of the two domains' means into every text. So drops there can
+fill it also injects the difference of the two domains' means into every text. So changes there can
 come with either mean, and are then lost, gained or absent only if they are so with both (an
 intersection-union test): their p is the larger one of the two, and 1 where they have opposite
 signs. A role that would be another with one of the means alone is not sure.
@@ -24,14 +24,14 @@ The first rule that fits gives the role (`ROLES`):
 4. lost out of domain, absent or gained in domain: needed out of domain only; if it is open there:
    needed out of domain, and not sure.
 5. gained in domain: harmful in domain.
-6. the threshold drop or the shift, or minus it, is significant and at least the least effect, in
+6. the threshold change or the shift is significant and at least the least effect in size, in
    either: moves the threshold; sure if information is absent in both.
 7. no detectable effect; sure if information, threshold and shift are absent in both. Where a figure
    could not be measured: undecided.
 
-Significance controls the false discovery rate among *components*, not among drops: a component is
-selected by the Simes p of its six drops, corrected over components (Benjamini-Hochberg), and its
-drops are tested at the level that this leaves (Benjamini and Bogomolov, J. R. Stat. Soc. B
+Significance controls the false discovery rate among *components*, not among changes: a component is
+selected by the Simes p of its six changes, corrected over components (Benjamini-Hochberg), and its
+changes are tested at the level that this leaves (Benjamini and Bogomolov, J. R. Stat. Soc. B
 76, 2014), see `selective_p`. The p of the equivalence tests are corrected over components
 (Benjamini-Hochberg), for each figure and domain.
 """
@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.drop_states import FIGURES, INJECTED, drop_states, side_by_side
+from mechcore.ablation.change_states import FIGURES, INJECTED, change_states, side_by_side
 from mechcore.ablation.information import REASON
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.evaluation.p_values import selective_p
@@ -67,16 +67,18 @@ _NAMED = 3
 """Components of a group that a verdict names."""
 
 
-def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
-    low, high = (f"{figure}_drop_{end}_{place}" for end in ("low", "high"))
-    meaning = f"drop in {figure} {PLACES[place]} without the component; positive: worse without it"
+def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
+    low, high = (f"{figure}_change_{end}_{place}" for end in ("low", "high"))
+    meaning = (
+        f"change in {figure} {PLACES[place]} without the component; negative: worse without it"
+    )
     return (
-        *estimate(f"{figure}_drop_{place}", "points", meaning, low=low, high=high),
+        *estimate(f"{figure}_change_{place}", "points", meaning, low=low, high=high),
         Column(
             f"{figure}_p_adjusted_{place}",
             "number",
-            "its p, corrected within the component's six drops and over components; under alpha "
-            "for no drop of a component that is not selected (Benjamini and Bogomolov)"
+            "its p, corrected within the component's six changes and over components; under alpha "
+            "for no change of a component that is not selected (Benjamini and Bogomolov)"
             + ("; of two means the larger p" if place == "ood" else ""),
             shown="small",
         ),
@@ -96,14 +98,14 @@ COMPONENT_ROLES = Schema(
             column
             for place in PLACES
             for figure in FIGURES
-            for column in _drop_columns(figure, place)
+            for column in _change_columns(figure, place)
         ),
         *estimate(
-            "information_drop_ood_mean",
+            "information_change_ood_mean",
             "points",
-            "information_drop_ood with the out-of-domain mean in place of that of training",
-            low="information_drop_low_ood_mean",
-            high="information_drop_high_ood_mean",
+            "information_change_ood with the out-of-domain mean in place of that of training",
+            low="information_change_low_ood_mean",
+            high="information_change_high_ood_mean",
             optional=True,
             optional_ends=True,
         ),
@@ -136,7 +138,7 @@ def component_roles(
 
     Returns:
         The columns of `COMPONENT_ROLES`, one row per component in the order of ``in_domain``.
-        Drops are shares, positive where the model is worse without the component.
+        Changes are shares, negative where the model is worse without the component.
 
     Raises:
         InputError: a component comes twice, or the tables have different ones.
@@ -148,7 +150,7 @@ def component_roles(
     for i, key in enumerate(keys):
         wide[key.replace("_p_", "_p_adjusted_")] = adjusted[:, i]
     states = {
-        f"{figure}_{place}": drop_states(wide, figure, place, settings)
+        f"{figure}_{place}": change_states(wide, figure, place, settings)
         for place in PLACES
         for figure in FIGURES
     }
@@ -178,7 +180,7 @@ def component_roles(
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
-    """A row of `component_roles` in a sentence, with drops in points and their intervals.
+    """A row of `component_roles` in a sentence, with changes in points and their intervals.
 
     >>> print(explain_role(table.iloc[0]))  # doctest: +SKIP
     L3.H10 is needed out of domain only: without it the model gains 0.1 points of information
@@ -188,7 +190,7 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     moved = (_change(row, "threshold", place) for place in PLACES)
     shifts = (_shift(row, place) for place in PLACES)
     own = ""
-    if not np.isnan(row.get(f"information_drop_{OOD_MEAN}", np.nan)):
+    if not np.isnan(row.get(f"information_change_{OOD_MEAN}", np.nan)):
         own = f", and with the out-of-domain mean {_change(row, 'information', OOD_MEAN)}"
     parts = [
         f"without it the model {inside.replace('points', 'points of information')} in domain and "
@@ -205,7 +207,7 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
 def _stands_out(row: Any) -> bool:
     """Whether an interval excludes 0, taken by itself."""
     ends = (
-        [row[f"{f}_drop_{end}_{p}"] for end in ("low", "high")] for f in FIGURES for p in PLACES
+        [row[f"{f}_change_{end}_{p}"] for end in ("low", "high")] for f in FIGURES for p in PLACES
     )
     return any(low > 0 or high < 0 for low, high in ends)
 
@@ -218,11 +220,11 @@ def ranked(roles: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The rows with a role other than no detectable effect or undecided, by the size of their
-        information drop out of domain; where that is not known, in domain.
+        information change out of domain; where that is not known, in domain.
     """
     found = roles[~roles["role"].isin([NONE, UNDECIDED])]
-    keys = [f"information_drop_{place}" for place in OUT_FIRST]
-    return found.sort_values(keys, key=lambda drop: -drop.abs(), kind="stable")
+    keys = [f"information_change_{place}" for place in OUT_FIRST]
+    return found.sort_values(keys, key=lambda change: -change.abs(), kind="stable")
 
 
 def verdict(roles: pd.DataFrame) -> str:
@@ -238,7 +240,7 @@ def verdict(roles: pd.DataFrame) -> str:
     """
     if roles.empty:
         return "No component was ablated."
-    known = [place for place in PLACES if roles[f"information_drop_{place}"].notna().any()]
+    known = [place for place in PLACES if roles[f"information_change_{place}"].notna().any()]
     parts = []
     if "ood" in known:
         parts = [
@@ -265,16 +267,16 @@ def verdict(roles: pd.DataFrame) -> str:
 
 def _largest_cost(idle: pd.DataFrame) -> str:
     """The most that any of some components costs, in domain or out of domain."""
-    (drop, high), (moved, moved_high) = (
+    (cost, most), (moved, most_moved) = (
         [
-            100 * max(0.0, *(idle[f"{figure}_{end}_{place}"].max() for place in PLACES))
-            for end in ("drop", "drop_high")
+            100 * max(0.0, *(-idle[f"{figure}_{end}_{place}"].min() for place in PLACES))
+            for end in ("change", "change_low")
         ]
         for figure in ("information", "threshold")
     )
     return (
-        f"costs up to {drop:.1f} points of information in domain or out of domain, intervals to "
-        f"{high:.1f}, and by a moved threshold up to {moved:.1f}, to {moved_high:.1f}"
+        f"costs up to {cost:.1f} points of information in domain or out of domain, intervals to "
+        f"{most:.1f}, and by a moved threshold up to {moved:.1f}, to {most_moved:.1f}"
     )
 
 
@@ -302,11 +304,11 @@ def information_change(row: Any, place: str) -> str:
         row: of `component_roles`.
         place: ``"id"`` or ``"ood"``.
     """
-    if np.isnan(row[f"information_drop_{place}"]):
+    if np.isnan(row[f"information_change_{place}"]):
         return "unknown"
-    drop, low, high = _drop(row, "information", place)
-    change, worst, best = (number(0.0 - end, 1, signed=True) for end in (drop, high, low))
-    return change if np.isnan(low) else f"{change} [{worst}, {best}]"
+    ends = _points(row, "information", place)
+    change, low, high = (number(end, 1, signed=True) for end in ends)
+    return change if np.isnan(ends[1]) else f"{change} [{low}, {high}]"
 
 
 # -- judging --------------------------------------------------------------------------------------
@@ -337,19 +339,19 @@ def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
 # -- words ----------------------------------------------------------------------------------------
 
 
-def _drop(row: Any, figure: str, place: str) -> list[float]:
-    """A drop and the ends of its interval, in points."""
-    ends = ("drop", "drop_low", "drop_high")
+def _points(row: Any, figure: str, place: str) -> list[float]:
+    """A change and the ends of its interval, in points."""
+    ends = ("change", "change_low", "change_high")
     return [rounded(100 * row[f"{figure}_{end}_{place}"], 1) + 0.0 for end in ends]  # no -0.0
 
 
 def _change(row: Any, figure: str, place: str) -> str:
-    drop, low, high = _drop(row, figure, place)
-    if np.isnan(drop):
+    change, low, high = _points(row, figure, place)
+    if np.isnan(change):
         return "changes by an unknown amount"
-    if drop < 0:
-        return f"gains {-drop:.1f} points{_ends(0.0 - high, 0.0 - low)}"
-    return f"loses {drop:.1f} points{_ends(low, high)}"
+    if change > 0:
+        return f"gains {change:.1f} points{_ends(low, high)}"
+    return f"loses {0.0 - change:.1f} points{_ends(0.0 - high, 0.0 - low)}"
 
 
 def _ends(low: float, high: float) -> str:
@@ -359,30 +361,32 @@ def _ends(low: float, high: float) -> str:
 
 def _shift(row: Any, place: str) -> str:
     """How many of the answers change to another label on balance."""
-    drop, low, high = _drop(row, "shift", place)
-    if np.isnan(drop):
+    change, low, high = _points(row, "shift", place)
+    if np.isnan(change):
         return "an unknown share"
-    if drop < 0:
-        drop, low, high = -drop, 0.0 - high, 0.0 - low
-    return f"{drop:.1f} %{_ends(low, high)}"
+    if change < 0:
+        change, low, high = -change, 0.0 - high, 0.0 - low
+    return f"{change:.1f} %{_ends(low, high)}"
 
 
 def _open(row: Any, figure: str, place: str) -> str:
-    """What is not known of a drop, and why."""
-    if np.isnan(row[f"{figure}_drop_{place}"]):
+    """What is not known of a change, and why."""
+    if np.isnan(row[f"{figure}_change_{place}"]):
         return f"{figure} {PLACES[place]}: {row[f'reason_{place}']}"
-    drop, low, high = _drop(row, figure, place)
+    change, low, high = _points(row, figure, place)
     if np.isnan(low):
-        return f"{figure} {PLACES[place]}: a drop of {drop:.1f} points; {row[f'reason_{place}']}"
+        return (
+            f"{figure} {PLACES[place]}: a change of {change:.1f} points; {row[f'reason_{place}']}"
+        )
     # An interval without 0 is that of one component alone.
-    apart = row[f"{figure}_drop_low_{place}"] > 0 or row[f"{figure}_drop_high_{place}"] < 0
+    apart = row[f"{figure}_change_low_{place}"] > 0 or row[f"{figure}_change_high_{place}"] < 0
     p = f"; p = {row[f'{figure}_p_adjusted_{place}']:.2g} among all components" if apart else ""
-    figures = f"{drop:.1f} points ({low:.1f} to {high:.1f}{p})"
-    if place == "id" or f"{figure}_drop_{OOD_MEAN}" not in row:
-        return f"{figure} {PLACES[place]}: a drop of {figures} is neither shown nor ruled out"
-    drop, low, high = _drop(row, figure, OOD_MEAN)
-    own = f"{drop:.1f} points ({low:.1f} to {high:.1f})"
+    figures = f"{change:.1f} points ({low:.1f} to {high:.1f}{p})"
+    if place == "id" or f"{figure}_change_{OOD_MEAN}" not in row:
+        return f"{figure} {PLACES[place]}: a change of {figures} is neither shown nor ruled out"
+    change, low, high = _points(row, figure, OOD_MEAN)
+    own = f"{change:.1f} points ({low:.1f} to {high:.1f})"
     return (
-        f"{figure} {PLACES[place]}: a drop of {figures}, with the out-of-domain mean of {own}, is "
-        "neither shown nor ruled out with both means"
+        f"{figure} {PLACES[place]}: a change of {figures}, with the out-of-domain mean of {own}, "
+        "is neither shown nor ruled out with both means"
     )

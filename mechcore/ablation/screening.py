@@ -1,9 +1,10 @@
 """Screening of pairs: interactions predicted from gradients with respect to mask values.
 
-D({a, b}) - D({a}) - D({b}) is how much more the model loses with b when a is gone. With a ablated,
-b's loss is to first order the gradient of the metric with respect to b's mask value; so the
-difference of that gradient without a and in the full model predicts the interaction, and one
-backward pass per component does for all pairs. Both orders of a pair are averaged.
+The interaction of a and b is how much more the metric changes without b when a is gone. With a
+ablated, the change without b is to first order minus the gradient of the metric with respect to b's
+mask value; so the difference of that gradient in the full model and without a predicts the
+interaction, and one backward pass per component does for all pairs. Both orders of a pair are
+averaged.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def screening(request: PairRequest) -> Predictions:
         for i in steps:
             gradients[i] = _gradient(function, masks[i])[function.places]
     cost = Cost(forwards=len(masks), backwards=len(masks))
-    return Predictions.of(components, gradients[1:] - gradients[0], cost)
+    return Predictions.of(components, gradients[0] - gradients[1:], cost)
 
 
 @contextmanager

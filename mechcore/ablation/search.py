@@ -238,7 +238,7 @@ class _Growth:
         self.predictions, predicted = predictions, predictions.interactions
         self.order = [*predicted]
         if self.guarantee is None or n_pairs is not None:
-            self.order.sort(key=lambda pair: -predicted[pair])
+            self.order.sort(key=lambda pair: predicted[pair])
         level, self.out = self.order[:n_pairs], [] if n_pairs is None else self.order[n_pairs:]
         sampled = min(SAMPLED, len(self.out)) if self.guarantee else 0
         self.sampled = random.Random(self.request.seed).sample(self.out, sampled)
@@ -257,9 +257,9 @@ class _Growth:
         if self.guarantee is None:
             alone, without = self._alone, self._ablated(level)
             for cut in without.sets:
-                drop = float(without.drops(cut, self.metric).mean())
-                self.measured[cut] = drop - sum(alone[c] for c in cut.components)
-            return sorted(level, key=lambda cut: -self.measured[cut])
+                change = float(without.changes(cut, self.metric).mean())
+                self.measured[cut] = change - sum(alone[c] for c in cut.components)
+            return sorted(level, key=lambda cut: self.measured[cut])
         self.races[size] = race(
             self.request.model,
             level,
@@ -273,14 +273,14 @@ class _Growth:
             **self.request.options,
         )
         self.measured.update(self.races[size].effects)
-        return self.races[size].decided("above" if self.goal["largest"] is None else "top")
+        return self.races[size].decided("below" if self.goal["largest"] is None else "top")
 
     @cached_property
     def _alone(self) -> dict[Component, float]:
-        """Drop without each component alone."""
+        """Change without each component alone."""
         without = self._ablated(self.request.singles)
-        drops = {cut: float(without.drops(cut, self.metric).mean()) for cut in without.sets}
-        return {cut.components[0]: drop for cut, drop in drops.items()}
+        changes = {cut: float(without.changes(cut, self.metric).mean()) for cut in without.sets}
+        return {cut.components[0]: change for cut, change in changes.items()}
 
     def _ablated(
         self, sets: Sequence[ComponentSet], data: EncodedExamples | None = None
@@ -384,8 +384,8 @@ def _grown(
             if component not in each.components:
                 more = ComponentSet.of([*each.components, component])
                 score = exact[each] + sum(pair(component, c) for c in each.components)
-                found[more] = max(score, found.get(more, -np.inf))
-    return sorted(found, key=lambda s: -found[s])
+                found[more] = min(score, found.get(more, np.inf))
+    return sorted(found, key=lambda s: found[s])
 
 
 def _with_search(table: pd.DataFrame, found: Mapping[str, float], metric: Metric) -> pd.DataFrame:

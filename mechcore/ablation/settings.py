@@ -41,7 +41,7 @@ class RoleSettings:
     )
     minor: float = setting(
         0.25,
-        "Roles: share of the drop in one domain up to which the drop in the other counts as "
+        "Roles: share of the change in one domain up to which the change in the other counts as "
         "absent.",
         "--minor-share",
         rare=True,

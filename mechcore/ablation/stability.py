@@ -36,8 +36,8 @@ FEWEST = 3
 
 STABILITY = Schema(
     "stability",
-    "How far the ranking of single components by their drops would be found again: between random "
-    "halves of the examples, and in bootstrap resamples of all of them.",
+    "How far the ranking of single components by their changes would be found again: between "
+    "random halves of the examples, and in bootstrap resamples of all of them.",
     (
         Column("size", "whole", "components in each of the sets ranked; 1 for single components"),
         DATA,
@@ -61,7 +61,7 @@ STABILITY = Schema(
             "missing where that is below 0",
             header="predicted rho",
         ),
-        Column("top", "whole", "how many of the largest drops or interactions are compared"),
+        Column("top", "whole", "how many of the lowest changes or interactions are compared"),
         *estimate(
             "halves_jaccard",
             "number",
@@ -111,8 +111,10 @@ SEARCH_STABILITY = STABILITY.named(
 )
 
 
-def drop_stability(ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
-    """Stability of the ranking of single components by their drops of accuracy and margin.
+def change_stability(
+    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """Stability of the ranking of single components by their changes of accuracy and margin.
 
     Args:
         ablations: what `mechcore.ablate` returned.
@@ -125,7 +127,7 @@ def drop_stability(ablations: Ablations, *, n_resamples: int = 1000, seed: int =
     """
     singles = [each for each in ablations.sets if len(each) == 1]
     values = {
-        metric: np.stack([ablations.drops(each, metric) for each in singles])
+        metric: np.stack([ablations.changes(each, metric) for each in singles])
         for metric in METRICS
         if singles
     }
@@ -164,7 +166,7 @@ def _rows(
     n_resamples: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """A row per metric of sets of equal size, ranked by values on every example."""
+    """A row per metric of sets of equal size, ranked by values on every example, lowest first."""
     sample = ablations.full.samples()[""]
     if len(sets) < FEWEST or sample.reason:
         return []
@@ -180,7 +182,7 @@ def _rows(
 def _agreement(
     values: Float[np.ndarray, "set example"], names: Sequence[str], n_resamples: int, seed: int
 ) -> dict[str, Any]:
-    generator = np.random.default_rng(seed)
+    generator, values = np.random.default_rng(seed), -values
     whole = values.sum(1, keepdims=True)
     halves = halved(values, n_resamples, generator)
     drawn = resampled(values, n_resamples, generator)

@@ -1,7 +1,8 @@
 """Superadditivity: whether components do more together than the sum of what each does alone.
 
-Interaction(S) = D(S) - sum over i in S of D({i}) (arXiv 2403.03942, section 5). Accuracy cannot
-leave [0, 1], so joint drops in accuracy saturate; the margin (log-odds of the correct classes, in
+Interaction(S) = change without S - sum over i in S of the change without i, the negative of that of
+arXiv 2403.03942, section 5: below zero the set is superadditive. Accuracy cannot
+leave [0, 1], so joint changes in accuracy saturate; the margin (log-odds of the correct classes, in
 nats) has no bounds, and both are always reported.
 """
 
@@ -30,7 +31,7 @@ P_VALUES = (
 )
 INTERACTIONS = Schema(
     "interactions",
-    "What sets cost beyond their members, on every subset and metric; drops are shares for "
+    "What sets cost beyond their members, on every subset and metric; changes are shares for "
     "accuracy and nats for the margin.",
     (
         SET,
@@ -38,22 +39,22 @@ INTERACTIONS = Schema(
         *PLACE,
         N,
         METRIC,
-        Column("joint_drop", "number", "drop without the set", header="joint change"),
+        Column("joint_change", "number", "change without the set", header="joint change"),
         Column(
-            "sum_of_single_drops",
+            "sum_of_single_changes",
             "number",
-            "drops without each member alone",
+            "changes without each member alone",
             header="sum of single changes",
         ),
         *CLUSTERS,
         *estimate(
-            "interaction", "number", "joint drop less that sum", populations=True, signed=True
+            "interaction", "number", "joint change less that sum", populations=True, signed=True
         ),
         *P_VALUES,
         Column(
             "superadditive",
             "flag",
-            "whether the interval is above 0, and p_adjusted at most 1 less its level",
+            "whether the interval is below 0, and p_adjusted at most 1 less its level",
         ),
         Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
         Column("ceiling", "flag", "the same at the other end, where ablating helps"),
@@ -81,21 +82,21 @@ def interactions(
 
     Returns:
         The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
-        with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single drops
-        add up to more than the full model's accuracy, so that the interaction is cut off from
-        above; ``ceiling`` the same at the other end, where ablating helps. Empty if there is
-        no such set.
+        with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single
+        changes add up to a loss of more than the full model's accuracy, so that the interaction is
+        cut off from below; ``ceiling`` the same at the other end, where ablating helps. Empty if
+        there is no such set.
 
     Raises:
         InputError: unknown correction.
     """
     sets = with_members(ablations)
-    drops = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
+    changes = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if sets else []:
         for metric in METRICS:
-            joint, alone = (np.compress(members, each, axis=1) for each in drops[metric])
+            joint, alone = (np.compress(members, each, axis=1) for each in changes[metric])
             beyond, samples = joint - alone, ablations.full.samples(members)
             answers, sample = metric == "accuracy", samples[""]
             intervals = ends("", beyond, samples, answers, **statistics)
@@ -103,22 +104,22 @@ def interactions(
             accuracy = float(ablations.full.correct[members].mean())
             bounded = accuracy if metric == "accuracy" else None
             for i, each in enumerate(sets):
-                expected, drop = float(alone[i].mean()), float(joint[i].mean())
+                expected, change = float(alone[i].mean()), float(joint[i].mean())
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
                     "metric": metric,
-                    **_effect(drop, expected, bounded),
+                    **_effect(change, expected, bounded),
                     **{end: intervals[i][end] for end in intervals[i] if end != "mean"},
                     "p": p[i],
                     "p_adjusted": adjusted[i],
                 }
                 rows.append(row)
     table = INTERACTIONS.frame(rows)
-    return table.assign(superadditive=directions(table, 1 - level) > 0)
+    return table.assign(superadditive=directions(table, 1 - level) < 0)
 
 
 def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
-    """Of interactions: 1 where superadditive, -1 where subadditive, 0 where neither is shown.
+    """Of interactions: -1 where superadditive, 1 where subadditive, 0 where neither is shown.
 
     Either is shown by an interval that leaves out 0 and a corrected p of at most ``alpha``.
     """
@@ -135,16 +136,16 @@ def with_members(ablations: Ablations) -> list[ComponentSet]:
 def joint_and_alone(
     ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
-    """Drops without each of some sets, and the sums of those without each member alone.
+    """Changes without each of some sets, and the sums of those without each member alone.
 
     Args:
         ablations: the answers.
         sets: some of `with_members`, at least one.
-        metric: which drops.
+        metric: which changes.
     """
     members = {c for each in sets for c in each.components}
-    single = {c: ablations.drops(ComponentSet((c,)), metric) for c in members}
-    joint = np.stack([ablations.drops(s, metric) for s in sets])
+    single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
+    joint = np.stack([ablations.changes(s, metric) for s in sets])
     return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
 
 
@@ -164,7 +165,7 @@ def interaction_from_accuracies(
         percent: whether accuracies are per cent; shares otherwise.
 
     Returns:
-        One row per subset: subset, joint_drop, sum_of_single_drops, interaction (in the unit
+        One row per subset: subset, joint_change, sum_of_single_changes, interaction (in the unit
         given), superadditive, floor and ceiling, see `interactions`. Without the answers
         themselves there are no intervals, and superadditive is the sign of the interaction alone.
 
@@ -174,7 +175,7 @@ def interaction_from_accuracies(
 
     >>> both = {"a": {"hans": 0.7}, "b": {"hans": 0.6}}
     >>> interaction_from_accuracies({"hans": 0.9}, both, {"hans": 0.2})["interaction"].round(3)[0]
-    np.float64(0.2)
+    np.float64(-0.2)
     """
     if len(singles) < 2:
         raise InputError(
@@ -196,25 +197,27 @@ def interaction_from_accuracies(
                 )
     rows = []
     for subset, accuracy in full.items():
-        expected = sum(accuracy - values[subset] for values in singles.values())
-        drop = accuracy - joint[subset]
-        rows.append({"subset": subset, **_effect(drop, expected, accuracy, unit)})
+        expected = sum(values[subset] - accuracy for values in singles.values())
+        change = joint[subset] - accuracy
+        rows.append({"subset": subset, **_effect(change, expected, accuracy, unit)})
     return pd.DataFrame(rows)
 
 
-def _effect(drop: float, expected: float, full: float | None, unit: float = 1.0) -> dict[str, Any]:
-    """What two drops say; ``full`` is the full model's accuracy, None for margins."""
+def _effect(
+    change: float, expected: float, full: float | None, unit: float = 1.0
+) -> dict[str, Any]:
+    """What two changes say; ``full`` is the full model's accuracy, None for margins."""
     floor = ceiling = False
     if full is not None:
-        full, joint, single = full / unit, drop / unit, expected / unit
-        left, summed = full - joint, full - single
+        full, joint, single = full / unit, change / unit, expected / unit
+        left, summed = full + joint, full + single
         floor = left < FLOOR - ROUNDING or summed < -ROUNDING
-        ceiling = (joint < -ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
+        ceiling = (joint > ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
     return {
-        "joint_drop": drop,
-        "sum_of_single_drops": expected,
-        "interaction": drop - expected,
-        "superadditive": drop - expected > ROUNDING,
+        "joint_change": change,
+        "sum_of_single_changes": expected,
+        "interaction": change - expected,
+        "superadditive": change - expected < -ROUNDING,
         "floor": floor,
         "ceiling": ceiling,
     }

@@ -69,7 +69,7 @@ def sweep(
             `mechcore.masking.blinding`. There are ready ones in `mechcore.ablation.sets`.
         data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        against: name of the set that drops are measured from, in place of the full model: that
+        against: name of the set that changes are measured from, in place of the full model: that
             of a subnetwork, with the sets around it.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
@@ -78,7 +78,7 @@ def sweep(
 
     Returns:
         One row per set and subset of the data: set, kind, size, data, role, subset, n, accuracy,
-        accuracy_drop and its interval (shares), margin, margin_drop and its interval (nats), kl
+        accuracy_change and its interval (shares), margin, margin_change and its interval (nats), kl
         (nats, full model to ablated one).
 
     Raises:

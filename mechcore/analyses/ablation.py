@@ -193,23 +193,23 @@ class Ablation(AblatingNamed, Analysis):
 
         worst = _worst_single(run)
         if worst is not None:
-            value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)} points"
+            value = f"{effect(worst['accuracy_change'], 'accuracy', unit=False)} points"
             subsets = over_subsets(run.table("accuracy"), "ood", worst["data"])
             yield Tile(f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}")
 
 
 def _worst_single(run: RunFolder) -> pd.Series | None:
-    """The single ablation with the largest drop over all examples of an out-of-domain set."""
+    """The single ablation with the lowest change over all examples of an out-of-domain set."""
     from mechcore.report.run_folder import SINGLE
 
     table = run.table("ablation")
     if table is None:
         return None
     chosen = (table["kind"] == SINGLE) & (table["role"] == "ood") & (table["subset"] == ALL)
-    singles = table[chosen].dropna(subset=["accuracy_drop"])
-    if len(singles) == 0 or singles["accuracy_drop"].max() <= 0:
+    singles = table[chosen].dropna(subset=["accuracy_change"])
+    if len(singles) == 0 or singles["accuracy_change"].min() >= 0:
         return None
-    return singles.iloc[int(singles["accuracy_drop"].argmax())]
+    return singles.iloc[int(singles["accuracy_change"].argmin())]
 
 
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
@@ -224,7 +224,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
     )
     for metric in ("accuracy", "margin"):
         yield Drawing(
-            figures.ablation_drops(ablation, metric),
+            figures.ablation_changes(ablation, metric),
             f"ablation-{metric}",
             f"Change of {metric} over all examples without each set. To the left of zero the model "
             f"is worse without it. Lines are 95 % intervals over examples.{left_out}",
@@ -237,7 +237,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
                 f"ablation-subsets-{i}",
                 f"Change of accuracy in points by subset of {data} ({role_name(role)}).{left_out}",
                 f"Heatmap of changes of accuracy, ablated sets by subsets of {data}; "
-                "the numbers are in ablation.csv, with the other sign.",
+                "the numbers are in ablation.csv.",
                 fold=f"By subset of {data} (in-domain)" if role == "id" else "",
             )
 
@@ -251,14 +251,14 @@ def _control_table(controls: pd.DataFrame, what: str) -> Table:
     from mechcore.report.groups import PLACED, placed
 
     rows = placed(controls[controls["subset"] == ALL])
-    metrics, ends = rows["metric"], (-rows[f"control_{name}"] for name in ("drop", "high", "low"))
+    metrics, ends = rows["metric"], (rows[f"control_{name}"] for name in ("change", "low", "high"))
     caption = (
         f"{what}s, alone and together, beside others: as many heads of each layer, and as many "
         f"MLPs; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
         "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
     )
     shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
-    own, beside = zip(-rows["drop"], metrics, strict=True), zip(*ends, metrics, strict=True)
+    own, beside = zip(rows["change"], metrics, strict=True), zip(*ends, metrics, strict=True)
     shown += [("change", [effect(*row, unit=False) for row in own])]
     shown += [("change without others", [with_interval(*row) for row in beside])]
     shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
@@ -276,7 +276,7 @@ def _single_heads(
     singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
     if singles.empty:
         return
-    if singles["accuracy_drop"].isna().all():
+    if singles["accuracy_change"].isna().all():
         yield f"What ablating a single {what} does to out-of-domain accuracy is not known."
         return
     several, worst = singles["set"].nunique() > 1, _worst_single(run)
@@ -286,9 +286,9 @@ def _single_heads(
     else:
         lead = f"Of the {what}s, ablating" if several else "Ablating"
         yield _worst(worst, overall, _beside(controls, "accuracy", worst["set"]), lead, several)
-    gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
+    gains = singles[singles["accuracy_change_low"] > 0]  # False where there is no interval
     if len(gains):
-        best = gains.iloc[int(gains["accuracy_drop"].argmin())]
+        best = gains.iloc[int(gains["accuracy_change"].argmax())]
         yield (
             f"Without the {what} {best['set']} out-of-domain accuracy is higher: "
             f"{_change(best)}, at {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
@@ -304,16 +304,16 @@ def _worst(
         f"{percent(worst['accuracy'])}{_in_domain(overall, worst['set'])}"
     )
     if beside is not None and beside["n_controls"] > 0:
-        change = effect(-beside["control_drop"], "accuracy")
+        change = effect(beside["control_change"], "accuracy")
         is_mlp = worst["set"].endswith("MLP")
         others = count(beside["n_controls"], "other MLP" if is_mlp else "other head")
         others += "" if is_mlp else " of its layer"
         text += f". Ablating one of {others} changes it by {change} on average"
         text += f" ({p_value(beside['p_control'])} of so large a change among these)"
     text += "."
-    if worst["accuracy_drop_low"] <= 0 <= worst["accuracy_drop_high"]:
+    if worst["accuracy_change_low"] <= 0 <= worst["accuracy_change_high"]:
         text += " The interval includes zero, so this change may be no effect at all."
-    if not math.isfinite(worst["accuracy_drop_low"]):
+    if not math.isfinite(worst["accuracy_change_low"]):
         text += " Its interval is not known, so this change may be no effect at all."
     if several:
         text += " (The largest of several; its interval does not allow for that choice.)"
@@ -334,14 +334,14 @@ def _together(row: pd.Series, run: RunFolder) -> str:
     """What all of them together cost out of domain, beside as many others."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
 
-    change, members = effect(-row["drop"], "margin"), row["set"].split("+")
+    change, members = effect(row["change"], "margin"), row["set"].split("+")
     of_core = set(members) == set(run.core)
     what = "the whole core" if of_core else f"the {len(members)} components together"
     others = "components of these kinds" if "MLP" in row["set"] else "heads of each layer"
     text = f"Without {what} the out-of-domain margin changes by {change}"
     if row["n_controls"] == 0:
         return f"{text}; there are too few other {others} for sets to compare that with."
-    mean, low, high = (-row[f"control_{end}"] for end in ("drop", "high", "low"))
+    mean, low, high = (row[f"control_{end}"] for end in ("change", "low", "high"))
     ends = (effect(end, "margin", unit=False) for end in (low, high))
     sets = count(row["n_controls"], "set")
     most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
@@ -359,5 +359,5 @@ def _in_domain(overall: pd.DataFrame, name: str) -> str:
 
 
 def _change(row: pd.Series) -> str:
-    change, low, high = (-row[f"accuracy_drop{end}"] for end in ("", "_high", "_low"))
+    change, low, high = (row[f"accuracy_change{end}"] for end in ("", "_low", "_high"))
     return f"{with_interval(change, low, high, 'accuracy', unit=True)} on {row['data']}"

@@ -85,10 +85,8 @@ class Dose(Ablating, Analysis):
             return
         yield from map(Paragraph, cls.headlines(run))
         columns: list[Shown] = ["component", PLACED]
-        columns += [
-            DOSE[f"drop_{100 * dose:.0f}"].called(f"dose {dose:g}", negated=True) for dose in DOSES
-        ]
-        columns += [DOSE[name].called(name, negated=True) for name in ("direct", "indirect")]
+        columns += [DOSE[f"change_{100 * dose:.0f}"].called(f"dose {dose:g}") for dose in DOSES]
+        columns += ["direct", "indirect"]
         ordered = placed(table.sort_values("role", ascending=False, kind="stable"))
         yield table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
 
@@ -116,7 +114,7 @@ class Dose(Ablating, Analysis):
 
 
 def _repaired(row: pd.Series) -> str:
-    direct, indirect = (number(0.0 - row[name], 2, signed=True) for name in ("direct", "indirect"))
+    direct, indirect = (number(row[name], 2, signed=True) for name in ("direct", "indirect"))
     return f"{row['component']} ({direct} nats directly, {indirect} through them)"
 
 

@@ -117,24 +117,24 @@ def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence
     from mechcore.ablation.superadditivity import directions
 
     sign, n_sets = directions(part, SIGNIFICANT), count(len(part), "joint set")
-    above, below = part[sign > 0], part[sign < 0]
+    superadditive, subadditive = part[sign < 0], part[sign > 0]
     unknown = bool(part["low"].isna().all())
-    choices = above if len(above) else part
+    choices = superadditive if len(superadditive) else part
     top = choices.iloc[int(choices["interaction"].abs().argmax())]
     includes_zero = bool(top["low"] <= 0 <= top["high"])
     members = top["set"].split("+")
     whole_core = len(members) > 2 and set(members) == set(core)
     which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
     terms = (
-        f"the joint change is {effect(-top['joint_drop'], metric)} where the single changes sum "
-        f"to {effect(-top['sum_of_single_drops'], metric)}, an interaction of "
-        f"{with_interval(-top['interaction'], -top['high'], -top['low'], metric, unit=True)}"
+        f"the joint change is {effect(top['joint_change'], metric)} where the single changes sum "
+        f"to {effect(top['sum_of_single_changes'], metric)}, an interaction of "
+        f"{with_interval(top['interaction'], top['low'], top['high'], metric, unit=True)}"
     )
     if len(part) == 1:
         text = f"{where}, for {which} {terms}"
-        if len(above):
+        if len(superadditive):
             text += ": superadditive."
-        elif len(below):
+        elif len(subadditive):
             text += ": subadditive, less than its members do one by one."
         elif unknown:
             text += "; its interval is not known, so neither direction is shown."
@@ -149,11 +149,12 @@ def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence
         )
     else:
         leads = ("The largest interaction, in either direction,", "The superadditive interaction")
-        lead = (*leads, "The largest superadditive interaction")[min(len(above), 2)]
+        n = len(superadditive)
+        lead = (*leads, "The largest superadditive interaction")[min(n, 2)]
         text = (
-            f"{where}, {len(above)} of {n_sets} {'is' if len(above) == 1 else 'are'} superadditive "
-            f"and {len(below)} subadditive, with an interval that leaves out zero and an adjusted "
-            f"p of at most {SIGNIFICANT:g}. {lead} is that of {which}: {terms}."
+            f"{where}, {n} of {n_sets} {'is' if n == 1 else 'are'} superadditive and "
+            f"{len(subadditive)} subadditive, with an interval that leaves out zero and an "
+            f"adjusted p of at most {SIGNIFICANT:g}. {lead} is that of {which}: {terms}."
         )
         text += " Its interval includes zero." * includes_zero
     for end, change, so in _ENDS:

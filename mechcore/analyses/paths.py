@@ -133,7 +133,7 @@ class Paths(Ablating, Analysis):
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
-        """Whether drops of the sweep are taken over; other fills draw anew for other examples."""
+        """Whether changes of the sweep are taken over; other fills draw anew for other examples."""
         return "swept" in job.needs and self.fill in ("mean", "zero")
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
@@ -189,7 +189,7 @@ class Paths(Ablating, Analysis):
         has_information = "information" in outside.index.get_level_values("metric")
         metric = "information"
         known = run.table(TABLES[metric]) is not None and (has_information or dependence.empty)
-        if not known or cut_on(run, metric, "ood")[f"{metric}_drop"].isna().all():
+        if not known or cut_on(run, metric, "ood")[f"{metric}_change"].isna().all():
             metric = "margin"
             yield Paragraph(_MARGIN_ALONE, note=True)
         readers = largest_readers(dependence)
@@ -248,7 +248,7 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     metric = "margin" if of.empty else "information"
     rows = rows[rows["metric"] == metric].set_index("receiver")
     for name in largest_readers(dependence, 1):
-        change = change_of(rows.loc[name].to_dict(), "blind_drop", metric)
+        change = change_of(rows.loc[name].to_dict(), "blind_change", metric)
         yield (
             f"Of {count(len(rows), 'component')} that each do not see {who}, {name} changes most "
             f"out of domain: {metric} by {change}."

@@ -116,15 +116,15 @@ class _Measure:
 
 
 def in_order(roles: pd.DataFrame) -> pd.DataFrame:
-    """All components: those that were found to do something first, then by their largest drop."""
+    """All components: those that were found to do something first, then by their largest change."""
     import pandas as pd
 
     from mechcore.ablation.roles import ranked
 
     acting = ranked(roles)
     rest = roles.drop(index=acting.index)
-    drops = rest[[f"information_drop_{place}" for place in OUT_FIRST]].abs().max(axis=1)
-    return pd.concat([acting, rest.loc[drops.sort_values(ascending=False, kind="stable").index]])
+    changes = rest[[f"information_change_{place}" for place in OUT_FIRST]].abs().max(axis=1)
+    return pd.concat([acting, rest.loc[changes.sort_values(ascending=False, kind="stable").index]])
 
 
 def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
@@ -132,30 +132,30 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
     from mechcore.evaluation.recalibration import CANNOT_TELL
 
     ends = ("", "_low", "_high")
-    columns = [f"information_drop{end}_{place}" for end in ends]
+    columns = [f"information_change{end}_{place}" for end in ends]
     known = roles.dropna(subset=columns[:1])
     if len(known):
         return _Measure(place, "information", _readings(known, "component", columns))
     reason = str(roles[f"reason_{place}"].iloc[0]) or "no figure could be measured"
     caveat = f"{PLACES[place].capitalize()}, information is not known: {reason}."
-    drops = run.singles
-    if drops is not None:
-        chosen = (drops["subset"] == ALL) & (drops["role"] == place)
-        drops = drops[chosen & drops["accuracy_drop"].notna()]
-    if drops is None or drops.empty:
+    changes = run.singles
+    if changes is not None:
+        chosen = (changes["subset"] == ALL) & (changes["role"] == place)
+        changes = changes[chosen & changes["accuracy_change"].notna()]
+    if changes is None or changes.empty:
         return _Measure(place, "information", {}, caveat)
-    data = drops["data"].iloc[0]
+    data = changes["data"].iloc[0]
     caveat += f" Drawn is the change of accuracy on {data}, which {CANNOT_TELL}."
-    drops, columns = drops[drops["data"] == data], [f"accuracy_drop{end}" for end in ends]
-    return _Measure(place, "accuracy", _readings(drops, "set", columns), caveat)
+    changes, columns = changes[changes["data"] == data], [f"accuracy_change{end}" for end in ends]
+    return _Measure(place, "accuracy", _readings(changes, "set", columns), caveat)
 
 
 def _readings(table: pd.DataFrame, name: str, columns: Sequence[str]) -> dict[str, Reading]:
-    """Drops as changes in points, their intervals turned round."""
+    """Changes in points, with their intervals."""
     from mechcore.report.scatter_block import Reading
 
-    rows = zip(table[name], *(-100 * table[column] for column in columns), strict=True)
-    return {str(key): Reading(value, high, low) for key, value, low, high in rows}
+    rows = zip(table[name], *(100 * table[column] for column in columns), strict=True)
+    return {str(key): Reading(*ends) for key, *ends in rows}
 
 
 def _text(reading: Reading | None, unit: str = "") -> str:
@@ -218,7 +218,7 @@ def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) 
     order = f"by what they do to {by.title}" if by else "in order of layers"
     caption = f"Components {order}: {_CHANGE}, in points, with 95 % intervals; "
     caption += "below zero the model is worse"
-    if f"information_drop_{OOD_MEAN}" in rows:
+    if f"information_change_{OOD_MEAN}" in rows:
         caption += (
             ". Outputs are replaced by their mean over training data; one column takes the mean "
             "over the out-of-domain texts instead, and a role must hold with both"
@@ -250,8 +250,8 @@ def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[Shown]:
         yield f"{measure.title} (points)", [_text(measure.readings.get(c)) for c in components]
         return
     for figure in ("information", "threshold"):
-        column = ROLES_TABLE[f"{figure}_drop_{place}"]
-        yield column.called(f"{figure} {PLACES[place]}", negated=True)
+        column = ROLES_TABLE[f"{figure}_change_{place}"]
+        yield column.called(f"{figure} {PLACES[place]}")
         if (figure, place) == ("information", "ood"):
-            own = ROLES_TABLE[f"{figure}_drop_{OOD_MEAN}"]
-            yield own.called("the same with the out-of-domain mean", negated=True)
+            own = ROLES_TABLE[f"{figure}_change_{OOD_MEAN}"]
+            yield own.called("the same with the out-of-domain mean")

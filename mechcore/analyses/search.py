@@ -253,11 +253,11 @@ class Search(Ablating, Analysis):
             part = overall[overall["metric"] == metric].dropna(subset=["interaction"])
             if part.empty:
                 continue
-            above, data = int((directions(part, SIGNIFICANT) > 0).sum()), part["data"].iloc[0]
+            n, data = int((directions(part, SIGNIFICANT) < 0).sum()), part["data"].iloc[0]
             result = (
                 f"no interval on {name} is known on the other half"
                 if part["low"].isna().all()
-                else f"{above} {'is' if above == 1 else 'are'} superadditive on {name} on the "
+                else f"{n} {'is' if n == 1 else 'are'} superadditive on {name} on the "
                 "other half, with an interval below zero and an adjusted p of at most "
                 f"{SIGNIFICANT:g}"
             )
@@ -273,9 +273,9 @@ def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
     """The interaction, on the other half, of the set that was the largest in the search."""
     column = "interaction_in_search"  # which tables of older versions lack
     seen = overall.reindex(columns=["set", column]).dropna()
-    first = part[part["set"].isin(seen["set"][seen[column] == seen[column].max()])]
-    row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmax())]
-    size = with_interval(-row["interaction"], -row["high"], -row["low"], metric, unit=True)
+    first = part[part["set"].isin(seen["set"][seen[column] == seen[column].min()])]
+    row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmin())]
+    size = with_interval(row["interaction"], row["low"], row["high"], metric, unit=True)
     which = "set that was the largest in the search" if len(first) else "most superadditive set"
     return f"The {which}, {row['set']}, has an interaction of {size}."
 
@@ -308,8 +308,8 @@ def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     race, search = run.table("race"), run.analyses.get("search") or {}
     least = f"{search.get('least', 0.1):g} nats"
     names = {
-        "above": f"superadditive by more than {least} of margin",
-        "below": f"subadditive by more than {least}",
+        "below": f"superadditive by more than {least} of margin",
+        "above": f"subadditive by more than {least}",
         "within": f"within {least} of zero",
         "top": "among the largest",
         "rest": "not among them",
@@ -325,12 +325,12 @@ def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
             f"wrong with a probability of {search.get('guarantee') or GUARANTEE:g} at most, if no "
             "example has an effect far larger than those seen."
         )
-        wanted = counts.get("above", 0) + counts.get("top", 0)
+        wanted = counts.get("below", 0) + counts.get("top", 0)
         reported = overall.loc[overall["size"] == size, "set"].nunique()
         if reported < wanted:
             yield (
                 f"The table shows the {whole(reported)} largest of the {whole(wanted)} that are "
-                f"{names['above' if 'above' in counts else 'top']}; race.csv has all."
+                f"{names['below' if 'below' in counts else 'top']}; race.csv has all."
             )
 
 
@@ -346,7 +346,7 @@ def _atlas(run: RunFolder) -> Iterator[Drawing]:
     yield Drawing(
         atlas({f"{role_name(where['role'])}: {where['data']}": race}),
         "atlas",
-        "Interaction of every two components as a change of margin, as far as the race knows it: "
+        "Interaction of every two components on the margin, as far as the race knows it: "
         "negative, and red, where both together cost more than the sum. Sets that left the race "
         "early are known less well; race.csv has every interval. One per cent of the largest "
         "share the darkest colours. Components are in the order of layers, MLPs after heads.",
@@ -363,11 +363,11 @@ def _table(overall: pd.DataFrame) -> Table:
         by_metric = {row["metric"]: row for row in part.to_dict("records")}
         cells, searched = {metric: [DASH, DASH] for metric in ("margin", "accuracy")}, DASH
         for metric, row in by_metric.items():
-            change, low, high = (-row[end] for end in ("interaction", "high", "low"))
+            change, low, high = (row[end] for end in ("interaction", "low", "high"))
             cells[metric] = [with_interval(change, low, high, metric), small(row["p_adjusted"])]
             seen = row.get("interaction_in_search", math.nan)
             if searched == DASH and math.isfinite(seen):
-                searched = effect(-seen, metric)
+                searched = effect(seen, metric)
         accuracy = by_metric.get("accuracy", {})
         ends = " and ".join(end for end in ("floor", "ceiling") if accuracy.get(end))
         limit = f"at the {ends}" if ends else "no" if accuracy else ""
@@ -376,7 +376,7 @@ def _table(overall: pd.DataFrame) -> Table:
     header += ["interaction on accuracy (points)", "adjusted p", "accuracy is cut off"]
     caption = (
         "Sets that the search found, over all examples of the half that it did not see; joint and "
-        "single drops (with the other sign), and every subset, are in superadditive.csv"
+        "single changes, and every subset, are in superadditive.csv"
     )
     words = frozenset({0, len(header) - 1})
     return Table(caption, header, rows, words, folded=len(rows) > _MOST_ROWS)

@@ -67,10 +67,9 @@ class Smallest(Analysis):
         limits = [f"{100 * limit:g}" for limit in table["limit"]]
         columns: list[Shown] = ["measure", ("loss accepted (points)", limits), "within"]
         columns += ["subnetwork", "sparsity", "kept"]
-        for name, header in _LOSSES:
+        for name, header in _CHANGES:
             columns += [
-                SMALLEST[f"{role}_{name}"].called(header.format(PLACES[role]), negated=True)
-                for role in OUT_FIRST
+                SMALLEST[f"{role}_{name}"].called(header.format(PLACES[role])) for role in OUT_FIRST
             ]
         columns.append(SMALLEST["n_masks"].called("masks"))
         yield from map(Paragraph, cls.headlines(run))
@@ -94,11 +93,11 @@ class Smallest(Analysis):
 
 _CAPTION = (
     "The sparsest subnetwork whose loss is within the limit in domain and out of domain, by the "
-    "upper ends of its intervals; where there is none, the one that comes closest. Information is "
+    "lower ends of its intervals; where there is none, the one that comes closest. Information is "
     "measured with a new bias, accuracy as the subnetwork stands"
 )
-_LOSSES = (
-    ("loss", "change {}"),
-    ("accuracy_loss", "accuracy {}"),
-    ("loss_held_out", "{}, others choose"),
+_CHANGES = (
+    ("change", "change {}"),
+    ("accuracy_change", "accuracy {}"),
+    ("change_held_out", "{}, others choose"),
 )

@@ -167,7 +167,7 @@ class Sweep(Analysis):
 
     kind: ClassVar[str] = "sweep"
     title: ClassVar[str] = "Every component alone"
-    label: ClassVar[str] = "drops, one by one"
+    label: ClassVar[str] = "changes, one by one"
     shows: ClassVar[tuple[str, ...]] = (
         *("sweep", "information", "sweep_ood_mean", "information_ood_mean"),
     )
@@ -205,12 +205,12 @@ class Sweep(Analysis):
         """See `Analysis.compute`."""
         import pandas as pd
 
-        from mechcore.ablation.drop_states import INJECTED
-        from mechcore.ablation.stability import drop_stability
+        from mechcore.ablation.change_states import INJECTED
+        from mechcore.ablation.stability import change_stability
         from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
 
         swept = ablations_in(work.needed("swept"), self.names)
-        stable = [drop_stability(of, **self._statistics) for of in swept.values()]
+        stable = [change_stability(of, **self._statistics) for of in swept.values()]
         tables = self._tables(swept) | {"stability": joined(stable)}
         if OOD_MEAN in work.job.needs:
             again = ablations_in(work.needed(OOD_MEAN), self.names)
@@ -244,7 +244,7 @@ class Sweep(Analysis):
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """Changes without each component, drawn by layer and head, and in a table."""
-        from mechcore.report.ablation_figures import by_components, single_drops
+        from mechcore.report.ablation_figures import by_components, single_changes
         from mechcore.report.ablation_tables import ablation_table, fill_note
         from mechcore.report.blocks import AS_FIGURE, Drawing, Paragraph
         from mechcore.report.groups import one_label_notes, population_note
@@ -259,8 +259,8 @@ class Sweep(Analysis):
         yield from one_label_notes(run, sweep)
         for metric in ("accuracy", "margin") if len(by_components(overall, 1)) else ():
             yield Drawing(
-                single_drops(overall, metric),
-                f"single-drops-{metric}",
+                single_changes(overall, metric),
+                f"single-changes-{metric}",
                 f"Change of {metric} over all examples without each single component. Red: the "
                 "model is worse without it; blue: better.",
                 f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",

@@ -3,7 +3,7 @@
 A text is a row of slots, each of value +1 or -1. Heads copy slots into features of the residual
 stream, MLPs compute gates of features, and the answer is the sum of what is written to the feature
 `ANSWER`: the log-odds of the class "plus", in nats. Here this is done with arrays and no network,
-so that the drop of every ablated set is known without the transformer, see
+so that the change of every ablated set is known without the transformer, see
 `mechcore.bench.planting`.
 """
 

@@ -19,8 +19,9 @@ def co_ablation(request: PairRequest) -> Predictions:
     variance under the full model's answers, averaged over examples. It needs no labels, and finds
     backups, which do nothing until another component is gone. Energies are halved here, so that
     they are KL divergences to second order, and both orders of a pair are averaged. The result
-    ranks pairs as a prediction of interactions would, but does not estimate those of the margin:
-    a change of the answers counts whether it is for better or worse.
+    ranks pairs as a prediction of interactions would, with the other sign, as these are lowest
+    where pairs do most together, but does not estimate those of the margin: a change of the answers
+    counts whether it is for better or worse.
 
     The request's file is that of the sweep, which goes on from it.
 
@@ -35,12 +36,12 @@ def co_ablation(request: PairRequest) -> Predictions:
         mean = (chances * change).sum(-1, keepdims=True)
         return float((chances * (change - mean) ** 2).sum(-1).mean()) / 2
 
-    def grown(pair: ComponentSet) -> float:
+    def shrunk(pair: ComponentSet) -> float:
         both = _logits(found.without[pair])
         alone = [_logits(found.without[ComponentSet((c,))]) for c in pair.components]
-        return sum(energy(each - both) - energy(full - each) for each in alone) / 2
+        return sum(energy(full - each) - energy(each - both) for each in alone) / 2
 
-    predicted = {pair: grown(pair) for pair in request.pairs}
+    predicted = {pair: shrunk(pair) for pair in request.pairs}
     return Predictions(predicted, Cost(forwards=1 + len(found.sets)), in_nats=False)
 
 

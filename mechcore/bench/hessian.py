@@ -2,13 +2,13 @@
 
 With M the mean margin as a function of mask values, the interaction of a pair is
 
-    D({a, b}) - D({a}) - D({b}) = -(M(1, 1) - M(0, 1) - M(1, 0) + M(0, 0)),
+    M(1, 1) - M(0, 1) - M(1, 0) + M(0, 0),
 
-which is minus the integral of d2M / dm_a dm_b over the unit square. So minus that derivative at the
-full model predicts it, as exactly as the derivative is the same all over the square. One backward
-pass through a backward pass is a row of the matrix of derivatives, so that one per component gives
-all pairs. `mechcore.ablation.screening` is the integral along one side of the square: it ablates a
-component in full, where this changes it infinitesimally.
+which is the integral of d2M / dm_a dm_b over the unit square. So that derivative at the full model
+predicts it, as exactly as the derivative is the same all over the square. One backward pass through
+a backward pass is a row of the matrix of derivatives, so that one per component gives all pairs.
+`mechcore.ablation.screening` is the integral along one side of the square: it ablates a component
+in full, where this changes it infinitesimally.
 
 A model whose only curvature are kinks (ReLU, piecewise linear) has derivatives of 0 nearly
 everywhere; no prediction can be made from those.
@@ -67,7 +67,7 @@ def _along(
                 total += _derivatives(function, point, rows)
     means = sums / function.n_examples
     cost = Cost(forwards=len(points), backwards=len(points) * (1 + 2 * n))
-    return Predictions.of(request.components, -(weights[:, None, None] * means).sum(0), cost)
+    return Predictions.of(request.components, (weights[:, None, None] * means).sum(0), cost)
 
 
 def _derivatives(

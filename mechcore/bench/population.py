@@ -148,13 +148,13 @@ class Oracle:
         right = np.where(np.abs(margins) < NOTHING, 0.5, margins > 0)
         return float(right @ chance)
 
-    def drop(self, domain: Domain, without: Collection[Component]) -> float:
-        """What the margin loses, in nats."""
-        return self.margin(domain) - self.margin(domain, without)
+    def change(self, domain: Domain, without: Collection[Component]) -> float:
+        """Of the margin without these components, in nats; negative is worse."""
+        return self.margin(domain, without) - self.margin(domain)
 
     def interaction(self, domain: Domain, a: Component, b: Component) -> float:
-        """Drop of both less the drops of each, in nats; 0 where that is under a thousandth."""
-        found = self.drop(domain, [a, b]) - self.drop(domain, [a]) - self.drop(domain, [b])
+        """Change of both less the changes of each, in nats; 0 where that is under a thousandth."""
+        found = self.change(domain, [a, b]) - self.change(domain, [a]) - self.change(domain, [b])
         return found if abs(found) > _LEAST else 0.0
 
 

@@ -40,9 +40,9 @@ def proxy(request: PairRequest) -> Predictions:
             f"{2 * _FOLDS}: take more components, or 'exact'"
         )
     found = request.ablate([*request.singles, *sets])
-    drops = {each: float(found.drops(each, "margin").mean()) for each in found.sets}
+    changes = {each: float(found.changes(each, "margin").mean()) for each in found.sets}
     beyond = [
-        drops[each] - sum(drops[ComponentSet((c,))] for c in each.components) for each in sets
+        changes[each] - sum(changes[ComponentSet((c,))] for c in each.components) for each in sets
     ]
     pairs = [set(pair.components) for pair in request.pairs]
     features = [[pair <= set(each.components) for pair in pairs] for each in sets]

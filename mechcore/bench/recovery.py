@@ -35,7 +35,7 @@ from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.tables import SEED, Column, Schema
 
 WITH_PAIRS = "singles-and-pairs"
-"""The ranking by the largest of a component's drop and its interactions, all exact."""
+"""The ranking by the largest of a component's change and its interactions, all exact."""
 WITHOUT_TRUTH = ("layer-matched",)
 """Methods that need another's result."""
 
@@ -153,16 +153,16 @@ def _sparsity(case: Case, shape: ModelShape) -> float:
 def _with_pairs(
     case: Case, means: MeanActivations, batch_size: int
 ) -> tuple[Float[Tensor, "layer component"], Cost]:
-    """The largest of every component's drop and its interactions, by size, in nats."""
+    """The largest of every component's change and its interactions, by size, in nats."""
     shape = ModelShape.of(case.model)
     request = _pair_request(case, "train", means, 0, batch_size)
     found = request.ablate([*request.singles, *request.pairs])
-    drops = {each: float(found.drops(each, "margin").mean()) for each in found.sets}
+    changes = {each: float(found.changes(each, "margin").mean()) for each in found.sets}
     scores = torch.zeros(shape.n_layers, shape.columns)
     for each in request.components:
-        scores[shape.index(each)] = abs(drops[ComponentSet((each,))])
+        scores[shape.index(each)] = abs(changes[ComponentSet((each,))])
     for pair in request.pairs:
-        size = abs(drops[pair] - sum(drops[ComponentSet((c,))] for c in pair.components))
+        size = abs(changes[pair] - sum(changes[ComponentSet((c,))] for c in pair.components))
         for each in pair.components:
             scores[shape.index(each)] = max(size, float(scores[shape.index(each)]))
     return scores, Cost(forwards=1 + len(found.sets))

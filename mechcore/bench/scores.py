@@ -86,7 +86,7 @@ def pair_auroc(predicted: Pairwise, truth: Truth) -> float:
 
 
 def path_auroc(
-    table: pd.DataFrame, true: Iterable[Any], *, column: str = "margin_drop", subset: str = ALL
+    table: pd.DataFrame, true: Iterable[Any], *, column: str = "margin_change", subset: str = ALL
 ) -> float:
     """Probability that cutting true paths has a larger effect, up or down, than cutting others.
 

@@ -318,7 +318,7 @@ def warn_under_chance(result: Evaluation) -> None:
         )
 
 
-def paired_drop(
+def paired_change(
     full: Evaluation,
     other: Evaluation,
     metric: Metric = "accuracy",
@@ -327,7 +327,7 @@ def paired_drop(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Metric of ``full`` minus metric of ``other`` on the same examples.
+    """Metric of ``other`` minus metric of ``full`` on the same examples.
 
     The interval is paired, of differences example by example, see `mean_intervals`. It is for the
     population of ``full``.
@@ -348,11 +348,11 @@ def paired_drop(
     )
     if not same:
         raise InputError(
-            f"paired drop: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
+            f"paired change: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
             "with different labels; expected two evaluations of the same examples"
         )
     return mean_interval(
-        full.values(metric) - other.values(metric),
+        other.values(metric) - full.values(metric),
         answers=metric == "accuracy",
         clusters=full.samples()[""],
         n_resamples=n_resamples,

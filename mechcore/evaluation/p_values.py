@@ -133,7 +133,7 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
         controls: those of the controls.
 
     Returns:
-        ``control_drop``, their mean, ``control_low`` and ``control_high``, which 95 % of them are
+        ``control_change``, their mean, ``control_low`` and ``control_high``, which 95 % of them are
         between, or all of fewer than `FEW_CONTROLS`, ``n_controls``, and ``p_control``, the share
         of them and the effect itself that is at least as large in size; missing where there is
         none.
@@ -144,7 +144,7 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
     low, high = np.quantile(controls, [0.025, 0.975] if n >= FEW_CONTROLS else [0.0, 1.0])
     p = p_among(abs(value), np.abs(controls))
     mean = float(np.mean(controls))
-    return {"control_drop": mean, "control_low": low, "control_high": high} | {
+    return {"control_change": mean, "control_low": low, "control_high": high} | {
         "n_controls": n,
         "p_control": p,
     }
@@ -209,16 +209,16 @@ def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np
     return adjusted
 
 
-def selective_p(p: Float[np.ndarray, "component drop"]) -> Float[np.ndarray, "component drop"]:
-    """The p of every drop, corrected for the drops of its component and for the components.
+def selective_p(p: Float[np.ndarray, "component change"]) -> Float[np.ndarray, "component change"]:
+    """The p of every change, corrected for the changes of its component and for the components.
 
     At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
-    within each of them Benjamini-Hochberg at alpha R / m selects drops. The corrected p is the
-    least alpha at which a drop is selected; the smallest of a component is that of the component
+    within each of them Benjamini-Hochberg at alpha R / m selects changes. The corrected p is the
+    least alpha at which a change is selected; the smallest of a component is that of the component
     (Benjamini and Bogomolov, J. R. Stat. Soc. B 76, 2014).
 
     Args:
-        p: of each drop; those that could not be measured are NaN, and stay so.
+        p: of each change; those that could not be measured are NaN, and stay so.
     """
     within = np.array([adjusted_p(row, "benjamini-hochberg") for row in p])
     simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)

@@ -1,4 +1,4 @@
-"""Lost information and moved thresholds: two parts of a drop in accuracy.
+"""Lost information and moved thresholds: two parts of a change in accuracy.
 
 A change to a model can cost accuracy in two ways. It can move the threshold between the labels,
 so that the model says one of them more often, which refitting one bias per label undoes; or it can
@@ -16,13 +16,13 @@ Definitions, for examples with two or more labels:
   Biases are cross-fitted: those of each fold are fitted to the other folds. Folds are stratified by
   label and the same for all models, so that differences are paired.
   All examples of a cluster are in one fold, see `mechcore.evaluation.clusters`.
-- *Information drop* = recalibrated accuracy of the full model - that of the changed one.
-- *Threshold drop* = drop in balanced accuracy - information drop. The three add up exactly.
-- *Shift* = drop in the share of the answers, with labels weighed alike, that go to the label whose
-  share changes most. A moved threshold shows in it also where what it costs on one label is given
-  back on another, so that the threshold drop is 0.
+- *Information change* = recalibrated accuracy of the changed model - that of the full one.
+- *Threshold change* = change in balanced accuracy - information change. The three add up exactly.
+- *Shift* = change in the share of the answers, with labels weighed alike, that go to the label
+  whose share changes most. A moved threshold shows in it also where what it costs on one label is
+  given back on another, so that the threshold change is 0.
 
-Drops are positive where the changed model is worse.
+Changes are negative where the changed model is worse.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _BLOCK = 2**22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effect(Shown):
-    """A drop of the full model's share, as values [set, example] whose mean over examples it is.
+    """A change of the full model's share, as values [set, example] whose mean over examples it is.
 
-    The values of one label's examples vary about the drop as that label's own contributions do, so
-    that the spread of their mean is that of a mean over labels, not of the labels' frequencies:
-    bootstraps and t tests of the mean are those of the drop.
+    The values of one label's examples vary about the change as that label's own contributions do,
+    so that the spread of their mean is that of a mean over labels, not of the labels' frequencies:
+    bootstraps and t tests of the mean are those of the change.
 
     Attributes:
         full: the full model's figure, a share.
@@ -84,8 +84,8 @@ class Effect(Shown):
         return self if sample.clusters is not None else replace(self, sample=sample)
 
     @property
-    def drops(self) -> Float[np.ndarray, " set"]:
-        """Figure of the full model minus that of the model without each set."""
+    def changes(self) -> Float[np.ndarray, " set"]:
+        """Figure of the model without each set minus that of the full model."""
         return self.values.mean(1)
 
     @property
@@ -101,7 +101,7 @@ class Effect(Shown):
         level: float = 0.95,
         seed: int = 0,
     ) -> list[Interval]:
-        """Intervals of the drops, see `mean_intervals`.
+        """Intervals of the changes, see `mean_intervals`.
 
         The two examples more that answers are given count what one answer does, `unit`.
 
@@ -120,27 +120,27 @@ class Effect(Shown):
             seed=seed,
         )
         ends = [(self.unit * each.low, self.unit * each.high) for each in found]
-        return [Interval(float(d), *each) for d, each in zip(self.drops, ends, strict=True)]
+        return [Interval(float(d), *each) for d, each in zip(self.changes, ends, strict=True)]
 
     def errors(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
-        """Standard errors of the drops, see `mean_errors`."""
+        """Standard errors of the changes, see `mean_errors`."""
         return self.unit * mean_errors(self.in_answers, answers=answers, clusters=self.sample)
 
     def p_values(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
-        """P-values of the drops being 0, see `paired_p`, corrected for its choice (Bonferroni)."""
+        """P-values of their being 0, see `paired_p`, corrected for the choice (Bonferroni)."""
         p = paired_p(self.in_answers, answers=answers, clusters=self.sample)
         return np.minimum(self.n_choices * p, 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decomposition(Shown):
-    """Drop in balanced accuracy of each set, in two parts that add up to it.
+    """Change in balanced accuracy of each set, in two parts that add up to it.
 
     Attributes:
-        accuracy: the drop in balanced accuracy.
-        information: the drop in recalibrated accuracy.
-        auc: the drop in the area under the curve of the margin, for two labels; else None.
-        shift: the drop in how often the label is said of which that changes most; of two labels
+        accuracy: the change in balanced accuracy.
+        information: the change in recalibrated accuracy.
+        auc: the change in the area under the curve of the margin, for two labels; else None.
+        shift: the change in how often the label is said of which that changes most; of two labels
             that which is said less often. Its ``full`` is not a number, as labels differ by set.
     """
 
@@ -151,7 +151,7 @@ class Decomposition(Shown):
 
     @property
     def threshold(self) -> Effect:
-        """The rest: what the biases made good, less what they make good in the full model."""
+        """The rest: what the biases make good in the full model, less what they make good."""
         return Effect(
             self.accuracy.full - self.information.full,
             self.accuracy.values - self.information.values,
@@ -161,7 +161,7 @@ class Decomposition(Shown):
 
 
 def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
-    """Why a drop on these examples cannot be taken apart; empty if it can.
+    """Why a change on these examples cannot be taken apart; empty if it can.
 
     Args:
         correct: which classes are correct.
@@ -184,7 +184,7 @@ def decompose(
     clusters: Any = None,
     seed: int = 0,
 ) -> Decomposition:
-    """Take the drops in balanced accuracy of changed models apart.
+    """Take the changes in balanced accuracy of changed models apart.
 
     Args:
         full: the full model's logits.
@@ -200,7 +200,7 @@ def decompose(
     """
     reason = reason_against(correct)
     if reason:
-        raise InputError(f"decomposition of a drop: {reason}")
+        raise InputError(f"decomposition of a change: {reason}")
     labels, label = np.unique(correct, axis=0, return_inverse=True)
     label = label.reshape(-1)
     sample = Sample.of(clusters, len(correct))
@@ -229,11 +229,11 @@ def _shift(
     label: Int[np.ndarray, " example"],
     sample: Sample,
 ) -> Effect:
-    """The drop of the label that is said more or less often than any other, by set."""
+    """The change of the label that is said more or less often than any other, by set."""
     effects = [_effect(said[..., i], label, sample) for i in range(said.shape[-1])]
-    drops = np.stack([each.drops for each in effects])  # [label, set]
+    changes = np.stack([each.changes for each in effects])  # [label, set]
     # Of labels that change alike, that which is said less often.
-    most = (np.abs(drops) + 1e-12 * np.sign(drops)).argmax(0)
+    most = (np.abs(changes) - 1e-12 * np.sign(changes)).argmax(0)
     every = np.stack([each.values for each in effects])
     # Of two labels one is said less often by as much as the other is said more often.
     mirrored = len(effects) == 2 and bool((said.sum(-1) == 1).all())
@@ -282,7 +282,7 @@ def _effect(
     *,
     shared: bool = False,
 ) -> Effect:
-    """Drops of the mean over labels, from values whose means within labels are its parts.
+    """Changes of the mean over labels, from values whose means within labels are its parts.
 
     Args:
         values: those of the full model first.
@@ -292,9 +292,9 @@ def _effect(
     """
     n_labels, counts = label.max() + 1, np.bincount(label)
     weight = len(label) / counts[label] / (1 if shared else n_labels)
-    drops = values[:1] - values[1:]
-    within = np.stack([drops[:, label == i].mean(1) for i in range(n_labels)], axis=1)
-    centred = weight * (drops - within[:, label])
+    changes = values[1:] - values[:1]
+    within = np.stack([changes[:, label == i].mean(1) for i in range(n_labels)], axis=1)
+    centred = weight * (changes - within[:, label])
     if (
         sample.clusters is not None and sample.clusters.any()
     ):  # of each label there are fewer, and vary about its own mean

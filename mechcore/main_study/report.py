@@ -83,8 +83,7 @@ _TERMS: Sequence[tuple[str, str]] = (
         "Change without it",
         "What changes when a component's output is replaced by its mean, or by what the section on "
         "ablation names instead: a measure without the component less that of the full model. "
-        "Below zero the model is worse without it. Tables on disk hold the same as a drop, with "
-        "the other sign.",
+        "Below zero the model is worse without it.",
     ),
     (
         "Information",
@@ -99,7 +98,7 @@ _TERMS: Sequence[tuple[str, str]] = (
     ),
     (
         "Shift",
-        "How much less often the model says the label whose share of its answers changes most, "
+        "How much more or less often the model says the label whose share of answers changes most, "
         "labels weighed alike. It can be large where the moved threshold costs nothing, as one "
         "label may gain what another loses.",
     ),
@@ -154,8 +153,7 @@ _TERMS: Sequence[tuple[str, str]] = (
         "together costs more than taking them one by one, as happens where they can stand in for "
         "one another. Accuracy cannot fall below zero, so joint changes saturate near that floor "
         "and interactions on accuracy come out too small; near its ceiling, where ablation helps, "
-        "they come out too large. Tables on disk hold it with the "
-        "other sign.",
+        "they come out too large.",
     ),
     (
         "Attention mass and mass",

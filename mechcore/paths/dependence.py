@@ -1,17 +1,17 @@
 """How much of what components do depends on what the heuristic core writes.
 
 The claim (arXiv 2403.03942, section 5): heads that generalise work on the outputs of the heuristic
-core. For every component r behind a core head, beside its own drop
+core. For every component r behind a core head, beside its own change
 
-    D(r)         = metric of the full model - metric without r
+    C(r)         = metric without r - metric of the full model
 
-stands the drop when r alone does not see the core,
+stands the change when r alone does not see the core,
 
-    D(core -> r) = metric of the full model - metric with r blind to the core heads before it,
+    C(core -> r) = metric with r blind to the core heads before it - metric of the full model,
 
-their ratio, and the same drop for random heads: as many of each layer as the core has, none of them
-in it. ``p_control`` is the share of these, the core included, whose drop is at least as large in
-size. Sets of which the same heads run before r are one set to it, and count once.
+their ratio, and the same change for random heads: as many of each layer as the core has, none of
+them in it. ``p_control`` is the share of these, the core included, whose change is at least as
+large in size. Sets of which the same heads run before r are one set to it, and count once.
 """
 
 from __future__ import annotations
@@ -48,30 +48,34 @@ _PARTS = ("information", "threshold")
 
 CORE_DEPENDENCE = Schema(
     "core_dependence",
-    "How much every component behind the core loses when it alone does not see the core; drops are "
-    "shares, of margins nats, positive: worse so.",
+    "What changes when a component behind the core alone does not see it; shares, of margins nats, "
+    "negative: worse so.",
     (
         Column("receiver", "text", "the component that does not see the core"),
         *PLACE,
         N,
         *CLUSTERS,
         Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
-        *estimate("drop", "number", "without the component", low="drop_low", high="drop_high"),
         *estimate(
-            "blind_drop",
+            "change", "number", "without the component", low="change_low", high="change_high"
+        ),
+        *estimate(
+            "blind_change",
             "number",
             "with the component blind to the core",
-            low="blind_drop_low",
-            high="blind_drop_high",
+            low="blind_change_low",
+            high="blind_change_high",
         ),
         *estimate(
             "share",
             "number",
-            "blind_drop / drop, where the interval of drop leaves out 0",
+            "blind_change / change, where the interval of change leaves out 0",
             low="share_low",
             high="share_high",
         ),
-        CONTROL_COLUMNS[0].alike("control_drop", "mean of blind_drop over random sets of heads"),
+        CONTROL_COLUMNS[0].alike(
+            "control_change", "mean of blind_change over random sets of heads"
+        ),
         *CONTROL_COLUMNS[1:],
     ),
 )
@@ -102,7 +106,7 @@ class Readers:
     def effects(
         self, answers: Iterable[Answers], members: Bool[np.ndarray, " example"], seed: int
     ) -> dict[str, Effect]:
-        """Drops of each metric."""
+        """Changes of each metric."""
         full, given = self.full, list(answers)
         sample = full.samples(members)[""]
         clusters = None if full.clusters is None else full.clusters[members]
@@ -110,7 +114,7 @@ class Readers:
         for metric in METRICS:
             own = full.values(metric)[members]
             without = np.stack([each.values(metric)[members] for each in given])
-            found[metric] = Effect(float(own.mean()), own - without, sample=sample)
+            found[metric] = Effect(float(own.mean()), without - own, sample=sample)
         correct = full.correct_classes.numpy()[members]
         logits = [each.logits for each in given]
         if reason_against(correct) or any(each is None for each in logits):
@@ -243,7 +247,7 @@ def _check_same(known: Evaluation, found: Evaluation) -> None:
 def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSet]:
     """The one of the sets that is known to change margins most, if any is known."""
     both = [each for each in sets if each in known.without]
-    change = {each: np.abs(known.drops(each, "margin")).mean() for each in both}
+    change = {each: np.abs(known.changes(each, "margin")).mean() for each in both}
     return sorted(both, key=lambda each: -change[each])[:1]
 
 
@@ -296,7 +300,7 @@ def core_dependence_table(
             for each in (readers.controls if controlled else [])
         ]
         for metric in own:
-            drops, blind_drops = (
+            changes, blind_changes = (
                 each[metric].intervals(answers=metric != "margin", **statistics)
                 for each in (own, blind)
             )
@@ -307,19 +311,19 @@ def core_dependence_table(
                 clusters=own[metric].sample,
                 level=level,
             )
-            of_controls = np.array([each[metric].drops for each in controls])
+            of_controls = np.array([each[metric].changes for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
                 row |= {"metric": metric, "n_controls": 0} | drawn_from(readers.full, members)
-                row |= _estimate("drop", drops[i])
-                row |= _estimate("blind_drop", blind_drops[i])
-                if row["drop_low"] > 0 or row["drop_high"] < 0:
+                row |= _estimate("change", changes[i])
+                row |= _estimate("blind_change", blind_changes[i])
+                if row["change_low"] > 0 or row["change_high"] < 0:
                     row |= _estimate("share", shares[i])
                 if receiver in controlled:
                     different = readers.different([receiver])
                     of_receiver = of_controls[different, controlled.index(receiver)]
-                    row |= among_controls(row["blind_drop"], of_receiver)
+                    row |= among_controls(row["blind_change"], of_receiver)
                 rows.append(row)
     return CORE_DEPENDENCE.frame(rows)
 
@@ -332,7 +336,7 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
         n: how many at most.
 
     Returns:
-        Their names, by the size of blind_drop over all examples, out of domain where there are
+        Their names, by the size of blind_change over all examples, out of domain where there are
         such rows, in information where that is known and else in margin; those that lose and gain
         nothing are left out.
     """
@@ -341,7 +345,7 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
         there = (rows[column] == wanted).any()
         if there or column == "metric":
             rows = rows[rows[column] == (wanted if there else "margin")]
-    sizes = rows["blind_drop"].abs().sort_values(ascending=False, kind="stable")
+    sizes = rows["blind_change"].abs().sort_values(ascending=False, kind="stable")
     return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
 
 

@@ -1,7 +1,7 @@
 """Screening of paths: what cutting each costs, predicted with one backward pass for all.
 
-D(S -> r) is the drop when r puts out what it would if it did not see S. One forward finds that for
-every r (`mechcore.masking.blinding.Blindness`), and a backward pass what a change of any output
+C(S -> r) is the change when r puts out what it would if it did not see S. One forward finds that
+for every r (`mechcore.masking.blinding.Blindness`), and a backward pass what a change of any output
 does to the margin, to first order. So only the way from r to the answer is taken to be linear: the
 answer's own paths need no prediction, and neither r's norms nor its softmax are linearised, unlike
 in attribution patching of edges (arXiv 2310.10348).
@@ -65,10 +65,10 @@ class Screening:
             self.groups.setdefault((senders, receiver.input), {})[i] = receiver
         self.fills = {key: Blindness(model, means, 0, *key, fill) for key in self.groups}
 
-    def drops(
+    def changes(
         self, n_examples: int, *, seed: int, batch_size: int, state: str | Path | None = None
     ) -> Float[Tensor, " cut"]:
-        """Predicted drops in margin, nats, over some of the examples.
+        """Predicted changes in margin, nats, over some of the examples.
 
         Args:
             n_examples: how many, at most.
@@ -88,11 +88,11 @@ class Screening:
             cuts=[[str(path) for path in cut.paths] for cut in self.cuts],
             batches=batches,
         )
-        drops = torch.zeros(len(batches), len(self.cuts), dtype=torch.float64)
-        with frozen(self.model), left(kept, drops, len(batches)) as steps:
+        changes = torch.zeros(len(batches), len(self.cuts), dtype=torch.float64)
+        with frozen(self.model), left(kept, changes, len(batches)) as steps:
             for i in steps:
-                drops[i] = self._of_batch(batches[i])
-        return drops.sum(0) / sum(map(len, batches))
+                changes[i] = self._of_batch(batches[i])
+        return changes.sum(0) / sum(map(len, batches))
 
     def _of_batch(self, rows: Sequence[int]) -> Float[Tensor, " cut"]:
         inputs = model_inputs(self.model, self.readout.asked(self.data.rows(rows)))
@@ -102,18 +102,18 @@ class Screening:
         for key, receivers in self.groups.items():
             fill = self.fills[key]
             fill.read(inputs)
-            lost = {
-                place: ((x - fill.found[place]) * gradients[place]).flatten(0, 1).sum(0).cpu()
+            changed = {
+                place: ((fill.found[place] - x) * gradients[place]).flatten(0, 1).sum(0).cpu()
                 for place, x in outputs.items()
             }
             for i, receiver in receivers.items():
                 if receiver.component is None:
                     assert fill.answers is not None
                     blind = self.readout.read(fill.answers, inputs, rows).float().cpu()
-                    found[i] = (full - margins(blind, correct)).sum()
+                    found[i] = (margins(blind, correct) - full).sum()
                     continue
                 for each in changed_with(self.model, receiver):
-                    of_layer = lost["z" if each.is_head else "mlp", each.layer]
+                    of_layer = changed["z" if each.is_head else "mlp", each.layer]
                     found[i] += of_layer[each.head].sum().item()
         return found
 

@@ -35,8 +35,8 @@ PATH_SCREENING = Schema(
     "Every set of paths that a search screened, largest first.",
     (
         SET,
-        Column("predicted", "number", "drop in margin that derivatives predict", "nats"),
-        Column("margin_drop", "number", "on the half that the search saw; missing if not cut"),
+        Column("predicted", "number", "change in margin that derivatives predict", "nats"),
+        Column("margin_change", "number", "on the half that the search saw; missing if not cut"),
     ),
 )
 
@@ -50,8 +50,8 @@ class PathSearch(Shown):
             see `mechcore.paths.path_table`.
         screening: the columns of `PATH_SCREENING`.
         n_screened_out: sets of paths not cut.
-        rank_correlation: Spearman's rho of predicted and exact drops over those cut; missing under
-            three, or where either is the same for all.
+        rank_correlation: Spearman's rho of predicted and exact changes over those cut; missing
+            under three, or where either is the same for all.
     """
 
     found: Ablations
@@ -115,23 +115,23 @@ def find_paths(
     own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}
     own |= {**options, "state": state}
     screened = Screening(model, searched, means, cuts, fill, class_names)
-    drops = screened.drops(screening_examples, seed=seed, batch_size=batch_size, state=state)
-    predicted = dict(zip(cuts, drops.tolist(), strict=True))
+    changes = screened.changes(screening_examples, seed=seed, batch_size=batch_size, state=state)
+    predicted = dict(zip(cuts, changes.tolist(), strict=True))
     order = sorted(predicted, key=lambda each: -abs(predicted[each]))
     known = ablate(model, order[:n_cut], searched, means, **own)
-    exact = {each: float(known.drops(each, "margin").mean()) for each in order[:n_cut]}
+    exact = {each: float(known.changes(each, "margin").mean()) for each in order[:n_cut]}
     best = sorted(exact, key=lambda each: -abs(exact[each]))[:n_found]
     screening = pd.DataFrame(
         [
-            {"set": str(each), "predicted": predicted[each], "margin_drop": exact.get(each)}
+            {"set": str(each), "predicted": predicted[each], "margin_change": exact.get(each)}
             for each in order
         ]
-    ).astype({"margin_drop": float})
+    ).astype({"margin_change": float})
     return PathSearch(
         found=ablate(model, best, reported, means, **own),
         screening=screening,
         n_screened_out=max(0, len(order) - n_cut),
-        rank_correlation=rank_correlation(screening, "margin_drop"),
+        rank_correlation=rank_correlation(screening, "margin_change"),
     )
 
 

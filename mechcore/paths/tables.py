@@ -20,11 +20,11 @@ ENDS = (
     Column("input", "text", "what of it does not: ``q``, ``k``, ``v``, or ``all`` that it reads"),
 )
 _MEANING = "when a receiver does not see what senders write, on every subset"
-PATHS = ABLATION.named("paths", f"What accuracy and margin lose {_MEANING}.", *ENDS)
+PATHS = ABLATION.named("paths", f"How accuracy and margin change {_MEANING}.", *ENDS)
 PATH_INFORMATION = INFORMATION.named(
     "path_information",
-    f"What is lost in information, and what by a moved threshold, {_MEANING} and group of subsets; "
-    "positive: worse so.",
+    f"What changes in information, and what by a moved threshold, {_MEANING} and group of subsets; "
+    "negative: worse so.",
     *ENDS,
 )
 

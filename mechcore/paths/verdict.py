@@ -1,15 +1,15 @@
 """Whether what generalises reads the heuristic core: the verdict on the claim.
 
 These are its rules, written before any study was run. Let R be the components whose information
-drop is lost out of domain and not shown to be lost in domain (`component_roles`: needed out of
-domain, only or perhaps), and T the mean over R of D(core -> r) in information out of domain.
+is lost out of domain and not shown to be lost in domain (`component_roles`: needed out of
+domain, only or perhaps), and T the mean over R of C(core -> r) in information out of domain.
 
-1. R is empty, or the drop cannot be taken apart: inconclusive.
-2. The 95 % interval of T is above 0, and T is larger than that of the controls with p < 0.05 (one
+1. R is empty, or the change cannot be taken apart: inconclusive.
+2. The 95 % interval of T is below 0, and T is lower than that of the controls with p < 0.05 (one
    sided): supported.
-3. The interval is above 0, but T is no larger than that of the controls (p >= 0.05, of at least
-   20, as fewer cannot have a smaller p); or its upper end is under the least effect of interest:
-   not supported.
+3. The interval is below 0, but T is no lower than that of the controls (p >= 0.05, of at least
+   20, as fewer cannot have a smaller p); or its lower end is above minus the least effect of
+   interest: not supported.
 4. Otherwise: inconclusive.
 """
 
@@ -33,7 +33,7 @@ ALPHA = 0.05
 
 CORE_VERDICT = Schema(
     "core_verdict",
-    "Whether what generalises reads the core: the verdict and the figures that decide; drops are "
+    "Whether what generalises reads the core: the verdict and the figures that decide; changes are "
     "of information out of domain, means over the components that are needed out of domain and are "
     "not shown to be needed in domain.",
     (
@@ -41,15 +41,15 @@ CORE_VERDICT = Schema(
         Column("explanation", "text", "the figures in words, or why there are none"),
         Column("n_receivers", "whole", "components behind the core of which this holds"),
         *estimate(
-            "blind_drop",
+            "blind_change",
             "points",
             "with each alone blind to the core",
-            low="blind_drop_low",
-            high="blind_drop_high",
+            low="blind_change_low",
+            high="blind_change_high",
         ),
-        Column("control_drop", "points", "blind to random heads of the same layers instead"),
+        Column("control_change", "points", "blind to random heads of the same layers instead"),
         Column("n_controls", "whole", "random sets of heads"),
-        Column("p_control", "number", "of so large a drop among them, one sided", shown="small"),
+        Column("p_control", "number", "of so large a change among them, one sided", shown="small"),
     ),
 )
 
@@ -61,10 +61,10 @@ class Verdict:
     verdict: str
     explanation: str
     n_receivers: int = 0
-    blind_drop: float = math.nan
-    blind_drop_low: float = math.nan
-    blind_drop_high: float = math.nan
-    control_drop: float = math.nan
+    blind_change: float = math.nan
+    blind_change_low: float = math.nan
+    blind_change_high: float = math.nan
+    control_change: float = math.nan
     n_controls: int = 0
     p_control: float = math.nan
 
@@ -109,14 +109,14 @@ def core_dependence_verdict(
     [interval] = mean_of_all.intervals()
     total, low, high = interval.mean, interval.low, interval.high
     controls = [
-        readers.effects((c[r] for r in names), everything, seed)["information"].drops.mean()
+        readers.effects((c[r] for r in names), everything, seed)["information"].changes.mean()
         for c in (readers.controls[i] for i in readers.different(names))
     ]
-    p = p_among(total, controls)
+    p = p_among(-total, [-each for each in controls])
     mean = float(np.mean(controls)) if controls else math.nan
     n, are = len(names), "is" if len(names) == 1 else "are"
     change, most, fewest, beside = (
-        number(-100 * each, 1, signed=True) for each in (total, high, low, mean)
+        number(100 * each, 1, signed=True) for each in (total, low, high, mean)
     )
     text = (
         f"blind to the core, each alone, the {count(n, 'component')} behind it that {are} needed "
@@ -131,9 +131,9 @@ def core_dependence_verdict(
         else "nothing stands beside it, as no random heads were tried"
     )
     verdict = INCONCLUSIVE
-    if low > 0 and p < ALPHA:
+    if high < 0 and p < ALPHA:
         verdict = SUPPORTED
-    elif (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
+    elif (high < 0 and 1 / (1 + len(controls)) < ALPHA) or low > -least:
         verdict = NOT_SUPPORTED
     p = p if controls else math.nan
     total, low, high, mean, p = (float(each) for each in (total, low, high, mean, p))

@@ -17,8 +17,8 @@ from mechcore.components import Component
 from mechcore.data.examples import ALL
 from mechcore.report.drawing import (
     BLACK,
-    CHANGES,
     GREY,
+    SCALES,
     SERIES_COLOURS,
     GridShape,
     draw_grid,
@@ -38,7 +38,7 @@ _MOST_NAMED = 45
 
 
 @styled
-def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
+def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
     """Change without each single component: layer x head, one panel per data set.
 
     Args:
@@ -53,14 +53,14 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
     }
     parts = {key: part for key, part in parts.items() if not part.empty}
     shape = GridShape.of(next(iter(parts.values())), len(parts))
-    scale = CHANGES[metric]
-    norm = _around_zero(np.concatenate([scale * p[f"{metric}_drop"] for p in parts.values()]))
+    scale = SCALES[metric]
+    norm = _around_zero(np.concatenate([scale * p[f"{metric}_change"] for p in parts.values()]))
     palette = matplotlib.colormaps["RdBu"]
     width = shape.cell * shape.width * len(parts) + 1.2 * len(parts) + 1.0
     figure = new_figure(max(width, 4.5), shape.cell * shape.n_layers + 1.1, square_cells=True)
     axes = figure.subplots(1, len(parts), squeeze=False)[0]
     for ax, ((role, data), part) in zip(axes, parts.items(), strict=True):
-        values = scale * part[f"{metric}_drop"]
+        values = scale * part[f"{metric}_change"]
         texts = [_short(value, float(norm.vmax or 0)) for value in values]
         draw_grid(ax, shape, part, [palette(norm(v)) for v in values], texts, {})
         ax.set_title(shorten(f"{role_name(role)}: {data}"))
@@ -72,7 +72,7 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
 def pair_interactions(
     interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
 ) -> Figure:
-    """Interaction of every two components as a change, one panel per data set.
+    """Interaction of every two components, one panel per data set.
 
     Args:
         interactions: what `mechcore.interactions` returns; sets of other sizes or with names of
@@ -92,7 +92,7 @@ def pair_interactions(
 
 @styled
 def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
-    """Interaction of every two components that were raced as a change, one panel per race.
+    """Interaction of every two components that were raced, one panel per race.
 
     Args:
         races: decisions on interactions of the margin, see `mechcore.race`, by their titles. One
@@ -114,7 +114,7 @@ def _pair_grids(panels: Mapping[str, pd.DataFrame], metric: str, share: float = 
         share: of all values whose colours differ; those of the largest do not.
     """
     names = _most_paired(pd.concat(map(_members, panels.values())))
-    scale, n_columns = CHANGES[metric], len(panels) if len(panels) < 4 else 2
+    scale, n_columns = SCALES[metric], len(panels) if len(panels) < 4 else 2
     n_rows = -(-len(panels) // n_columns)
     norm = _around_zero(
         scale * pd.concat([part["interaction"] for part in panels.values()]).to_numpy(), share
@@ -197,7 +197,7 @@ def set_bars(
     subsets = subsets_of(part, role, data)
     grid = {
         column: 100 * part.pivot(index="set", columns="subset", values=column).loc[names, subsets]
-        for column in ("accuracy", "accuracy_drop", "accuracy_drop_low", "accuracy_drop_high")
+        for column in ("accuracy", "accuracy_change", "accuracy_change_low", "accuracy_change_high")
     }
     width = 0.84 / (len(names) + 1)
     figure = new_figure(
@@ -205,10 +205,10 @@ def set_bars(
     )
     ax = figure.subplots()
     base = np.arange(len(subsets))
-    full = (grid["accuracy"] + grid["accuracy_drop"]).to_numpy()[0]
+    full = (grid["accuracy"] - grid["accuracy_change"]).to_numpy()[0]
     handles = [ax.bar(base - 0.42 + width / 2, full, width, color=BLACK, label="full model")]
-    below = (grid["accuracy_drop_high"] - grid["accuracy_drop"]).to_numpy()
-    above = (grid["accuracy_drop"] - grid["accuracy_drop_low"]).to_numpy()
+    below = (grid["accuracy_change"] - grid["accuracy_change_low"]).to_numpy()
+    above = (grid["accuracy_change_high"] - grid["accuracy_change"]).to_numpy()
     for i, (name, heights) in enumerate(zip(names, grid["accuracy"].to_numpy(), strict=True)):
         handles.append(
             ax.bar(

@@ -59,7 +59,15 @@ def share_tables(run: RunFolder) -> Iterator[Table]:
 def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Table:
     """Changes over all examples without each set."""
     overall = placed(ablation[ablation["subset"] == ALL])
-    shown: list[Shown] = ["set", PLACED, "accuracy_drop", "margin_drop", "accuracy", "margin", "n"]
+    shown: list[Shown] = [
+        "set",
+        PLACED,
+        "accuracy_change",
+        "margin_change",
+        "accuracy",
+        "margin",
+        "n",
+    ]
     return table_of(overall, ABLATION, caption, shown, folded=folded)
 
 
@@ -67,10 +75,10 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
     """Interactions, each in the unit of its metric."""
     rows, metrics = placed(overall), overall["metric"]
     shown: list[Shown] = [SET.called("set"), PLACED, "metric"]
-    for name in ("joint_drop", "sum_of_single_drops"):
-        changes = zip(-rows[name], metrics, strict=True)
+    for name in ("joint_change", "sum_of_single_changes"):
+        changes = zip(rows[name], metrics, strict=True)
         shown.append((INTERACTIONS[name].heading, [effect(*row, unit=False) for row in changes]))
-    ends = (-rows[name] for name in ("interaction", "high", "low"))
+    ends = (rows[name] for name in ("interaction", "low", "high"))
     values = [with_interval(*row) for row in zip(*ends, metrics, strict=True)]
     signs = directions(rows, SIGNIFICANT)
     numbers = zip(rows["low"], rows["high"], rows["p"], signs, saturated(overall), strict=True)
@@ -81,7 +89,7 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
 
 def _verdict(low: float, high: float, p: float, sign: int) -> str:
     if sign:
-        return "superadditive" if sign > 0 else "subadditive"
+        return "superadditive" if sign < 0 else "subadditive"
     if low <= 0 <= high:
         return "includes zero"
     if p == 1:  # the interval that leaves out zero is that of rounding

@@ -216,7 +216,7 @@ def _alone(singles: pd.DataFrame | None) -> dict[str, Part]:
     ordered = pd.concat(
         [p.loc[(p["subset"] != ALL).sort_values(kind="stable").index] for p in parts]
     )
-    shown: list[Shown] = [PLACED, "subset", "accuracy_drop", "margin_drop"]
+    shown: list[Shown] = [PLACED, "subset", "accuracy_change", "margin_change"]
     table = table_of(placed(ordered), ABLATION, "", shown)
     rows: dict[str, list[Sequence[str]]] = {}
     for name, row in zip(ordered["set"], table.rows, strict=True):

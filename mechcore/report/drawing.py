@@ -30,9 +30,8 @@ SERIES_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 SERIES_MARKERS = ("o", "s", "^", "v", "P", "X")
 ROLE_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
 
-CHANGES = {"accuracy": -100.0, "margin": -1.0}
-"""What makes a drop in a table the change that figures show, in points or nats: below zero the
-model is worse without what was ablated."""
+SCALES = {"accuracy": 100.0, "margin": 1.0}
+"""What makes a change in a table points or nats."""
 
 MAX_WIDTH = 10.0
 """Width of the widest figure, in inches."""

@@ -17,7 +17,6 @@ from mechcore.attention.examples import AttentionExample
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
-    CHANGES,
     GREEN,
     GREY,
     GRID_MARGIN,
@@ -26,6 +25,7 @@ from mechcore.report.drawing import (
     ORANGE,
     PURPLE,
     ROLE_COLOURS,
+    SCALES,
     SERIES_COLOURS,
     SERIES_MARKERS,
     SKY,
@@ -181,7 +181,7 @@ def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
     kinds = dict(zip(overall["set"], overall["kind"], strict=True))
     if len(kinds) > limit:
         joint = overall[(overall["kind"] == JOINT) & (overall["role"] == "ood")]
-        largest = joint["accuracy_drop"].abs().groupby(joint["set"]).max().nlargest(limit)
+        largest = joint["accuracy_change"].abs().groupby(joint["set"]).max().nlargest(limit)
         others = [name for name, kind in kinds.items() if kind != JOINT]
         keep = {*others, *largest.index[: max(limit - len(others), 5)]}
         kinds = {name: kind for name, kind in kinds.items() if name in keep}
@@ -198,7 +198,7 @@ def set_label(name: str) -> str:
 
 
 @styled
-def ablation_drops(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
+def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
     """Change without every ablated set, with its interval, a panel per data set.
 
     ``metric`` is ``accuracy`` (drawn in percentage points) or ``margin`` (nats); below zero the
@@ -208,7 +208,7 @@ def ablation_drops(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
     names = sets_to_draw(ablation)
     row_of = {name: i for i, name in enumerate(names)}
     panels = data_sets(overall)
-    scale = CHANGES[metric]
+    scale = SCALES[metric]
     unit = "points" if metric == "accuracy" else "nats"
     figure = new_figure(min(2.4 + 3.4 * len(panels), MAX_WIDTH), 1.3 + 0.27 * len(names))
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
@@ -222,14 +222,14 @@ def ablation_drops(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
             if len(some) == 0:
                 continue
             rows = some["set"].map(row_of).to_numpy()
-            ends = scale * some[[f"{metric}_drop_low", f"{metric}_drop_high"]]
+            ends = scale * some[[f"{metric}_change_low", f"{metric}_change_high"]]
             series.append(
                 Dots(
                     _KIND_LABEL[kind],
                     colour,
                     marker,
                     rows,
-                    (scale * some[f"{metric}_drop"]).to_numpy(),
+                    (scale * some[f"{metric}_change"]).to_numpy(),
                     intervals(rows, *(ends[column] for column in ends)),
                 )
             )
@@ -247,12 +247,12 @@ def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
     """Change of accuracy in points without every set (rows) on every subset (columns)."""
     names = sets_to_draw(ablation)
     subsets = subsets_of(ablation, role, data)
-    drops = (
+    changes = (
         of_data(ablation, role, data)
-        .pivot_table(index="set", columns="subset", values="accuracy_drop", sort=False)
+        .pivot_table(index="set", columns="subset", values="accuracy_change", sort=False)
         .reindex(index=names, columns=subsets)
     )
-    values = CHANGES["accuracy"] * drops.to_numpy(dtype=float)
+    values = SCALES["accuracy"] * changes.to_numpy(dtype=float)
     largest = max(float(np.nanmax(np.abs(values))), 1.0) if np.isfinite(values).any() else 1.0
     norm = TwoSlopeNorm(0.0, -largest, largest)
     labels = ["all examples" if name == ALL else shorten(name, 40) for name in subsets]

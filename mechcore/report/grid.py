@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize, to_hex
 from mechcore.ablation.effects import ABLATION
 from mechcore.components import Component
 from mechcore.report.blocks import Paragraph
-from mechcore.report.drawing import CHANGES, ink
+from mechcore.report.drawing import SCALES, ink
 from mechcore.report.figures import category_look
 from mechcore.report.groups import data_sets, of_data, one_label_notes
 from mechcore.report.run_folder import RunFolder
@@ -70,7 +70,7 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
     singles = run.singles
     overall = None if singles is None else singles[singles["subset"] == ALL]
     quantities = [*_frequencies(run), *_categories(run)]
-    quantities += [] if overall is None else _drops(overall)
+    quantities += [] if overall is None else _changes(overall)
     if not components or not quantities:
         return None
     known = {Component.parse(name) for name in components}
@@ -121,26 +121,26 @@ def _categories(run: RunFolder) -> Iterator[Quantity]:
     yield Quantity("what it attends to", cells, legend)
 
 
-def _drops(overall: pd.DataFrame) -> Iterator[Quantity]:
+def _changes(overall: pd.DataFrame) -> Iterator[Quantity]:
     for role, data in data_sets(overall):
         for metric, unit in (("accuracy", "points"), ("margin", "nats")):
-            part = of_data(overall, role, data).dropna(subset=[f"{metric}_drop"])
+            part = of_data(overall, role, data).dropna(subset=[f"{metric}_change"])
             if len(part):
                 label = f"change of {metric} ({unit}), {role_name(role)}: {data}"
                 yield _change_quantity(part, metric, label)
 
 
 def _change_quantity(part: pd.DataFrame, metric: str, label: str) -> Quantity:
-    most = float(part[f"{metric}_drop"].abs().max()) or 1.0
+    most = float(part[f"{metric}_change"].abs().max()) or 1.0
     scale = _scale("RdBu", Normalize(-most, most))
-    shown = ABLATION[f"{metric}_drop"]
-    digits = 0 if -CHANGES[metric] * most >= 10 else 1
+    shown = ABLATION[f"{metric}_change"]
+    digits = 0 if SCALES[metric] * most >= 10 else 1
     cells = {}
     for _, row in part.iterrows():
-        drop, low, high = (row[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
-        words = f"{shown.heading} {shown.show(drop, low, high)}"
-        text = number(CHANGES[metric] * drop, digits)
-        cells[row["set"]] = _cell(text, scale(-drop), words)
+        change, low, high = (row[f"{metric}_change{end}"] for end in ("", "_low", "_high"))
+        words = f"{shown.heading} {shown.show(change, low, high)}"
+        text = number(SCALES[metric] * change, digits)
+        cells[row["set"]] = _cell(text, scale(change), words)
     ticks = [most * (2 * i / (STEPS - 1) - 1) for i in range(STEPS)]
     return Quantity(label, cells, _legend(scale, ticks, lambda v: effect(v, metric, unit=False)))
 

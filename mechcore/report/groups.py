@@ -129,11 +129,11 @@ def members(row: Any) -> str:
 
 
 def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
-    """On which of its data, or of their subsets, no drop of a table can be taken apart.
+    """On which of its data, or of their subsets, no change of a table can be taken apart.
 
     Args:
         run: says which data have one label: in ``information``, or without a sweep in ``data``.
-        table: with the drops.
+        table: with the changes.
     """
     known = _of_one_label(run)
     for role, data in data_sets(table):

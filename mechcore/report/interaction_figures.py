@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 
 from mechcore.report.drawing import (
     BLACK,
-    CHANGES,
     GREY,
+    SCALES,
     SERIES_MARKERS,
     Dots,
     draw_dots,
@@ -38,7 +38,7 @@ def saturated(table: pd.DataFrame) -> pd.Series:
 def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
     """Interaction of every joint set with its interval, on accuracy and on the margin.
 
-    It is drawn as a change: below zero the set is superadditive.
+    Below zero the set is superadditive.
     Hollow marks on accuracy are sets whose joint change saturates because accuracy has a floor.
     ``sets`` chooses and orders the rows.
     """
@@ -88,7 +88,7 @@ def _interaction_panels(
     axes = figure.subplots(1, 2, sharey=True)
     handles: list = []
     for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
-        scale = CHANGES[metric]
+        scale = SCALES[metric]
         series: list[Dots] = []
         seen = [role for _, role, _, _ in groups]
         for i, (label, role, part, shift) in enumerate(groups):

@@ -25,9 +25,9 @@ def cut_on(run: RunFolder, metric: str, role: str) -> pd.DataFrame:
     return table[(table["subset"] == ALL) & (table["role"] == role)]
 
 
-def change_of(row: Mapping[Any, Any], drop: str, metric: str) -> str:
-    """A drop as a change with its interval."""
-    value, high, low = (-row[f"{drop}{end}"] for end in ("", "_low", "_high"))
+def change_of(row: Mapping[Any, Any], change: str, metric: str) -> str:
+    """A change with its interval."""
+    value, low, high = (row[f"{change}{end}"] for end in ("", "_low", "_high"))
     unit_of = "accuracy" if metric == "information" else metric
     return with_interval(value, low, high, unit_of, unit=True)
 
@@ -52,21 +52,21 @@ def graph_of(
     core = who == "the core"
     one = "in the core" if core else "a sender"
     noun = ("head of the core", "heads of the core") if core else ("sender",)
-    cut, drop = cut_on(run, metric, "ood"), f"{metric}_drop"
+    cut, change = cut_on(run, metric, "ood"), f"{metric}_change"
     direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
     without = {(row["receiver"], row["role"]): row for row in blind.to_dict("records")}
     nodes = []
     for name in dict.fromkeys([*readers, *sending]):
         sends = name in sending
         changes = [
-            f"{change_of(without[name, role], 'blind_drop', metric)} {PLACES[role]}"
+            f"{change_of(without[name, role], 'blind_change', metric)} {PLACES[role]}"
             for role in OUT_FIRST
             if (name, role) in without
         ]
         words = f"{name}, {one}." if sends else f"{name}."
         words += f" Blind to {who}: {'; '.join(changes)}." if changes else ""
         words += " An answer that does not see it: "
-        words += f"{change_of(direct[name], drop, metric)} out of domain."
+        words += f"{change_of(direct[name], change, metric)} out of domain."
         component = Component.parse(name)
         heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
         column = (0, component.layer, not component.is_head)
@@ -77,9 +77,9 @@ def graph_of(
         Edge(
             row["senders"],
             row["receiver"],
-            *(-row[f"{drop}{end}"] for end in ("", "_high", "_low")),
+            *(row[f"{change}{end}"] for end in ("", "_low", "_high")),
         )
-        for row in cut.dropna(subset=[drop]).to_dict("records")
+        for row in cut.dropna(subset=[change]).to_dict("records")
         if {row["senders"], row["receiver"]} <= drawn
     ]
     caption = (
@@ -100,22 +100,22 @@ def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who
 
     def column(name: str, header: str, metric: str = metric) -> Column:
         unit = {"unit": "nats"} if metric == "margin" else {"kind": "points"}
-        return CORE_DEPENDENCE[name].called(header, negated=True, signed=True, **unit)
+        return CORE_DEPENDENCE[name].called(header, signed=True, **unit)
 
     columns: list[Shown] = [
         "receiver",
-        column("drop", "without it"),
-        column("blind_drop", f"blind to {who}"),
+        column("change", "without it"),
+        column("blind_change", f"blind to {who}"),
         CORE_DEPENDENCE["share"],
-        column("control_drop", "blind to random heads"),
+        column("control_change", "blind to random heads"),
         CORE_DEPENDENCE["p_control"].called("p"),
     ]
     for role, other, header in (
         ("ood", "threshold", f"threshold, blind to {who}"),
         ("id", metric, f"blind to {who}, in domain"),
     ):
-        rows, blind = of(role, other), column("blind_drop", header, other)
-        if rows["blind_drop"].notna().any():
+        rows, blind = of(role, other), column("blind_change", header, other)
+        if rows["blind_change"].notna().any():
             columns.append((blind.heading, blind.texts(rows)))
     caption = (
         f"The {count(len(readers), 'component')} whose {metric} changes most out of domain "
@@ -127,7 +127,7 @@ def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who
 
 def kinds_note(outside: pd.DataFrame, readers: Sequence[str], who: str) -> Paragraph:
     """Whether each effect is of information, of the threshold or of both."""
-    differs = (outside["blind_drop_low"] > 0) | (outside["blind_drop_high"] < 0)
+    differs = (outside["blind_change_low"] > 0) | (outside["blind_change_high"] < 0)
     names: dict[tuple[bool, ...], list[str]] = {}
     for name in readers:
         kinds = tuple(bool(differs.loc[name, metric]) for metric in ("information", "threshold"))
@@ -142,17 +142,17 @@ def kinds_note(outside: pd.DataFrame, readers: Sequence[str], who: str) -> Parag
 
 def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     """Direct effects on the answer, or all other paths, largest first."""
-    drop, schema = f"{metric}_drop", run.schemas[TABLES[metric]]
+    change, schema = f"{metric}_change", run.schemas[TABLES[metric]]
     cut = {role: cut_on(run, metric, role).set_index("set") for role in OUT_FIRST}
     outside = cut["ood"]
     alone = (outside["receiver"] == ANSWER) & ~outside["senders"].str.contains("+", regex=False)
     outside = outside[alone == direct]
-    order = outside[drop].abs().sort_values(ascending=False, kind="stable").index
+    order = outside[change].abs().sort_values(ascending=False, kind="stable").index
     ends = {"senders": "component"} if direct else {n: n for n in ("senders", "receiver", "input")}
     columns: list[Shown] = [(ends[n], [*outside.loc[order, n]]) for n in ends]
     for role, table in cut.items():
-        change = schema[drop].called(f"{metric} {PLACES[role]}", negated=True)
-        columns.append((change.heading, change.texts(table.loc[order])))
+        shown = schema[change].called(f"{metric} {PLACES[role]}")
+        columns.append((shown.heading, shown.texts(table.loc[order])))
     who = "the answer does not see a component" if direct else "a receiver does not see the senders"
     caption = f"What changes when {who}: all {len(order)}"
     return table_of(outside, schema, caption, columns, folded=direct)

@@ -26,9 +26,11 @@ def ordered(table: pd.DataFrame, **known: Iterable[str]) -> pd.DataFrame:
     return table
 
 
-def strongest(table: pd.DataFrame, keys: Sequence[str], column: str, n: int) -> pd.DataFrame:
-    """The ``n`` rows of each group with the largest values of a column, the largest first."""
-    by_size = table.sort_values(column, ascending=False, kind="stable")
+def strongest(
+    table: pd.DataFrame, keys: Sequence[str], column: str, n: int, *, lowest: bool = False
+) -> pd.DataFrame:
+    """The ``n`` rows of each group with the largest, or lowest, values of a column, these first."""
+    by_size = table.sort_values(column, ascending=lowest, kind="stable")
     return by_size.groupby(list(keys), sort=False).head(n)
 
 

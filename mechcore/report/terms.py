@@ -18,7 +18,7 @@ class Explainer:
     table of ten columns would else take ten strokes to pass.
 
     Args:
-        terms: each with its meaning; "Drop and interaction" explains both words.
+        terms: each with its meaning; "Change and interaction" explains both words.
     """
 
     def __init__(self, terms: Sequence[tuple[str, str]] = ()) -> None:

@@ -33,7 +33,7 @@ def core_ablation_tables(
 ) -> dict[str, pd.DataFrame]:
     """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
 
-    All pairs among the ``max_joint`` core heads with the largest out-of-domain drop are ablated,
+    All pairs among the ``max_joint`` core heads with the largest out-of-domain loss are ablated,
     these heads together, and the whole core; then the sets of ``step``, with each member alone. Of
     the other heads of the same layers, ``max_non_core`` drawn at random are ablated one at a time
     and reported as one average; ``controls`` random sets of as many of each layer are ablated
@@ -171,7 +171,7 @@ def joint_sets(
     singles: Sequence[ComponentSet], ood: Ablations, max_joint: int
 ) -> list[ComponentSet]:
     """Pairs among the heads that matter most out of domain, these together, and the whole core."""
-    ranked = sorted(singles, key=lambda s: -float(ood.drops(s, "accuracy").mean()))[:max_joint]
+    ranked = sorted(singles, key=lambda s: float(ood.changes(s, "accuracy").mean()))[:max_joint]
     found = [
         ComponentSet.of([*a.components, *b.components])
         for i, a in enumerate(ranked)

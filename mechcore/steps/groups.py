@@ -68,7 +68,7 @@ def on_both_labels(
     clusters = None if full.clusters is None else full.clusters[rows]
     parts = decompose(before, after[None], correct, clusters=clusters)
     effects = (parts.accuracy, parts.information)
-    balanced, information = (effect.full - float(effect.drops[0]) for effect in effects)
+    balanced, information = (effect.full + float(effect.changes[0]) for effect in effects)
     return balanced, information
 
 

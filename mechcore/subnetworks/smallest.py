@@ -1,10 +1,10 @@
 """The smallest subnetwork that loses no more than is accepted, among those at hand.
 
-A mask's loss is paired with the full model on the same examples: in accuracy, or in information
-(`mechcore.evaluation.recalibration`). It is within a limit if the upper end of its interval is, in
-domain and out of domain. Each interval is for its own mask alone; of many masks, the smallest
-within a limit may be there by chance. So what such a choice loses is also measured on the half of
-the clusters, or examples, that did not choose it.
+A mask's change is paired with the full model on the same examples: in accuracy, or in information
+(`mechcore.evaluation.recalibration`). It is within a limit of loss if the lower end of its interval
+is, in domain and out of domain. Each interval is for its own mask alone; of many masks, the
+smallest within a limit may be there by chance. So what changes with such a choice is also measured
+on the half of the clusters, or examples, that did not choose it.
 
 Information is what is left once the bias of the answers is fitted anew. A subnetwork that loses
 none can still give every example one label as it stands: its loss of accuracy is told, too.
@@ -42,27 +42,27 @@ SMALLEST = Schema(
             column
             for role, place in PLACES.items()
             for column in estimate(
-                f"{role}_loss",
+                f"{role}_change",
                 "points",
-                f"full model's figure less the subnetwork's, {place}",
-                low=f"{role}_loss_low",
-                high=f"{role}_loss_high",
+                f"subnetwork's figure less the full model's, {place}",
+                low=f"{role}_change_low",
+                high=f"{role}_change_high",
             )
         ),
         *(
             Column(
-                f"{role}_accuracy_loss",
+                f"{role}_accuracy_change",
                 "points",
-                f"accuracy that it loses as it stands, {place}; under ``accuracy`` the same as "
-                f"``{role}_loss``",
+                f"change of accuracy as it stands, {place}; under ``accuracy`` the same as "
+                f"``{role}_change``",
             )
             for role, place in PLACES.items()
         ),
         *(
             Column(
-                f"{role}_loss_held_out",
+                f"{role}_change_held_out",
                 "points",
-                f"loss {place} on one half of what the other would choose, mean of both ways; "
+                f"change {place} on one half of what the other would choose, mean of both ways; "
                 "missing where a half is too small",
                 optional=True,
             )
@@ -86,7 +86,7 @@ def smallest_subnetworks(
 ) -> pd.DataFrame:
     """The columns of `SMALLEST`: the sparsest subnetwork within a limit of each measure of loss.
 
-    Among equally sparse ones it is the one whose larger upper end is lower.
+    Among equally sparse ones it is the one whose lower end is higher.
 
     Args:
         masks: the subnetworks at hand, by name.
@@ -103,7 +103,7 @@ def smallest_subnetworks(
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     table = _chosen(masks, full, masked, limit, **statistics)
     halves = {role: _halves(full[role], seed) for role in PLACES}
-    lost = np.zeros((len(MEASURES), len(PLACES)))
+    held_out = np.zeros((len(MEASURES), len(PLACES)))
     for here in (0, 1):
         own, other = (
             {
@@ -117,13 +117,13 @@ def smallest_subnetworks(
         for i, (measure, name) in enumerate(zip(MEASURES, names, strict=True)):
             for j, answers in enumerate(other.values()):
                 known = name and not _reason(measure, answers[""], "")
-                loss = (
-                    _losses(measure, answers[""], [answers[name]], seed).drops[0]
+                change = (
+                    _effect(measure, answers[""], [answers[name]], seed).changes[0]
                     if known
                     else np.nan
                 )
-                lost[i, j] += loss / 2
-    table[[f"{role}_loss_held_out" for role in PLACES]] = lost
+                held_out[i, j] += change / 2
+    table[[f"{role}_change_held_out" for role in PLACES]] = held_out
     return table[SMALLEST.names]
 
 
@@ -154,25 +154,25 @@ def _chosen(
         if not masks or any(reasons):
             row["reason"] = "; ".join(filter(None, reasons)) or "there is no mask"
             continue
-        losses = {}
+        changes = {}
         for role in PLACES:
-            effect = _losses(measure, full[role], [masked[role][n] for n in masks], seed)
-            losses[role] = effect.intervals(seed=seed, **statistics)
-        worst = [max(losses[role][i].high for role in PLACES) for i in range(len(masks))]
+            effect = _effect(measure, full[role], [masked[role][n] for n in masks], seed)
+            changes[role] = effect.intervals(seed=seed, **statistics)
+        worst = [min(changes[role][i].low for role in PLACES) for i in range(len(masks))]
         sparsity = [mask.sparsity for mask in masks.values()]
-        inside = [i for i, high in enumerate(worst) if high <= limit]
+        inside = [i for i, low in enumerate(worst) if low >= -limit]
         order = inside or range(len(masks))
-        best = min(order, key=lambda i: (-sparsity[i], worst[i]) if inside else (worst[i],))
+        best = max(order, key=lambda i: (sparsity[i], worst[i]) if inside else (worst[i],))
         name = [*masks][best]
         row |= {"within": bool(inside), "subnetwork": name, "mask": f"masks/{name}.safetensors"}
         row |= {"sparsity": sparsity[best], "kept": len(masks[name].kept)}
         for role in PLACES:
-            found = losses[role][best]
-            ends = {"": found.mean, "_low": found.low, "_high": found.high}
-            row |= {f"{role}_loss{end}": value for end, value in ends.items()}
-            row[f"{role}_accuracy_loss"] = full[role].accuracy - masked[role][name].accuracy
+            change = changes[role][best]
+            ends = {"": change.mean, "_low": change.low, "_high": change.high}
+            row |= {f"{role}_change{end}": value for end, value in ends.items()}
+            row[f"{role}_accuracy_change"] = masked[role][name].accuracy - full[role].accuracy
         if not inside:
-            most = 100 * worst[best]  # with as many decimals as tell it from the limit
+            most = -100 * worst[best]  # with as many decimals as tell it from the limit
             digits = next((d for d in range(1, 9) if round(most, d) > 100 * limit), 1)
             row["reason"] = (
                 f"{name} comes closest of {count(len(masks), 'mask')}, and loses up to "
@@ -190,10 +190,10 @@ def _reason(measure: str, full: Evaluation, place: str) -> str:
     return found and f"{place}: {found}"
 
 
-def _losses(measure: str, full: Evaluation, masked: list[Evaluation], seed: int) -> Effect:
+def _effect(measure: str, full: Evaluation, masked: list[Evaluation], seed: int) -> Effect:
     if measure == "accuracy":
-        drops = np.stack([full.correct.astype(float) - each.correct for each in masked])
-        return Effect(full.accuracy, drops, sample=full.samples()[""])
+        changes = np.stack([each.correct - full.correct.astype(float) for each in masked])
+        return Effect(full.accuracy, changes, sample=full.samples()[""])
     without = np.stack([each.logits.numpy() for each in masked])
     options: dict[str, Any] = {"clusters": full.clusters, "seed": seed}
     parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), **options)
@@ -207,27 +207,27 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
     start = f"smallest subnetwork within {limit} {points} of {row['measure']}"
     if not row["within"]:
         return f"{start}: none; {row['reason']}"
-    losses = (
-        f"{number(100 * row[f'{role}_loss'], 1)} points {place} (at most "
-        f"{number(100 * row[f'{role}_loss_high'], 1)})"
+    changes = (
+        f"{number(100 * row[f'{role}_change'], 1, signed=True)} points {place} (at worst "
+        f"{number(100 * row[f'{role}_change_low'], 1, signed=True)})"
         for role, place in PLACES.items()
     )
     text = (
-        f"{start}: {row['subnetwork']}, which keeps {count(row['kept'], 'component')} and loses "
-        f"{' and '.join(losses)}"
+        f"{start}: {row['subnetwork']}, which keeps {count(row['kept'], 'component')}, a change of "
+        f"{' and '.join(changes)}"
     )
-    held_out = [row.get(f"{role}_loss_held_out", np.nan) for role in PLACES]
+    held_out = [row.get(f"{role}_change_held_out", np.nan) for role in PLACES]
     if np.isfinite(held_out).all():
         each = zip(held_out, PLACES.values(), strict=True)
-        measured = (f"{number(100 * loss, 1)} {place}" for loss, place in each)
+        measured = (f"{number(100 * change, 1, signed=True)} {place}" for change, place in each)
         text += f"; where other examples choose, {' and '.join(measured)}"
     if row["measure"] == "accuracy":
         return text
     accuracy = (
-        f"{number(100 * row[f'{role}_accuracy_loss'], 1)} points {place}"
+        f"{number(100 * row[f'{role}_accuracy_change'], 1, signed=True)} points {place}"
         for role, place in PLACES.items()
     )
-    return f"{text}; of accuracy, with its bias as it is, it loses {' and '.join(accuracy)}"
+    return f"{text}; of accuracy, with its bias as it is, {' and '.join(accuracy)}"
 
 
 def is_for_export(row: Mapping[Any, Any]) -> bool:

@@ -179,17 +179,17 @@ def examples(n: int = 12) -> EncodedExamples:
 
 
 def game(
-    drops: Mapping[str, Any], *, start: Any = None, subsets: list[str] | None = None
+    changes: Mapping[str, Any], *, start: Any = None, subsets: list[str] | None = None
 ) -> Ablations:
-    """Answers whose drops in margin are these by set, for every example or one number for all."""
-    rows = {name: np.atleast_1d(np.asarray(row, dtype=float)) for name, row in drops.items()}
+    """Answers whose changes in margin are these by set, for every example or one number for all."""
+    rows = {name: np.atleast_1d(np.asarray(row, dtype=float)) for name, row in changes.items()}
     n = max(map(len, rows.values()))
     margin = np.zeros(n) if start is None else np.asarray(start, dtype=float)
     logits = torch.tensor(np.stack([margin, np.zeros(n)], axis=1))
     names = np.array(subsets or ["s"] * n, dtype=object)
     full = Evaluation(logits, torch.tensor([[True, False]]).repeat(n, 1), names, "")
     without = {
-        ComponentSet.of(name.split("+")): Answers(margin > row, margin - row, np.zeros(n))
+        ComponentSet.of(name.split("+")): Answers(margin + row > 0, margin + row, np.zeros(n))
         for name, row in rows.items()
     }
     return Ablations(full, without, "game", "ood")

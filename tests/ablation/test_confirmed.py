@@ -27,19 +27,19 @@ from mechcore.wording import MINUS
 
 SMALL = 0.002
 HALVES: dict[str, tuple[tuple[float, float], ...]] = {
-    # in domain on both halves, out of domain on both: drops and their standard errors
+    # in domain on both halves, out of domain on both: losses and their standard errors
     "both halves": ((0, SMALL), (0, SMALL), (0.05, 0.004), (0.03, 0.003)),
     "smaller": ((0, SMALL), (0, SMALL), (0.03, SMALL), (0.008, SMALL)),
     "chance": ((0, SMALL), (0, SMALL), (0.02, SMALL), (0.001, SMALL)),
     "harmful": ((0, SMALL), (0, SMALL), (-0.008, SMALL), (-0.04, SMALL)),
     "other sign": ((0, SMALL), (0, SMALL), (0.03, SMALL), (-0.03, SMALL)),
     "in both": ((0.05, SMALL), (0.05, SMALL), (0.05, SMALL), (0, SMALL)),
-    # p = 0.040, corrected over the seven drops claimed on the first half 0.040 * 7 / 5.
+    # p = 0.040, corrected over the seven changes claimed on the first half 0.040 * 7 / 5.
     "one of many": ((0, SMALL), (0, SMALL), (0.03, SMALL), (0.0041, SMALL)),
     "idle": ((0, SMALL), (0, SMALL), (0, SMALL), (0, SMALL)),
 }
 EXPECTED = {
-    # found on so many halves, its drop there, on the opposite halves, standard error; confirmed
+    # found on so many halves, its loss there, on the opposite halves, standard error; confirmed
     "both halves": ((0,), (2, 0.04, 0.04, 0.0025), True),
     "smaller": ((0,), (1, 0.03, 0.008, SMALL), True),
     "chance": ((0,), (1, 0.02, 0.001, SMALL), False),
@@ -55,11 +55,11 @@ def half(place: int, number: int) -> pd.DataFrame:
     """Rows of the information table of a half."""
     rows = []
     for name, figures in HALVES.items():
-        drop, error = figures[2 * place + number]
+        loss, error = figures[2 * place + number]
         row: dict[str, Any] = {"set": name, "reason": ""}
-        for figure, value in (("information", drop), ("threshold", 0.0), ("shift", 0.0)):
-            row |= {f"{figure}_drop": value, f"{figure}_drop_se": error}
-            row |= {f"{figure}_drop_low": value - error, f"{figure}_drop_high": value + error}
+        for figure, value in (("information", -loss), ("threshold", 0.0), ("shift", 0.0)):
+            row |= {f"{figure}_change": value, f"{figure}_change_se": error}
+            row |= {f"{figure}_change_low": value - error, f"{figure}_change_high": value + error}
             row[f"{figure}_p"] = 2 * stats.norm.sf(abs(value) / error)
         rows.append(row)
     return pd.DataFrame(rows, columns=INFORMATION.required)
@@ -75,13 +75,15 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
     return found.set_index("component", drop=False)
 
 
-def test_drops_are_those_of_the_half_that_did_not_find_them(by_hand: pd.DataFrame) -> None:
+def test_changes_are_those_of_the_half_that_did_not_find_them(by_hand: pd.DataFrame) -> None:
     ROLES_TABLE.check(by_hand)
     for name, (inside, outside, is_confirmed) in EXPECTED.items():
         for place, figures in (("id", inside), ("ood", outside)):
-            drop = f"information_drop_{{}}_{place}"
-            columns = [f"halves_found_{place}", *map(drop.format, ("found", "confirmed"))]
-            columns.append(drop.format("confirmed_se"))
+            change = f"information_change_{{}}_{place}"
+            columns = [f"halves_found_{place}", *map(change.format, ("found", "confirmed"))]
+            columns.append(change.format("confirmed_se"))
+            n, *losses = figures
+            figures = (n, *(-loss for loss in losses[:2]), *losses[2:])
             expected = [*figures, *[np.nan] * (4 - len(figures))]
             assert by_hand.loc[name, columns].tolist() == pytest.approx(expected, nan_ok=True), name
         assert by_hand.at[name, "confirmed"] == is_confirmed, name
@@ -144,18 +146,19 @@ def draws() -> Iterator[pd.DataFrame]:
         yield confirm_roles(judged(both), both, seed=seed)
 
 
-def test_drops_on_the_other_half_are_not_too_large() -> None:
-    # All components are alike, so the truth is the mean drop of all of them, found or not.
+def test_changes_on_the_other_half_are_not_too_large() -> None:
+    # All components are alike, so the truth is the mean loss of all of them, found or not.
     table = pd.concat(draws())
-    truth = table[["information_drop_id", "information_drop_ood"]].to_numpy().mean()
+    truth = -table[["information_change_id", "information_change_ood"]].to_numpy().mean()
     figures = {
         name: np.concatenate([table[f"{name}_{place}"].to_numpy(float) for place in ("id", "ood")])
-        for name in ("halves_found", "information_drop_found", "information_drop_confirmed")
+        for name in ("halves_found", "information_change_found", "information_change_confirmed")
     }
     weights, selected, held_out = (np.nan_to_num(each) for each in figures.values())
-    # Of a drop of 1.6 points with an error of 0.8 on a half, corrected for 24 components, only
+    selected, held_out = -selected, -held_out
+    # Of a loss of 1.6 points with an error of 0.8 on a half, corrected for 24 components, only
     # draws of more than about 2.3 points are found, 2.8 on average: 1.2 too many. The mean of some
-    # 50 drops on the other half, correlated by the full model's answers, has an error of about 0.2.
+    # 50 changes on the other half, correlated by the full model's answers, has an error of about 0.2.
     assert 20 < weights.sum() < 300
     assert truth == pytest.approx(0.016, abs=0.003)
     assert np.average(selected, weights=weights) > truth + 0.007
@@ -202,8 +205,8 @@ def test_halves_that_are_too_small_say_so() -> None:
     }
     for reason, both in cases.items():
         roles = confirm_roles(judged(both), both)
-        assert roles["information_drop_ood"].notna().all()
-        columns = ["halves_found_ood", "information_drop_confirmed_ood"]
+        assert roles["information_change_ood"].notna().all()
+        columns = ["halves_found_ood", "information_change_confirmed_ood"]
         assert roles[columns].isna().all(axis=None)
         assert roles["halves_found_id"].notna().all()
         text = roles["reason_confirmed"].iloc[0]

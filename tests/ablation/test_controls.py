@@ -14,16 +14,16 @@ from mechcore.evaluation.p_values import among_controls
 
 
 def test_controls_by_hand() -> None:
-    drops = {"L0.H0": [2.0, 4.0], "L0.H1": [1.0, 1.0], "L0.H2": [-3.0, -7.0], "L0.H3": [3.0, 3.0]}
-    found = game(drops, subsets=["u", "v"])
-    core, *others = (ComponentSet.of([name]) for name in drops)
+    changes = {"L0.H0": [2.0, 4.0], "L0.H1": [1.0, 1.0], "L0.H2": [-3.0, -7.0], "L0.H3": [3.0, 3.0]}
+    found = game(changes, subsets=["u", "v"])
+    core, *others = (ComponentSet.of([name]) for name in changes)
     table = control_table(found, {core: others})
     ABLATION_CONTROLS.check(table)
     margin = table.query("metric == 'margin'").set_index("subset")
     assert margin.index.tolist() == ["u", "v", "all"]
     assert margin["n"].tolist() == [1, 1, 2]
-    assert margin["drop"].tolist() == pytest.approx([2, 4, 3])
-    assert margin["control_drop"].tolist() == pytest.approx([1 / 3, -1, -1 / 3])
+    assert margin["change"].tolist() == pytest.approx([2, 4, 3])
+    assert margin["control_change"].tolist() == pytest.approx([1 / 3, -1, -1 / 3])
     # As large in size: of 1, -3, 3 two; of 1, -7, 3 one; of 1, -5, 3 two, a tie among them.
     assert margin["p_control"].tolist() == pytest.approx([3 / 4, 2 / 4, 3 / 4])
     assert margin["n_controls"].tolist() == [3, 3, 3]
@@ -52,5 +52,7 @@ def test_sets_without_controls() -> None:
     table = control_table(found, {ComponentSet.of(["L0.H0"]): []})
     ABLATION_CONTROLS.check(table)
     assert (table["n_controls"] == 0).all()
-    assert table[["control_drop", "control_low", "control_high", "p_control"]].isna().all(axis=None)
+    assert (
+        table[["control_change", "control_low", "control_high", "p_control"]].isna().all(axis=None)
+    )
     assert control_table(found, {}).columns.tolist() == ABLATION_CONTROLS.names

@@ -28,7 +28,7 @@ from mechcore.evaluation.p_values import adjusted_p
 COLUMNS = ["set", "size", "data", "role", "subset", "n", "metric"]
 A, B, C = "L0.H0", "L0.H1", "L1.MLP"
 D = {A: 1, B: 2, C: 4, f"{A}+{B}": 2.5, f"{A}+{C}": 5, f"{B}+{C}": 9, f"{A}+{B}+{C}": 10}
-"""Drops without every set of three components."""
+"""Changes without every set of three components."""
 
 
 def values(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str, float]:
@@ -41,13 +41,13 @@ def values(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str
 
 def test_dividends_by_hand() -> None:
     table = dividends(game(D), n_resamples=5)
-    columns = [*COLUMNS, "drop", "dividend", "low", "high", "p", "p_adjusted"]
+    columns = [*COLUMNS, "change", "dividend", "low", "high", "p", "p_adjusted"]
     assert list(table.columns) == columns
     # A and B are worth 2.5 - 1 - 2 together, B and C 9 - 2 - 4, A and C add up; all three are
     # worth 10 - 1 - 2 - 4 + 0.5 - 0 - 3.
     expected = {A: 1, B: 2, C: 4, f"{A}+{B}": -0.5, f"{A}+{C}": 0, f"{B}+{C}": 3}
     assert values(table, "dividend") == pytest.approx({**expected, f"{A}+{B}+{C}": 0.5})
-    assert values(table, "drop") == pytest.approx(D)
+    assert values(table, "change") == pytest.approx(D)
     assert table["low"].isna().all()  # of one example there is no interval
     assert table["high"].isna().all()
 
@@ -62,16 +62,16 @@ def test_shapley_values_by_hand() -> None:
 
 
 def test_examples_and_subsets_by_hand() -> None:
-    drops = {A: [1, 0, 2], B: [0, 0, 1], f"{A}+{B}": [2, 3, 1]}
-    # Dividends of the pair: 1, 3 and -2. Correct with a margin above the drop.
-    found = game(drops, start=[1.5, 1.5, 1.5], subsets=["u", "u", "v"])
+    changes = {A: [1, 0, 2], B: [0, 0, 1], f"{A}+{B}": [2, 3, 1]}
+    # Dividends of the pair: 1, 3 and -2. Correct with a margin above 0.
+    found = game(changes, start=[-1.5, -1.5, -1.5], subsets=["u", "u", "v"])
     table = dividends(found, n_resamples=50)
     pair = table[(table["set"] == f"{A}+{B}") & (table["metric"] == "margin")]
     assert pair.set_index("subset")["dividend"].to_dict() == {"u": 2, "v": -2, "all": 2 / 3}
     assert pair.set_index("subset")["n"].to_dict() == {"u": 2, "v": 1, "all": 3}
     for row in pair.itertuples():
         assert row.low <= row.dividend <= row.high if row.n > 1 else math.isnan(row.low)
-    # Accuracy: 1 1 1, without A 1 1 0, without B 1 1 1, without both 0 0 1.
+    # Accuracy: 0 0 0, without A 0 0 1, without B 0 0 0, without both 1 1 0.
     accuracy = table[(table["metric"] == "accuracy") & (table["subset"] == "all")]
     assert accuracy["dividend"].tolist() == pytest.approx([1 / 3, 0, 1 / 3])
     by_example = shapley(found, n_resamples=200)
@@ -100,7 +100,7 @@ def test_p_values_of_dividends() -> None:
         table = dividends(found, n_resamples=2, correction=correction)  # type: ignore[arg-type]
         rows = table[(table["metric"] == "margin") & (table["subset"] == "all")]
         a, b, both = (
-            found.drops(ComponentSet.of(n.split("+")), "margin") for n in (A, B, A + "+" + B)
+            found.changes(ComponentSet.of(n.split("+")), "margin") for n in (A, B, A + "+" + B)
         )
         p = rows.set_index("set")["p"]
         assert p[f"{A}+{B}"] == pytest.approx(stats.ttest_1samp(both - a - b, 0).pvalue)
@@ -113,7 +113,7 @@ def test_p_values_of_dividends() -> None:
 
 @st.composite
 def games(draw: st.DrawFn, least: int = 1) -> Ablations:
-    """Any drops without any set of up to four components, on three examples in two subsets."""
+    """Any changes without any set of up to four components, on three examples in two subsets."""
     components = ["L0.H0", "L0.MLP", "L1.H2", "L3.H1"][: draw(st.integers(least, 4))]
     number = st.floats(-100, 100).map(lambda value: round(value, 3))
     return game(
@@ -128,14 +128,14 @@ def part_of(small: str, large: str) -> bool:
 
 @settings(max_examples=20)
 @given(games())
-def test_dividends_of_the_parts_add_up_to_the_drop(found: Ablations) -> None:
+def test_dividends_of_the_parts_add_up_to_the_change(found: Ablations) -> None:
     table = dividends(found, n_resamples=1)
     for _, rows in table.groupby(["subset", "metric"]):
         for row in rows.itertuples():
             parts = rows[[part_of(name, row.set) for name in rows["set"]]]
-            assert parts["dividend"].sum() == pytest.approx(row.drop, abs=1e-6)
-    drops = {str(s): found.drops(s, "margin").mean() for s in found.without}
-    assert values(table, "drop") == pytest.approx(drops)
+            assert parts["dividend"].sum() == pytest.approx(row.change, abs=1e-6)
+    changes = {str(s): found.changes(s, "margin").mean() for s in found.without}
+    assert values(table, "change") == pytest.approx(changes)
 
 
 @settings(max_examples=20)
@@ -151,11 +151,11 @@ def test_the_dividend_of_a_pair_is_its_interaction(found: Ablations) -> None:
 
 @settings(max_examples=20)
 @given(games())
-def test_shapley_values_add_up_to_the_joint_drop(found: Ablations) -> None:
+def test_shapley_values_add_up_to_the_joint_change(found: Ablations) -> None:
     whole = max(found.without, key=len)
     table = shapley(found, n_resamples=1)
     for metric in ("accuracy", "margin"):
-        joint = found.drops(whole, metric).mean()  # type: ignore[arg-type]
+        joint = found.changes(whole, metric).mean()  # type: ignore[arg-type]
         assert sum(values(table, "shapley", metric).values()) == pytest.approx(joint, abs=1e-6)
 
 
@@ -166,7 +166,7 @@ def test_shapley_values_are_means_over_all_orders(found: Ablations) -> None:
     worth: dict[frozenset, float] = {frozenset(): 0.0}
     for each in found.without:
         members = frozenset(str(each).split("+"))
-        worth[members] = float(found.drops(each, "margin").mean())
+        worth[members] = float(found.changes(each, "margin").mean())
     expected = dict.fromkeys(names, 0.0)
     for order in itertools.permutations(names):
         for i, name in enumerate(order):
@@ -179,12 +179,12 @@ def test_symmetric_components_get_the_same_and_dummies_what_they_do_alone() -> N
     # A and B are alike; C adds 7 to whatever is ablated.
     alike = {"": 0.0, "A": 1.0, "B": 1.0, "AB": 5.0}
     names = {"A": A, "B": B, "C": C}
-    drops = {}
-    for letters, drop in alike.items():
+    changes = {}
+    for letters, change in alike.items():
         for c in ("", "C"):
             if letters + c:
-                drops["+".join(names[x] for x in letters + c)] = drop + 7 * bool(c)
-    assert values(shapley(game(drops), n_resamples=1), "shapley") == {A: 2.5, B: 2.5, C: 7}
+                changes["+".join(names[x] for x in letters + c)] = change + 7 * bool(c)
+    assert values(shapley(game(changes), n_resamples=1), "shapley") == {A: 2.5, B: 2.5, C: 7}
 
 
 # -- what cannot be had ---------------------------------------------------------------------------

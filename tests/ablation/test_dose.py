@@ -28,8 +28,8 @@ def test_doses_and_the_direct_effect_are_those_of_plain_hooks(cases: Cases) -> N
             without = whole.without(row["component"]).values
             for dose in (25, 50, 75, 100):
                 values = 1 - dose / 100 * (1 - without)
-                drop = full - plain_margin(case.reference, data, means, values)
-                assert row[f"drop_{dose}"] == pytest.approx(float(drop), abs=1e-5)
+                change = plain_margin(case.reference, data, means, values) - full
+                assert row[f"change_{dose}"] == pytest.approx(float(change), abs=1e-5)
 
         # The answer alone: what reads the last residual stream sees the mean in the MLP's place.
         put_out: list[torch.Tensor] = []
@@ -42,12 +42,12 @@ def test_doses_and_the_direct_effect_are_those_of_plain_hooks(cases: Cases) -> N
         keep.remove()
         cut.remove()
     first = table.iloc[0]
-    assert first["direct"] == pytest.approx(float(full - blind), abs=1e-5)
-    assert first["direct"] + first["indirect"] == pytest.approx(first["drop_100"], abs=1e-6)
+    assert first["direct"] == pytest.approx(float(blind - full), abs=1e-5)
+    assert first["direct"] + first["indirect"] == pytest.approx(first["change_100"], abs=1e-6)
     last = table.iloc[2]  # nothing but the answer runs after it
     assert last["indirect"] == pytest.approx(0, abs=1e-5)
     [answers] = ablate(case.model, ["L1.MLP"], data, means, role="ood").without.values()
-    assert last["drop_100"] == pytest.approx(float(full) - answers.margin.mean(), abs=1e-5)
+    assert last["change_100"] == pytest.approx(answers.margin.mean() - float(full), abs=1e-5)
     with pytest.raises(InputError, match="L9"):
         dose_table(case.model, ["L9.H0"], data, means)
 
@@ -65,7 +65,7 @@ def test_a_response_is_monotone_open_or_shown_not_to_be() -> None:
 
 
 def test_repair_undoes_part_of_the_direct_effect() -> None:
-    ends = ("direct_low", "direct_high", "indirect_low", "indirect_high", "drop_100")
+    ends = ("direct_low", "direct_high", "indirect_low", "indirect_high", "change_100")
     for values, expected in {
         (2, 3, -2, -1, 1): True,
         (-3, -2, 1, 2, -1): True,

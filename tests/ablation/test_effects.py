@@ -1,4 +1,4 @@
-"""Drops and their intervals against hand-made answers, edited weights and the normal law."""
+"""Changes and their intervals against hand-made answers, edited weights and the normal law."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ COLUMNS = [
     "subset",
     "n",
     "accuracy",
-    "accuracy_drop",
-    "accuracy_drop_low",
-    "accuracy_drop_high",
+    "accuracy_change",
+    "accuracy_change_low",
+    "accuracy_change_high",
     "margin",
-    "margin_drop",
-    "margin_drop_low",
-    "margin_drop_high",
+    "margin_change",
+    "margin_change_low",
+    "margin_change_high",
     "kl",
 ]
 
@@ -72,7 +72,7 @@ def test_a_set_is_ordered_and_holds_each_component_once() -> None:
     assert hash(each) == hash(ComponentSet.of(parts[:3]))
 
 
-# -- drops by hand --------------------------------------------------------------------------------
+# -- changes by hand ------------------------------------------------------------------------------
 
 SUBSETS = ["u", "u", "v", "u", "v"]
 FULL = [2.0, 1.0, -1.0, 0.5, 3.0]
@@ -86,12 +86,12 @@ BY_HAND = Ablations.of(
 )
 
 
-def test_drops_by_hand() -> None:
+def test_changes_by_hand() -> None:
     # Correct: full 1 1 0 1 1, without A 1 0 1 0 1, without B 1 1 0 1 0.
-    assert BY_HAND.drops(A, "accuracy").tolist() == [0, 1, -1, 1, 0]
-    assert BY_HAND.drops(B, "accuracy").tolist() == [0, 0, 0, 0, 1]
-    assert BY_HAND.drops(A, "margin").tolist() == [1, 2, -2, 1, 0]
-    assert BY_HAND.drops(B, "margin").tolist() == [0, 0, 1, -1, 4]
+    assert BY_HAND.changes(A, "accuracy").tolist() == [0, -1, 1, -1, 0]
+    assert BY_HAND.changes(B, "accuracy").tolist() == [0, 0, 0, 0, -1]
+    assert BY_HAND.changes(A, "margin").tolist() == [-1, -2, 2, -1, 0]
+    assert BY_HAND.changes(B, "margin").tolist() == [0, 0, -1, 1, -4]
 
 
 def test_the_table_by_hand() -> None:
@@ -105,13 +105,15 @@ def test_the_table_by_hand() -> None:
     assert set(table["role"]) == {"ood"}
     assert set(table["size"]) == {1}
     assert table["accuracy"].tolist() == pytest.approx([1 / 3, 1, 1, 0, 3 / 5, 3 / 5])
-    assert table["accuracy_drop"].tolist() == pytest.approx([2 / 3, 0, -1 / 2, 1 / 2, 1 / 5, 1 / 5])
+    assert table["accuracy_change"].tolist() == pytest.approx(
+        [-2 / 3, 0, 1 / 2, -1 / 2, -1 / 5, -1 / 5]
+    )
     assert table["margin"].tolist() == pytest.approx([-0.5 / 3, 1.5, 2, -1.5, 0.7, 0.3])
-    assert table["margin_drop"].tolist() == pytest.approx([4 / 3, -1 / 3, -1, 2.5, 0.4, 0.8])
+    assert table["margin_change"].tolist() == pytest.approx([-4 / 3, 1 / 3, 1, -2.5, -0.4, -0.8])
     for metric in ("accuracy", "margin"):
-        drop, low, high = (table[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
-        assert (low <= drop + 1e-12).all()
-        assert (drop <= high + 1e-12).all()
+        change, low, high = (table[f"{metric}_change{end}"] for end in ("", "_low", "_high"))
+        assert (low <= change + 1e-12).all()
+        assert (change <= high + 1e-12).all()
 
 
 def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
@@ -121,13 +123,13 @@ def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
     assert len(rows) == 3
     assert set(rows["kind"]) == {"non-core"}
     assert set(rows["size"]) == {1}
-    for column in ("accuracy", "accuracy_drop", "margin", "margin_drop"):
+    for column in ("accuracy", "accuracy_change", "margin", "margin_change"):
         means = both.groupby("subset", sort=False)[column].mean()
         assert rows.set_index("subset")[column].to_dict() == pytest.approx(means.to_dict())
-    # An interval of the average, not of single rows: u has the drops 0, 1/2 and 1/2.
+    # An interval of the average, not of single rows: u has the changes 0, -1/2 and -1/2.
     u = rows[rows["subset"] == "u"].iloc[0]
-    drops = mean_interval(np.array([0, 0.5, 0.5]), answers=True)
-    ends = {"accuracy_drop_low": drops.low, "accuracy_drop_high": drops.high}
+    changes = mean_interval(np.array([0, -0.5, -0.5]), answers=True)
+    ends = {"accuracy_change_low": changes.low, "accuracy_change_high": changes.high}
     assert u[[*ends]].to_dict() == pytest.approx(ends)
     assert ablation_table(BY_HAND, {A: "single"}, average=("others", []))["set"].nunique() == 1
 
@@ -142,7 +144,7 @@ def test_data_without_subsets_is_listed_once() -> None:
     plain = Ablations.of(evaluation([1.0], ["all"]), {A: evaluation([-1.0], ["all"])}, "x", "id")
     table = ablation_table(plain, {A: "single"}, n_resamples=5)
     assert table["subset"].tolist() == ["all"]
-    assert table["accuracy_drop"].tolist() == [1.0]
+    assert table["accuracy_change"].tolist() == [-1.0]
 
 
 def test_more_sets_join_the_first() -> None:
@@ -157,14 +159,14 @@ def test_more_sets_join_the_first() -> None:
 # -- intervals ------------------------------------------------------------------------------------
 
 
-def test_identical_models_drop_by_exactly_nothing() -> None:
+def test_identical_models_change_by_exactly_nothing() -> None:
     full = evaluation(np.random.default_rng(0).normal(size=50).tolist())
     table = ablation_table(Ablations.of(full, {A: full}, "x", "id"), {A: "single"})
-    sure = ["accuracy_drop", *(c for c in COLUMNS if c.startswith("margin_drop"))]
+    sure = ["accuracy_change", *(c for c in COLUMNS if c.startswith("margin_change"))]
     assert (table[sure] == 0.0).all(axis=None)
     # That none of 50 answers changes leaves it open whether one in 30 would.
-    assert (table["accuracy_drop_low"] == -table["accuracy_drop_high"]).all()
-    assert table["accuracy_drop_high"].between(0.03, 0.05).all()
+    assert (table["accuracy_change_low"] == -table["accuracy_change_high"]).all()
+    assert table["accuracy_change_high"].between(0.03, 0.05).all()
 
 
 def test_the_interval_of_a_large_sample_is_the_paired_normal_one() -> None:
@@ -178,17 +180,17 @@ def test_the_interval_of_a_large_sample_is_the_paired_normal_one() -> None:
     )
     table = ablation_table(ablations, {A: "single"}, n_resamples=4000, seed=3)
     row = table[table["subset"] == "all"].iloc[0]
-    for metric, drops in (
-        ("margin", difficulty - other),
-        ("accuracy", (difficulty > 0).astype(float) - (other > 0)),
+    for metric, changes in (
+        ("margin", other - difficulty),
+        ("accuracy", (other > 0).astype(float) - (difficulty > 0)),
     ):
-        error = drops.std() / math.sqrt(n)
-        assert row[f"{metric}_drop"] == pytest.approx(drops.mean(), abs=1e-6)
+        error = changes.std() / math.sqrt(n)
+        assert row[f"{metric}_change"] == pytest.approx(changes.mean(), abs=1e-6)
         for end, sign in (("low", -1), ("high", 1)):
-            expected = drops.mean() + sign * 1.959964 * error
-            assert row[f"{metric}_drop_{end}"] == pytest.approx(expected, abs=0.15 * error)
+            expected = changes.mean() + sign * 1.959964 * error
+            assert row[f"{metric}_change_{end}"] == pytest.approx(expected, abs=0.15 * error)
     unpaired = math.hypot(difficulty.std(), other.std()) / math.sqrt(n)
-    width = row["margin_drop_high"] - row["margin_drop_low"]
+    width = row["margin_change_high"] - row["margin_change_low"]
     assert width < 0.2 * 2 * 1.96 * unpaired
 
 
@@ -258,8 +260,8 @@ def test_ablating_is_editing_the_weights(
         np.testing.assert_allclose(got.margin, truth.margin, rtol=0, atol=4e-5)
         np.testing.assert_allclose(got.kl, kl_divergence(found.full, truth), rtol=0, atol=4e-5)
         assert got.kl.max() > 1e-4
-        drop = found.full.correct.astype(float) - found.without[each].correct
-        np.testing.assert_array_equal(found.drops(each, "accuracy"), drop)
+        change = found.without[each].correct - found.full.correct.astype(float)
+        np.testing.assert_array_equal(found.changes(each, "accuracy"), change)
 
 
 def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:

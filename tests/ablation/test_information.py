@@ -65,22 +65,22 @@ def test_a_table_by_hand() -> None:
     assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
     alone = table[table["subset"].isin(["entailed", "not"])]
     assert (alone["reason"] == ONE_LABEL).all()
-    assert alone.filter(regex="_drop|_p").isna().all(axis=None)
+    assert alone.filter(regex="_change|_p").isna().all(axis=None)
     for subset in ("all", "both"):
         rows = table[table["subset"] == subset].set_index("set")
         assert (rows["reason"] == "").all()
-        for name, total, information in (("L0.H0", 0.5, 0.0), ("L0.H1", 0.125, 0.125)):
+        for name, total, information in (("L0.H0", -0.5, 0.0), ("L0.H1", -0.125, -0.125)):
             row = rows.loc[name]
-            assert row["balanced_accuracy_drop"] == pytest.approx(total)
-            assert row["information_drop"] == pytest.approx(information)
-            assert row["threshold_drop"] == pytest.approx(total - information)
+            assert row["balanced_accuracy_change"] == pytest.approx(total)
+            assert row["information_change"] == pytest.approx(information)
+            assert row["threshold_change"] == pytest.approx(total - information)
         assert rows.loc["L0.H0", "information_p"] == 1
         # 50 of 200 examples of one label: the standard error of a share, halved.
         error = np.sqrt(0.25 * 0.75 / 200) / 2
-        assert rows.loc["L0.H1", "information_drop_se"] == pytest.approx(error, rel=0.01)
-        low, high = rows.loc["L0.H1", ["information_drop_low", "information_drop_high"]]
+        assert rows.loc["L0.H1", "information_change_se"] == pytest.approx(error, rel=0.01)
+        low, high = rows.loc["L0.H1", ["information_change_low", "information_change_high"]]
         assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.2)
-        assert low < 0.125 < high
+        assert low < -0.125 < high
         p = rows["information_p"]
         assert rows["information_p_adjusted"].tolist() == pytest.approx([1, 2 * p["L0.H1"]])
 
@@ -94,31 +94,31 @@ def test_clusters_of_copies_and_both_populations() -> None:
     tables = [information_table(e, n_resamples=50) for e in (once, copied, known, texts)]
     INFORMATION.check(tables[2])
     rows = [each[each["subset"] == "all"].set_index("set").loc["L0.H1"] for each in tables]
-    errors = [row["information_drop_se"] for row in rows]
+    errors = [row["information_change_se"] for row in rows]
     assert errors[2] == pytest.approx(errors[0], rel=0.05)
     assert errors[1] < 0.4 * errors[0] > errors[3]
     assert [rows[2][name] for name in ("n_clusters", "population")] == [400, "clusters"]
     assert rows[2]["df"] == pytest.approx(399)
-    assert not {"n_clusters", "df", "information_drop_other_low"} & {*tables[0], *tables[1]}
+    assert not {"n_clusters", "df", "information_change_other_low"} & {*tables[0], *tables[1]}
     for end in ("low", "high"):
-        main, other = f"information_drop_{end}", f"information_drop_other_{end}"
+        main, other = f"information_change_{end}", f"information_change_other_{end}"
         assert [rows[2][main], rows[2][other]] == pytest.approx([rows[3][other], rows[3][main]])
 
 
-def test_few_clusters_have_drops_and_a_reason_for_the_rest() -> None:
+def test_few_clusters_have_changes_and_a_reason_for_the_rest() -> None:
     found = answers(["all"] * 400, HALVES)
     few = replace(found, full=replace(found.full, clusters=np.arange(400) // 80))
     table = information_table(few, n_resamples=50)
-    assert table["information_drop"].tolist() == pytest.approx([0, 0.125])
+    assert table["information_change"].tolist() == pytest.approx([0, -0.125])
     for name in ("low", "high", "se", "p"):
-        column = "information_p" if name == "p" else f"information_drop_{name}"
+        column = "information_p" if name == "p" else f"information_change_{name}"
         assert table[column].isna().tolist() == [name != "p", True], column  # nothing has p 1
     assert table.filter(regex="other").notna().all(axis=None)
     assert (table["reason"] == "5 clusters: an interval for others needs at least 8").all()
     roles = component_roles(table, table)
     assert (roles["role"] == NONE).all()
     assert not roles["sure"].any()
-    assert "a drop of 12.5 points; 5 clusters" in roles["open"].iloc[1]
+    assert "a change of -12.5 points; 5 clusters" in roles["open"].iloc[1]
     assert "nan" not in roles["explanation"].str.cat()
 
 
@@ -137,12 +137,13 @@ def test_that_no_answer_changes_has_an_error_of_its_own() -> None:
         error = n / (2 * rare) / (n + 2)
         reach = stats.t.ppf(0.975, n - 1) * error
         for figure in ("balanced_accuracy", "information", "threshold", "shift"):
-            drop, low, high, found, p = (
-                row[figure + end] for end in ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
+            change, low, high, found, p = (
+                row[figure + end]
+                for end in ("_change", "_change_low", "_change_high", "_change_se", "_p")
             )
-            assert (drop, p) == (0, 1)
+            assert (change, p) == (0, 1)
             assert (low, high, found) == pytest.approx((-reach, reach, error))
-    assert unchanged(np.repeat([0, 1], 50))["information_drop_high"] > 0.019
+    assert unchanged(np.repeat([0, 1], 50))["information_change_high"] > 0.019
 
 
 @pytest.mark.parametrize("share", [0.02, 0.03])
@@ -159,8 +160,8 @@ def test_an_unseen_change_of_a_rare_label_is_in_the_interval(share: float) -> No
         changed = torch.where(wrong, right.flip(1), right)
         without[ComponentSet.of([f"L{i}.H0"])] = Evaluation(changed, correct, names, "")
     table = information_table(Ablations.of(full, without, "made up", "ood"), n_resamples=2)
-    low, high = table["balanced_accuracy_drop_low"], table["balanced_accuracy_drop_high"]
-    assert ((low <= share / 2) & (high >= share / 2)).mean() >= 0.95
+    low, high = table["balanced_accuracy_change_low"], table["balanced_accuracy_change_high"]
+    assert ((low <= -share / 2) & (high >= -share / 2)).mean() >= 0.95
 
 
 def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
@@ -179,7 +180,7 @@ def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
     found = Ablations.of(evaluation(noise), without, "made up", "id")
     table = information_table(found)
     assert (table["shift_p"] < 0.05).mean() <= 0.05
-    low, high = table["shift_drop_low"], table["shift_drop_high"]
+    low, high = table["shift_change_low"], table["shift_change_high"]
     assert ((low <= 0) & (high >= 0)).mean() >= 0.95
     logits = np.stack([each.logits for each in found.without.values()])
     parts = decompose(found.full.logits.numpy(), logits, correct.numpy())
@@ -218,9 +219,9 @@ def test_a_threshold_is_one_for_all_subsets_of_a_group() -> None:
     logits = np.stack([np.zeros(400), margin], axis=1)
     found = replace(found, without={A: replace(found.without[A], logits=logits)})
     table = information_table(found, n_resamples=2).set_index("subset")
-    assert table["information_drop"][["low", "high"]].tolist() == pytest.approx([0, 0])
+    assert table["information_change"][["low", "high"]].tolist() == pytest.approx([0, 0])
     # Which of two halves is the wrong one differs between folds, and costs a little.
-    assert table["information_drop"]["all"] == pytest.approx(0.25, abs=0.03)
+    assert table["information_change"]["all"] == pytest.approx(-0.25, abs=0.03)
 
 
 def test_few_examples_are_refused_with_a_reason() -> None:
@@ -230,7 +231,7 @@ def test_few_examples_are_refused_with_a_reason() -> None:
         .str.startswith(f"too few examples: 30 of the rarest label, at least {LEAST}")
         .all()
     )
-    assert table["information_drop"].isna().all()
+    assert table["information_change"].isna().all()
 
 
 def test_what_cannot_be_tabled() -> None:
@@ -291,13 +292,13 @@ def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> 
     table = information_table(found, n_resamples=50)
     rows = table[table["subset"] == "all"].set_index("set")
     # Only the reader tells labels apart: without it, half of the answers are right at best.
-    assert rows.loc[READER, "information_drop"] == pytest.approx(0.5, abs=0.03)
+    assert rows.loc[READER, "information_change"] == pytest.approx(-0.5, abs=0.03)
     # Constants of 3 nats are worth more than what the reader writes, and hold no information.
     assert np.abs(margin - middle).max() < 3
     for name in (DIRECT, MLP):
-        assert rows.loc[name, "information_drop"] == 0
-        assert rows.loc[name, "threshold_drop"] == pytest.approx(
-            found.full.accuracy - 0.5, abs=1e-6
+        assert rows.loc[name, "information_change"] == 0
+        assert rows.loc[name, "threshold_change"] == pytest.approx(
+            0.5 - found.full.accuracy, abs=1e-6
         )
     roles = component_roles(rows.reset_index(), rows.reset_index()).set_index("component")["role"]
     expected = dict.fromkeys(roles.index, NONE) | {READER: BOTH}

@@ -31,7 +31,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 
 RULES: tuple[Rule, ...] = ("or", "and", "or of three")
-SIGNS = {"or": 1, "and": -1}
+SIGNS = {"or": -1, "and": 1}
 TOLERANCE = 1e-4
 DATA = examples()
 ENGINES = pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
@@ -70,7 +70,7 @@ def test_a_pair_interacts_by_the_planted_size(models: Any, rule: str, engine: An
     for row in margin.itertuples():
         for value in (row.interaction, row.low, row.high):
             assert value == pytest.approx(expected[row.set], abs=TOLERANCE)
-        assert row.superadditive == (expected[row.set] > 0 and row.p_adjusted <= 0.05)
+        assert row.superadditive == (expected[row.set] < 0 and row.p_adjusted <= 0.05)
         assert row.p <= 0.5 ** (row.n - 1) or expected[row.set] == 0
     assert not margin[["floor", "ceiling"]].any(axis=None)
     # The margin without the rule is that of the direct head, which is negative.
@@ -84,20 +84,20 @@ def test_a_pair_interacts_by_the_planted_size(models: Any, rule: str, engine: An
 @pytest.mark.parametrize("rule", ["or", "and"])
 def test_dividends_and_shapley_values_of_a_pair(models: Any, rule: str, engine: Any) -> None:
     found = swept(models[rule], (*PAIR, DIRECT), engine)
-    single = SIZE if rule == "and" else 0.0
+    single = -SIZE if rule == "and" else 0.0
     got = by_set(dividends(found, n_resamples=2), "dividend")
     assert len(got) == 7
     expected = dict.fromkeys(got, 0.0) | dict.fromkeys(PAIR, single)
-    expected |= {DIRECT: DIRECT_SIZE, "+".join(PAIR): SIGNS[rule] * SIZE}
+    expected |= {DIRECT: -DIRECT_SIZE, "+".join(PAIR): SIGNS[rule] * SIZE}
     assert got == pytest.approx(expected, abs=TOLERANCE)
     values = by_set(shapley(found, n_resamples=2), "shapley")
-    halves = dict.fromkeys(PAIR, SIZE / 2) | {DIRECT: DIRECT_SIZE}
+    halves = dict.fromkeys(PAIR, -SIZE / 2) | {DIRECT: -DIRECT_SIZE}
     assert values == pytest.approx(halves, abs=TOLERANCE)
-    joint = found.drops(sets.subsets((*PAIR, DIRECT))[-1], "margin").mean()
+    joint = found.changes(sets.subsets((*PAIR, DIRECT))[-1], "margin").mean()
     assert sum(values.values()) == pytest.approx(joint, abs=1e-9)
 
 
-def test_the_and_as_a_game_of_present_components_has_the_other_sign(models: Any) -> None:
+def test_the_and_as_a_game_of_present_components_has_the_same_sign(models: Any) -> None:
     model = models["and"]
     full = Mask.full(model)
 
@@ -108,22 +108,22 @@ def test_the_and_as_a_game_of_present_components_has_the_other_sign(models: Any)
 
     dividend = worth(*PAIR) - worth(PAIR[0]) - worth(PAIR[1]) + worth()
     assert dividend == pytest.approx(SIZE, abs=TOLERANCE)
-    # With D(T) = v(all) - v(all without T), the same four numbers give the interaction, -c.
+    # With v(all without T) - v(all), the same four numbers give the interaction.
     interaction = by_set(interactions(swept(model, PAIR, "tree"), n_resamples=2), "interaction")
-    assert interaction == pytest.approx({"+".join(PAIR): -dividend}, abs=TOLERANCE)
+    assert interaction == pytest.approx({"+".join(PAIR): dividend}, abs=TOLERANCE)
 
 
 @ENGINES
 def test_three_redundant_heads_interact_as_three_alone(models: Any, engine: Any) -> None:
     found = swept(models["or of three"], TRIPLE, engine)
     whole = "+".join(TRIPLE)
-    expected = {"+".join(pair): 0.0 for pair in itertools.combinations(TRIPLE, 2)} | {whole: SIZE}
+    expected = {"+".join(pair): 0.0 for pair in itertools.combinations(TRIPLE, 2)} | {whole: -SIZE}
     got = by_set(interactions(found, n_resamples=2), "interaction")
     assert got == pytest.approx(expected, abs=TOLERANCE)
     expected |= dict.fromkeys(TRIPLE, 0.0)
     got = by_set(dividends(found, n_resamples=2), "dividend")
     assert got == pytest.approx(expected, abs=TOLERANCE)
-    thirds = dict.fromkeys(TRIPLE, SIZE / 3)
+    thirds = dict.fromkeys(TRIPLE, -SIZE / 3)
     assert by_set(shapley(found, n_resamples=2), "shapley") == pytest.approx(thirds, abs=TOLERANCE)
 
 
@@ -141,14 +141,14 @@ def test_the_search_finds_the_redundant_pair_first(models: Any, n_pairs: int) ->
     # One head is worth nothing beside the other, and without it c times the slope of the rule.
     first = search.screening.iloc[0]
     assert first["set"] == "+".join(PAIR)
-    assert first["predicted"] == pytest.approx(SIZE / 0.75, abs=TOLERANCE)
-    assert first["interaction"] == pytest.approx(SIZE, abs=TOLERANCE)
+    assert first["predicted"] == pytest.approx(-SIZE / 0.75, abs=TOLERANCE)
+    assert first["interaction"] == pytest.approx(-SIZE, abs=TOLERANCE)
     assert search.found["set"].iloc[0] == "+".join(PAIR)
     found = search.found[search.found["metric"] == "margin"]
     best = found[found["set"] == "+".join(PAIR)]
-    assert best["interaction"].tolist() == pytest.approx([SIZE] * len(best), abs=TOLERANCE)
-    assert best["interaction_in_search"].tolist() == pytest.approx([SIZE] * len(best), abs=1e-4)
-    assert (found[found["set"] != "+".join(PAIR)]["interaction"] < TOLERANCE).all()
+    assert best["interaction"].tolist() == pytest.approx([-SIZE] * len(best), abs=TOLERANCE)
+    assert best["interaction_in_search"].tolist() == pytest.approx([-SIZE] * len(best), abs=1e-4)
+    assert (found[found["set"] != "+".join(PAIR)]["interaction"] > -TOLERANCE).all()
 
 
 def test_the_search_finds_three_redundant_heads(models: Any) -> None:
@@ -160,4 +160,4 @@ def test_the_search_finds_three_redundant_heads(models: Any) -> None:
     )
     triples = search.found[(search.found["size"] == 3) & (search.found["metric"] == "margin")]
     assert set(triples["set"]) == {"+".join(TRIPLE)}
-    assert triples["interaction"].tolist() == pytest.approx([SIZE] * 3, abs=TOLERANCE)
+    assert triples["interaction"].tolist() == pytest.approx([-SIZE] * 3, abs=TOLERANCE)

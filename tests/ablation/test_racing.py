@@ -41,9 +41,9 @@ def test_bounds_are_compared_with_the_least_effect(low: float, high: float, deci
     assert Goal(0.1, None).decisions(np.array([low]), np.array([high])) == [decision]
 
 
-def test_the_largest_are_those_that_few_may_exceed() -> None:
+def test_the_largest_losses_are_those_that_few_may_exceed() -> None:
     # Two of five: the first is in, the last two are out; the second and third may change places.
-    low, high = np.array([5.0, 2, 1, 0, -3]), np.array([6.0, 4, 3, 0.5, -2])
+    high, low = -np.array([5.0, 2, 1, 0, -3]), -np.array([6.0, 4, 3, 0.5, -2])
     assert Goal(None, 2).decisions(low, high).tolist() == ["top", "open", "open", "rest", "rest"]
     assert Goal(None, 3).decisions(low, high).tolist() == ["top", "top", "top", "rest", "rest"]
     assert Goal(None, 1).decisions(low, high).tolist() == ["top", *["rest"] * 4]
@@ -77,7 +77,7 @@ def test_effects_in_a_few_texts_are_not_taken_for_none(share: float, largest: fl
 def test_a_set_that_breaks_its_bound_starts_anew() -> None:
     # 4 is 1.5^3.4 times the bound, so that 1.5^4 would do, and one more is taken. The first bound
     # has 0.9 of the error rate; the others 0.1 / 2, 0.1 / 6, 0.1 / 12, 0.1 / 20, 0.1 / 30 ...
-    known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "drop", 0.05, 1.0)
+    known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "change", 0.05, 1.0)
     known.values[:] = np.random.default_rng(0).uniform(-1, 1, (2, 200))
     known.decide(Goal(0.001, None), 32)
     old = known.low.copy(), known.high.copy()
@@ -111,15 +111,20 @@ def test_what_a_bound_that_broke_decided_is_open_again(
     n = 200
     order = np.random.default_rng(0).permutation(n)
     late, noise = order[start:], np.random.default_rng(1).uniform(-0.1, 0.1, n)
-    drops = {"L0.H0": 0.9 + noise, "L0.H1": noise, "L0.H2": -noise}
+    losses = {"L0.H0": 0.9 + noise, "L0.H1": noise, "L0.H2": -noise}
     for name in ("L0.H1", "L0.H2"):
-        drops[name][late] += 6.5
-    drops["L0.H2"][late[-20:]] += 2.0
-    asked = made_up(monkeypatch, drops)
-    options: dict[str, Any] = {"effect": "drop", "largest": 2, "bound": 1.0, "n_audited": n_audited}
-    found = race(None, sets_of(*drops), Rows.of(n), **options)
+        losses[name][late] += 6.5
+    losses["L0.H2"][late[-20:]] += 2.0
+    asked = made_up(monkeypatch, losses)
+    options: dict[str, Any] = {
+        "effect": "change",
+        "largest": 2,
+        "bound": 1.0,
+        "n_audited": n_audited,
+    }
+    found = race(None, sets_of(*losses), Rows.of(n), **options)
     assert found.decisions["decision"].tolist() == ["rest", "top", "top"]
-    assert asked[0] == (list(drops), 32)
+    assert asked[0] == (list(losses), 32)
     assert [asked[i : i + len(then)] for i in range(1, len(asked))].count(then) == 1
     assert found.n_broken == 2
     assert found.layers == 2.0 * sum(len(sets) * rows for sets, rows in asked)
@@ -128,15 +133,15 @@ def test_what_a_bound_that_broke_decided_is_open_again(
 
 def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=40)
-    drops = {f"L{i}.H{j}": noise for i in range(10) for j in range(10)}
-    made_up(monkeypatch, drops)
-    chosen: tuple[Any, ...] = (None, sets_of(*drops), Rows.of(40))
-    found = race(*chosen, effect="drop", least=0.1)
+    losses = {f"L{i}.H{j}": noise for i in range(10) for j in range(10)}
+    made_up(monkeypatch, losses)
+    chosen: tuple[Any, ...] = (None, sets_of(*losses), Rows.of(40))
+    found = race(*chosen, effect="change", least=0.1)
     assert (found.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
     assert "5 nats, what 0.1 on average is in 2% of the examples" in found.describe()
-    found = race(*chosen, effect="drop", largest=3)
+    found = race(*chosen, effect="change", largest=3)
     assert (found.bound, found.bound_source) == (2.0, "the span of the full model's margins")
-    found = race(*chosen, effect="drop", least=0.1, metric="accuracy")
+    found = race(*chosen, effect="change", least=0.1, metric="accuracy")
     assert (found.bound, found.n_broken) == (None, 0)
     assert "bound" not in found.describe()
 
@@ -151,15 +156,15 @@ def test_margins_span_what_is_between_them_and_0(margins: list[float], span: flo
 # -- whole races of made-up answers ---------------------------------------------------------------
 
 
-def made_up(monkeypatch: pytest.MonkeyPatch, drops: dict[str, np.ndarray]) -> list[Any]:
-    """Have races ablate nothing but look up drops; what they ask for, in turn."""
+def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> list[Any]:
+    """Have races ablate nothing but look up losses; what they ask for, in turn."""
     asked: list[Any] = []
 
     def look_up(model: Any, sets: Sequence[Any], data: Any, means: Any, **options: Any) -> Any:
         if not sets:  # the full model alone
             return game({"L0.H0": 0 * data}, start=np.full(len(data), 2.0))
         asked.append(([str(each) for each in sets], len(data)))
-        found = game({str(each): drops[str(each)][data] for each in sets})
+        found = game({str(each): -losses[str(each)][data] for each in sets})
         return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(sets))
 
     monkeypatch.setattr(racing, "ablate", look_up)
@@ -190,15 +195,15 @@ def sets_of(*names: str) -> list[ComponentSet]:
 def test_sets_leave_when_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 1000
     noise = np.random.default_rng(0).normal(size=n)
-    drops = {"L0.H0": noise, "L0.H1": 0 * noise + 1, "L0.H2": 0 * noise}
-    drops |= {"L0.H0+L0.H1": noise + 1.5 + 0.1 * noise**2, "L0.H0+L0.H2": noise + 0.3 * noise}
-    asked = made_up(monkeypatch, drops)
+    losses = {"L0.H0": noise, "L0.H1": 0 * noise + 1, "L0.H2": 0 * noise}
+    losses |= {"L0.H0+L0.H1": noise + 1.5 + 0.1 * noise**2, "L0.H0+L0.H2": noise + 0.3 * noise}
+    asked = made_up(monkeypatch, losses)
     found = race(None, sets_of("L0.H0+L0.H1", "L0.H0+L0.H2"), Rows.of(n), least=0.2, bound=1.5)
     table = found.decisions.set_index("set")
     DECISIONS.check(found.decisions)
-    # The first interacts by 0.5 + 0.1 noise^2, the second by 0.3 noise, whose mean is nearly 0.
-    assert table["decision"].to_dict() == {"L0.H0+L0.H1": "above", "L0.H0+L0.H2": "within"}
-    exact = 0.5 + 0.1 * (noise**2).mean()
+    # The first interacts by -0.5 - 0.1 noise^2, the second by -0.3 noise, whose mean is nearly 0.
+    assert table["decision"].to_dict() == {"L0.H0+L0.H1": "below", "L0.H0+L0.H2": "within"}
+    exact = -0.5 - 0.1 * (noise**2).mean()
     assert table.loc["L0.H0+L0.H1", "low"] <= exact <= table.loc["L0.H0+L0.H1", "high"]
     # One is decided at once; what it alone needs is not ablated any more.
     assert asked[0] == (["L0.H0", "L0.H1", "L0.H2", "L0.H0+L0.H1", "L0.H0+L0.H2"], 32)
@@ -213,24 +218,26 @@ def test_what_is_left_at_the_end_is_exact(monkeypatch: pytest.MonkeyPatch) -> No
     noise = np.random.default_rng(0).normal(size=n)
     exactly = noise - noise.mean()
     made_up(monkeypatch, {"L0.H0": exactly + 0.1, "L0.H1": exactly + 0.1001})
-    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="drop", least=0.10005, seed=1)
-    assert found.decisions["decision"].tolist() == ["within", "above"]
+    found = race(
+        None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="change", least=0.10005, seed=1
+    )
+    assert found.decisions["decision"].tolist() == ["within", "below"]
     assert found.decisions["exact"].all()
-    assert found.decisions["effect"].tolist() == pytest.approx([0.1, 0.1001], abs=1e-6)
-    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="drop", largest=1, seed=1)
+    assert found.decisions["effect"].tolist() == pytest.approx([-0.1, -0.1001], abs=1e-6)
+    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="change", largest=1, seed=1)
     assert found.decided("top") == sets_of("L0.H1")
     assert found.n_looks[-1] == n
 
 
 def test_an_audit_does_not_let_pass_what_wrong_bounds_decided() -> None:
-    # The second was thought to be under 0.2 and is 0.6; the first is somewhere from 0.5 to 0.7.
-    known = Effects(sets_of("L0.H0", "L0.H1"), 100, "margin", "drop", 0.05)
-    known.values[:] = [[0.65], [0.6]]
-    known.low[:], known.high[:] = [0.5, -0.2], [0.7, 0.2]
+    # The second was thought to lose under 0.2 and loses 0.6; the first somewhere from 0.5 to 0.7.
+    known = Effects(sets_of("L0.H0", "L0.H1"), 100, "margin", "change", 0.05)
+    known.values[:] = [[-0.65], [-0.6]]
+    known.low[:], known.high[:] = [-0.7, -0.2], [-0.5, 0.2]
     known.decisions[:] = ["top", "rest"]
     audit = known.audit(np.array([1]), Goal(None, 1))
     assert audit["right"].tolist() == [False]
-    known.high[1] = 0.61  # bounds that hold, and a tie that order decided
+    known.low[1] = -0.61  # bounds that hold, and a tie that order decided
     assert known.audit(np.array([1]), Goal(None, 1))["right"].tolist() == [True]
 
 
@@ -238,16 +245,16 @@ def test_of_equals_the_first_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> 
     noise = np.random.default_rng(0).normal(size=40)
     made_up(monkeypatch, {f"L0.H{i}": noise for i in range(4)} | {"L1.H0": noise + 9})
     names = [f"L0.H{i}" for i in range(4)] + ["L1.H0"]
-    found = race(None, sets_of(*names), Rows.of(40), effect="drop", largest=3)
+    found = race(None, sets_of(*names), Rows.of(40), effect="change", largest=3)
     assert found.decisions["decision"].tolist() == ["top", "top", "rest", "rest", "top"]
 
 
 def test_an_end_before_all_examples_leaves_sets_open(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=400)
     made_up(monkeypatch, {"L0.H0": noise, "L0.H1": noise + 5})
-    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "most_examples": 60}
+    options: dict[str, Any] = {"effect": "change", "least": 0.1, "most_examples": 60}
     found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(400), n_audited=2, **options)
-    assert found.decisions["decision"].tolist() == ["open", "above"]
+    assert found.decisions["decision"].tolist() == ["open", "below"]
     assert found.decisions["n"].tolist() == [60, 32]
     assert found.audit["set"].tolist() == ["L0.H1"]  # what is open cannot be wrong
 
@@ -255,17 +262,17 @@ def test_an_end_before_all_examples_leaves_sets_open(monkeypatch: pytest.MonkeyP
 def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """One set in three does all it does in one of 200 examples, and the bound given is too low."""
     n, rng = 400, np.random.default_rng(0)
-    drops = {f"L0.H{i}": 0.01 * rng.normal(size=n) for i in range(90)}
+    losses = {f"L0.H{i}": 0.01 * rng.normal(size=n) for i in range(90)}
     for i in range(0, 90, 3):
-        drops[f"L0.H{i}"][rng.choice(n, 2, replace=False)] = 100.0
-    made_up(monkeypatch, drops)
-    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "bound": 0.05, "n_audited": 60}
-    found = race(None, sets_of(*drops), Rows.of(n), **options)
+        losses[f"L0.H{i}"][rng.choice(n, 2, replace=False)] = 100.0
+    made_up(monkeypatch, losses)
+    options: dict[str, Any] = {"effect": "change", "least": 0.1, "bound": 0.05, "n_audited": 60}
+    found = race(None, sets_of(*losses), Rows.of(n), **options)
     AUDIT.check(found.audit)
-    exact = {name: each.mean() for name, each in drops.items()}
+    exact = {name: -each.mean() for name, each in losses.items()}
     for row in found.audit.itertuples():
         assert row.effect == pytest.approx(exact[row.set], abs=1e-6)
-        assert row.right == ((row.decision == "above") == (exact[row.set] > 0.1))
+        assert row.right == ((row.decision == "below") == (exact[row.set] < -0.1))
         assert row.broken == (not row.right)  # what was not seen is what was over the bound
     n_wrong, most = found.wrong
     assert n_wrong == (~found.audit["right"]).sum() > 10
@@ -294,7 +301,7 @@ def test_decisions_on_a_planted_circuit_are_rarely_wrong(
         values[without] = margins[rows] if metric == "margin" else (margins[rows] > 0).astype(float)
     pairs = list(itertools.combinations(parts, 2))
     effects = np.stack(
-        [values[(a,)] + values[(b,)] - values[()] - values[(a, b)] for a, b in pairs]
+        [values[(a, b)] + values[()] - values[(a,)] - values[(b,)] for a, b in pairs]
     )
     exact = effects.mean(1, dtype=float)
     n_wrong = 0
@@ -309,7 +316,7 @@ def test_decisions_on_a_planted_circuit_are_rarely_wrong(
             wrong = (known.decisions != goal.decisions(exact, exact)).any()
         else:
             top = known.decisions == "top"
-            wrong = top.sum() != 2 or exact[top].min() < exact[~top].max() - 1e-6
+            wrong = top.sum() != 2 or exact[top].max() > exact[~top].min() + 1e-6
         n_wrong += wrong
     assert n_wrong <= error * 40
 
@@ -324,9 +331,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_a_planted_pair_is_found(model: Any) -> None:
     found = race(model, PAIRS, examples(80), fill="zero", role="ood", least=0.5, bound=SIZE)
-    assert found.decided("above") == [ComponentSet.of(PAIR)]
+    assert found.decided("below") == [ComponentSet.of(PAIR)]
     row = found.decisions.set_index("set").loc["+".join(PAIR)]
-    assert row["effect"] == pytest.approx(SIZE, abs=1e-3)  # the same in every text
+    assert row["effect"] == pytest.approx(-SIZE, abs=1e-3)  # the same in every text
     assert (row["data"], row["role"], row["n"]) == ("planted", "ood", 32)
     assert found.exact_layers * 32 / 80 < found.layers < found.exact_layers
 
@@ -334,11 +341,11 @@ def test_a_planted_pair_is_found(model: Any) -> None:
 def test_sets_with_names_are_found_as_sets(model: Any) -> None:
     # As those of a file may have: a name says nothing of the components.
     pair, more = ComponentSet.of(PAIR, "pair"), ComponentSet.of([*PAIR, DIRECT], "more")
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "least": 0.5, "effect": "drop"}
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "least": 0.5, "effect": "change"}
     found = race(model, [more, pair], examples(40), **options)
     assert found.decisions["set"].tolist() == ["more", "pair"]
-    assert found.effects == pytest.approx({pair: SIZE, more: SIZE + DIRECT_SIZE}, abs=1e-3)
-    assert found.decided("above") == [ComponentSet.of(PAIR), ComponentSet.of([*PAIR, DIRECT])]
+    assert found.effects == pytest.approx({pair: -SIZE, more: -SIZE - DIRECT_SIZE}, abs=1e-3)
+    assert found.decided("below") == [ComponentSet.of(PAIR), ComponentSet.of([*PAIR, DIRECT])]
 
 
 @pytest.mark.parametrize("metric", ["margin", "accuracy"])
@@ -354,8 +361,10 @@ def test_all_that_is_called_exact_is_what_an_exact_sweep_finds(
     swept = ablate(model, [*([c] for c in HEADS), *PAIRS], data, fill="zero", role="ood")
     for row in found.decisions[found.decisions["exact"]].itertuples():
         pair = ComponentSet.of(row.set.split("+"))
-        drops = [swept.drops(ComponentSet((c,)), metric).mean() for c in pair.components]
-        assert row.effect == pytest.approx(swept.drops(pair, metric).mean() - sum(drops), abs=1e-5)
+        alone = [swept.changes(ComponentSet((c,)), metric).mean() for c in pair.components]
+        assert row.effect == pytest.approx(
+            swept.changes(pair, metric).mean() - sum(alone), abs=1e-5
+        )
 
 
 def test_an_interrupted_race_goes_on(
@@ -404,7 +413,7 @@ def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
     assert (found.n_pairs, found.n_screened_out, found.n_tested) == (28, 0, 28)
     assert found.cost.forwards == 0
     assert found.races[2].error == 0.05
-    assert found.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "above": 1}
+    assert found.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "below": 1}
     none = find_superadditive(
         model, examples(160), None, n_pairs=None, guarantee=0.05, least=50.0, **options
     )
@@ -452,7 +461,7 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
             {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
             "bound is 2.0, but that of accuracy is known; leave it out",
         ),
-        ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'drop'"),
+        ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'change'"),
         ({"least": 0.1, "sets": []}, "no set; expected at least one"),
         ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),
         ({"least": 0.1, "sets": ["L0.H1>L1.H2"]}, "is a set of paths; expected sets of components"),

@@ -235,7 +235,7 @@ def test_the_full_model_is_answered_first_where_other_sets_part_and_it_does_not(
     torch.testing.assert_close(shared.full.logits, plain.full.logits)
     for each in plain.sets:
         np.testing.assert_allclose(
-            shared.drops(each, "margin"), plain.drops(each, "margin"), atol=1e-5
+            shared.changes(each, "margin"), plain.changes(each, "margin"), atol=1e-5
         )
 
 

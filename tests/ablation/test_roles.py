@@ -1,4 +1,4 @@
-"""Rules of roles on drops made by hand; how often they are right is a benchmark's test."""
+"""Rules of roles on losses made by hand; how often they are right is a benchmark's test."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ from mechcore.pruning.attribution import margin_slopes
 from mechcore.wording import number
 
 SMALL, LARGE = 0.002, 0.02
-"""Standard errors: that of drops known well, and that of drops of which little is known."""
+"""Standard errors: that of changes known well, and that of changes of which little is known."""
 
 
 def table(
-    drops: dict[str, tuple[float, float]],
+    losses: dict[str, tuple[float, float]],
     threshold: dict[str, float] | None = None,
     shift: dict[str, float] | None = None,
 ) -> Any:
-    """Rows of drops in information with their standard errors, of threshold drops and of shifts."""
+    """Rows of losses of information with their standard errors, by a threshold and of shifts."""
     rows = []
-    for name, (drop, error) in drops.items():
+    for name, (loss, error) in losses.items():
         row: dict[str, Any] = {"set": name, "reason": ""}
         moved, shifted = ((each or {}).get(name, 0.0) for each in (threshold, shift))
-        figures = ("information", drop, error), ("threshold", moved, SMALL)
+        figures = ("information", loss, error), ("threshold", moved, SMALL)
         for figure, value, spread in (*figures, ("shift", shifted, SMALL)):
             row |= {
-                f"{figure}_drop": value,
-                f"{figure}_drop_low": value - 1.96 * spread,
-                f"{figure}_drop_high": value + 1.96 * spread,
-                f"{figure}_drop_se": spread,
+                f"{figure}_change": -value,
+                f"{figure}_change_low": -value - 1.96 * spread,
+                f"{figure}_change_high": -value + 1.96 * spread,
+                f"{figure}_change_se": spread,
                 f"{figure}_p": 2 * stats.norm.sf(abs(value) / max(spread, 1e-9)),
             }
         rows.append(row)
@@ -76,7 +76,7 @@ CASES = {
     "L0.H0": ((0.05, SMALL), (0.03, SMALL), BOTH, True),
     "L0.H1": ((0.05, SMALL), (-0.03, SMALL), HARMFUL_OUT, True),
     "L0.H2": ((0.05, SMALL), (0.001, SMALL), IN_ONLY, True),
-    "L0.H3": ((0.05, SMALL), (0.02, LARGE), IN, False),  # neither a drop nor none
+    "L0.H3": ((0.05, SMALL), (0.02, LARGE), IN, False),  # neither a loss nor none
     "L0.H4": ((0.001, SMALL), (0.05, SMALL), OUT_ONLY, True),
     "L0.H5": ((-0.03, SMALL), (0.05, SMALL), OUT_ONLY, True),
     "L0.H6": ((0.02, LARGE), (0.05, SMALL), OUT, False),
@@ -112,8 +112,8 @@ def test_every_rule() -> None:
     assert (found["sure"] == (found["open"] == "")).all()
     row = found.set_index("component").loc["L0.H3"]
     assert row["open"] == (
-        "information out of domain: a drop of 2.0 points (-1.9 to 5.9) is neither shown nor ruled "
-        "out"
+        "information out of domain: a change of -2.0 points (-5.9 to 1.9) is neither shown nor "
+        "ruled out"
     )
 
 
@@ -122,7 +122,7 @@ def test_an_interval_without_zero_that_shows_nothing_has_its_corrected_p() -> No
     p = row["information_p_adjusted_ood"]
     assert p > 0.05
     assert row["open"] == (
-        f"information out of domain: a drop of 2.0 points (0.0 to 4.0; p = {p:.2g} among all "
+        f"information out of domain: a change of -2.0 points (-4.0 to 0.0; p = {p:.2g} among all "
         "components) is neither shown nor ruled out"
     )
 
@@ -132,11 +132,11 @@ def test_figures_are_those_of_the_tables_and_p_is_corrected_within_and_over_comp
     inside = table(dict(zip(names, [(0.05, LARGE), (0.0, SMALL)], strict=True)))
     outside = table(dict(zip(names, [(0.03, SMALL), (0.01, LARGE)], strict=True)), {"L0.H1": 0.004})
     roles = component_roles(inside, outside.iloc[::-1]).set_index("component")
-    assert roles.loc["L0.H1", "information_drop_ood"] == 0.01
-    assert roles.loc["L0.H0", "information_drop_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
+    assert roles.loc["L0.H1", "information_change_ood"] == -0.01
+    assert roles.loc["L0.H0", "information_change_low_id"] == pytest.approx(-0.05 - 1.96 * LARGE)
     p = {z: 2 * stats.norm.sf(z) for z in (2, 2.5, 15)}
     corrected = {
-        # L0.H0 is selected alone: the second of its six drops, at half of alpha.
+        # L0.H0 is selected alone: the second of its six changes, at half of alpha.
         ("L0.H0", "information", "id"): 6 * p[2.5] / 2 * 2,
         ("L0.H0", "information", "ood"): 6 * p[15] * 2,
         ("L0.H1", "information", "ood"): 1.0,
@@ -147,7 +147,7 @@ def test_figures_are_those_of_the_tables_and_p_is_corrected_within_and_over_comp
         assert roles.loc[name, f"{figure}_p_adjusted_{place}"] == pytest.approx(expected)
 
 
-def test_a_drop_is_selected_where_its_component_is_and_at_the_level_that_leaves() -> None:
+def test_a_change_is_selected_where_its_component_is_and_at_the_level_that_leaves() -> None:
     """The two steps of Benjamini and Bogomolov, as they are defined at one level."""
     rng = np.random.default_rng(0)
     n_selected = set()
@@ -179,7 +179,7 @@ def test_few_degrees_of_freedom_rule_out_less() -> None:
 
 
 def test_settings_decide() -> None:
-    # Nine drops of 2.5 standard errors are significant at 5 % when corrected with the others.
+    # Nine changes of 2.5 standard errors are significant at 5 % when corrected with the others.
     one = {"L0.H0": (0.05, LARGE)}
     places = table(one), table(one)
     assert component_roles(*places)["role"].tolist() == [BOTH]
@@ -198,10 +198,10 @@ def test_settings_decide() -> None:
             RoleSettings(**{name: 1})
 
 
-def test_a_drop_of_the_least_effect_counts_whatever_its_last_digit() -> None:
+def test_a_loss_of_the_least_effect_counts_whatever_its_last_digit() -> None:
     least = 0.01
-    drops = {"L0.H0": least, "L0.H1": np.nextafter(least, 0), "L0.H2": np.nextafter(least, 1)}
-    rows = table({name: (drop, 0.001) for name, drop in drops.items()})
+    losses = {"L0.H0": least, "L0.H1": np.nextafter(least, 0), "L0.H2": np.nextafter(least, 1)}
+    rows = table({name: (loss, 0.001) for name, loss in losses.items()})
     found = component_roles(rows, rows, RoleSettings(least=least))
     assert found["role"].tolist() == [BOTH] * 3
     assert found["sure"].all()
@@ -248,8 +248,8 @@ def with_two_means() -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     parts = [{name: case[i] for name, case in TWO_MEANS.items()} for i in range(3)]
     moved = {"L2.H0": 0.05, "L2.H1": 0.05}
     tables = [
-        table(drops | dict.fromkeys(moved, (0.0, SMALL)), threshold)
-        for drops, threshold in zip(parts, ({}, moved, {"L2.H0": 0.05}), strict=True)
+        table(losses | dict.fromkeys(moved, (0.0, SMALL)), threshold)
+        for losses, threshold in zip(parts, ({}, moved, {"L2.H0": 0.05}), strict=True)
     ]
     tables[2]["injected_margin"] = np.arange(len(tables[2]), dtype=float)
     return component_roles(*tables[:2], ood_mean=tables[2]), tables
@@ -265,12 +265,12 @@ def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
     assert found["injected_margin"].tolist() == list(range(len(found)))
     other = tables[2].set_index("set").loc[found["component"]]
     for end in ("", "_low", "_high"):
-        drops = found[f"information_drop{end}_ood_mean"].tolist()
-        assert drops == other[f"information_drop{end}"].tolist()
+        changes = found[f"information_change{end}_ood_mean"].tolist()
+        assert changes == other[f"information_change{end}"].tolist()
     rows = found.set_index("component", drop=False)
     assert rows.loc["L0.H3", "open"] == (
-        "information out of domain: a drop of 5.0 points (4.6 to 5.4; p = 1 among all components), "
-        "with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is neither shown nor ruled out "
+        "information out of domain: a change of -5.0 points (-5.4 to -4.6; p = 1 among all "
+        "components), with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is neither shown nor ruled out "
         "with both means; the mean decides: needed out of domain only with the training mean "
         "alone, no detectable effect with the out-of-domain mean alone"
     )
@@ -299,8 +299,8 @@ def test_a_second_mean_that_is_the_same_changes_no_role() -> None:
     plain = component_roles(*tables[:2])
     same = component_roles(*tables[:2], ood_mean=tables[1])
     assert {*found} - {*plain} == {
-        *("information_drop_ood_mean", "information_drop_low_ood_mean"),
-        *("information_drop_high_ood_mean", "injected_margin"),
+        *("information_change_ood_mean", "information_change_low_ood_mean"),
+        *("information_change_high_ood_mean", "injected_margin"),
     }
     figures = [name for name in plain if name not in ("open", "explanation")]
     pd.testing.assert_frame_equal(same[figures], plain[figures])
@@ -316,14 +316,14 @@ def test_an_idle_head_has_no_role_by_the_constant_that_the_training_mean_injects
     data = {r: as_encoded(model, frame, role=r) for r, frame in frames.items()}  # type: ignore[arg-type]
     means = {r: MeanActivations.compute(model, data[r], n_samples=0) for r in ("train", "ood")}
 
-    def drops(role: str, mean: str) -> pd.DataFrame:
+    def changes(role: str, mean: str) -> pd.DataFrame:
         swept = ablate(model, sets.singles(model), data[role], means[mean], role=role)  # type: ignore[arg-type]
         return information_table(swept, n_resamples=20).query("subset == 'all'")
 
-    tables = drops("id", "train"), drops("ood", "train")
+    tables = changes("id", "train"), changes("ood", "train")
     trained, both = (
         component_roles(*tables, ood_mean=own).set_index("component")
-        for own in (None, drops("ood", "ood"))
+        for own in (None, changes("ood", "ood"))
     )
     heads = [CARRIES, HEURISTIC, IDLE]
     assert trained.loc[heads, "role"].tolist() == [BOTH, HARMFUL_OUT, THRESHOLD]
@@ -361,15 +361,15 @@ def test_sentences() -> None:
         found.loc["L0.H1"]
     )
     assert explain_role(found.loc["L0.H3"]).endswith(
-        " Not sure: information out of domain: a drop of 2.0 points (-1.9 to 5.9) is neither shown "
-        "nor ruled out."
+        " Not sure: information out of domain: a change of -2.0 points (-5.9 to 1.9) is neither "
+        "shown nor ruled out."
     )
     starts = {"L1.H0": "has no detectable effect:", "L2.H0": "moves the threshold:"}
     for name, start in starts.items():
         assert explain_role(found.loc[name]).startswith(f"{name} {start}")
     # By itself, an interval of one of many components may well exclude 0.
     row = found.loc["L1.H0"].copy()
-    row["information_drop_low_ood"] = 0.001
+    row["information_change_high_ood"] = -0.001
     start = "L1.H0 has no detectable effect, corrected for all components: without it"
     assert explain_role(row).startswith(start)
 
@@ -423,9 +423,9 @@ def test_tables_that_do_not_belong_together() -> None:
         component_roles(pd.concat([first, first]), first)
 
 
-def test_a_drop_is_rounded_as_in_tables() -> None:
+def test_a_change_is_rounded_as_in_tables() -> None:
     """100 * 0.0655 is 6.550000000000001, which alone would be rounded up."""
-    ends = {"": 0.0655, "_low": 0.0645, "_high": 0.0665}
-    row = {f"information_drop{end}_ood": value for end, value in ends.items()}
-    change, low, high = (number(-100 * ends[end], 1) for end in ("", "_high", "_low"))
+    ends = {"": -0.0655, "_low": -0.0665, "_high": -0.0645}
+    row = {f"information_change{end}_ood": value for end, value in ends.items()}
+    change, low, high = (number(100 * ends[end], 1) for end in ("", "_low", "_high"))
     assert information_change(row, "ood") == f"{change} [{low}, {high}]"

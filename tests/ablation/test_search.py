@@ -164,7 +164,7 @@ def oracle(case: Case, data: EncodedExamples, means: MeanActivations) -> dict[st
     start = gradients(None)
     alone = {name: gradients(name) for name in places}
     return {
-        f"{a}+{b}": (alone[a][b] - start[b] + alone[b][a] - start[a]) / 2
+        f"{a}+{b}": (start[b] - alone[a][b] + start[a] - alone[b][a]) / 2
         for a, b in itertools.combinations(places, 2)
     }
 
@@ -177,7 +177,7 @@ def test_screening_predicts_what_gradients_of_the_plain_model_do(cases: Cases, n
     assert len(screening) == 45
     assert screening["predicted"].to_dict() == pytest.approx(expected, abs=1e-4)
     assert max(map(abs, expected.values())) > 0.05
-    assert screening["predicted"].is_monotonic_decreasing
+    assert screening["predicted"].is_monotonic_increasing
 
 
 def test_screening_on_a_sample_of_the_examples(cases: Cases, small: Searched) -> None:
@@ -210,7 +210,7 @@ def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
     level = small.calls[1][0]
     for size, (sets, _) in enumerate(small.calls[2:-1], 3):
         exact = small.exact(level, small.searched)
-        best = sorted(level, key=lambda s: -exact[str(s)])[:2]
+        best = sorted(level, key=lambda s: exact[str(s)])[:2]
         assert {len(each) for each in sets} == {size}
         assert len(set(sets)) == len(sets) <= 4
         for each in sets:
@@ -220,18 +220,18 @@ def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
     assert set(small.calls[0][0]) == {ComponentSet((Component(n),)) for n in SMALL}
 
 
-def test_sets_with_the_largest_predicted_sum_are_tried(small: Searched) -> None:
+def test_sets_with_the_lowest_predicted_sum_are_tried(small: Searched) -> None:
     # A triple of a pair ablated exactly, with the two pairs that it brings, exact or predicted.
     screening = small.result.screening.set_index("set")
     known = screening["interaction"].fillna(screening["predicted"])
-    best = screening["interaction"].nlargest(2).index
+    best = screening["interaction"].nsmallest(2).index
     scores: dict[str, float] = {}
     for pair in best:
         for other in set(SMALL) - set(pair.split("+")):
             triple = str(ComponentSet.of([*pair.split("+"), other]))
             new = [str(ComponentSet.of([other, old])) for old in pair.split("+")]
-            scores[triple] = max(scores.get(triple, -np.inf), known[[pair, *new]].sum())
-    wanted = sorted(scores, key=lambda name: -scores[name])[:4]
+            scores[triple] = min(scores.get(triple, np.inf), known[[pair, *new]].sum())
+    wanted = sorted(scores, key=lambda name: scores[name])[:4]
     assert [str(each) for each in small.calls[2][0]] == wanted
 
 
@@ -248,12 +248,12 @@ def test_the_report_is_of_the_other_half(small: Searched) -> None:
     order = table["set"].map({name: i for i, name in enumerate(names)})
     wanted = table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
     pd.testing.assert_frame_equal(found.drop(columns="interaction_in_search"), wanted)
-    # What the search saw: exact interactions on its own half, the largest of a size first.
+    # What the search saw: exact interactions on its own half, the lowest of a size first.
     exact = small.exact(sets_of(names), small.searched)
     margin = found[(found["metric"] == "margin") & (found["subset"] == "all")]
     assert margin["interaction_in_search"].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
     for _, rows in margin.groupby("size"):
-        assert rows["interaction_in_search"].is_monotonic_decreasing
+        assert rows["interaction_in_search"].is_monotonic_increasing
     assert found.loc[found["metric"] == "accuracy", "interaction_in_search"].isna().all()
 
 
@@ -263,7 +263,7 @@ def test_searching_by_accuracy(cases: Cases) -> None:
     seen = found.found.loc[found.found["metric"] == "accuracy", "interaction_in_search"]
     steps = 8 * seen  # of eight examples
     assert steps.tolist() == pytest.approx(steps.round().tolist())
-    assert seen.is_monotonic_decreasing
+    assert seen.is_monotonic_increasing
     assert found.found.loc[found.found["metric"] == "margin", "interaction_in_search"].isna().all()
 
 

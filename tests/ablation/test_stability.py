@@ -13,7 +13,7 @@ from scipy import stats
 from mechcore.ablation import Ablations, ComponentSet
 from mechcore.ablation.stability import (
     STABILITY,
-    drop_stability,
+    change_stability,
     interaction_stability,
 )
 from mechcore.evaluation.evaluate import Evaluation
@@ -28,9 +28,9 @@ def answered(margin: np.ndarray) -> Evaluation:
     return Evaluation(logits, right, np.array(["all"] * N, dtype=object), "")
 
 
-def ablations(drops: dict[str, np.ndarray]) -> Ablations:
-    """With these drops of margin; the full model has a margin of 1."""
-    without = {ComponentSet.of(s.split("+")): answered(1 - drop) for s, drop in drops.items()}
+def ablations(losses: dict[str, np.ndarray]) -> Ablations:
+    """With these losses of margin; the full model has a margin of 1."""
+    without = {ComponentSet.of(s.split("+")): answered(1 - loss) for s, loss in losses.items()}
     return Ablations.of(answered(np.ones(N)), without, "hans", "ood")
 
 
@@ -39,9 +39,9 @@ def row(table: Any, metric: str) -> Any:
     return found
 
 
-def test_drops_that_are_alike_on_every_example_are_found_again() -> None:
+def test_changes_that_are_alike_on_every_example_are_found_again() -> None:
     made = ablations({name: np.full(N, 0.1 * i) for i, name in enumerate(SINGLES)})
-    table = drop_stability(made, n_resamples=20)
+    table = change_stability(made, n_resamples=20)
     STABILITY.check(table)
     assert table["metric"].tolist() == ["accuracy", "margin"]
     found = row(table, "margin")
@@ -56,9 +56,9 @@ def test_drops_that_are_alike_on_every_example_are_found_again() -> None:
     assert found["largest"] == "L0.H5 (1.00), L0.H4 (1.00), L0.H3 (1.00)"
 
 
-def test_drops_that_are_all_the_same_are_found_again_by_chance_only() -> None:
+def test_changes_that_are_all_the_same_are_found_again_by_chance_only() -> None:
     made = ablations({name: np.zeros(N) for name in SINGLES})
-    found = row(drop_stability(made, n_resamples=3000), "accuracy")
+    found = row(change_stability(made, n_resamples=3000), "accuracy")
     assert found["halves_rho"] == found["resamples_rho"] == found["predicted_rho"] == 0
     # Of 20 triples of 6, 1 shares three with a given one, 9 share two, 9 share one.
     chance = (1 + 9 * 2 / 4 + 9 * 1 / 5) / 20
@@ -68,9 +68,9 @@ def test_drops_that_are_all_the_same_are_found_again_by_chance_only() -> None:
 
 def test_figures_are_those_of_a_plain_loop() -> None:
     rng = np.random.default_rng(4)
-    drops = {name: 0.3 * i + rng.normal(size=N) for i, name in enumerate(SINGLES)}
-    found = row(drop_stability(ablations(drops), n_resamples=400, seed=1), "margin")
-    values = np.array([drops[name] for name in SINGLES])
+    losses = {name: 0.3 * i + rng.normal(size=N) for i, name in enumerate(SINGLES)}
+    found = row(change_stability(ablations(losses), n_resamples=400, seed=1), "margin")
+    values = np.array([losses[name] for name in SINGLES])
     top = set(np.argsort(values.mean(1))[-3:])
     rhos: dict[str, list[float]] = {"halves": [], "resamples": []}
     overlaps: dict[str, list[float]] = {"halves": [], "resamples": []}
@@ -98,18 +98,18 @@ def test_figures_are_those_of_a_plain_loop() -> None:
 def test_seeds_fix_the_figures() -> None:
     rng = np.random.default_rng(0)
     made = ablations({name: rng.normal(size=N) for name in SINGLES})
-    first, same, other = (drop_stability(made, n_resamples=9, seed=s) for s in (3, 3, 4))
+    first, same, other = (change_stability(made, n_resamples=9, seed=s) for s in (3, 3, 4))
     assert first.equals(same)
     assert not first.equals(other)
 
 
 def test_sets_are_ranked_by_their_interactions_among_those_of_their_size() -> None:
-    drops = {name: np.full(N, 0.1 * i) for i, name in enumerate(SINGLES)}
-    # Joint drops fall where interactions rise: 0.5 - 0.1, 0.4 - 0.2 ... less the single drops.
+    losses = {name: np.full(N, 0.1 * i) for i, name in enumerate(SINGLES)}
+    # Joint losses fall where interactions rise: 0.5 - 0.1, 0.4 - 0.2 ... less the single losses.
     pairs = ["L0.H0+L0.H1", "L0.H0+L0.H2", "L0.H0+L0.H3"]
-    drops |= {pair: np.full(N, 0.5 - 0.05 * i) for i, pair in enumerate(pairs)}
-    drops |= {"L0.H1+L0.H2+L0.H3": np.full(N, 9.0)}  # alone of its size
-    table = interaction_stability(ablations(drops), n_resamples=5)
+    losses |= {pair: np.full(N, 0.5 - 0.05 * i) for i, pair in enumerate(pairs)}
+    losses |= {"L0.H1+L0.H2+L0.H3": np.full(N, 9.0)}  # alone of its size
+    table = interaction_stability(ablations(losses), n_resamples=5)
     STABILITY.check(table)
     assert table["size"].tolist() == [2, 2]
     found = row(table, "margin")
@@ -120,7 +120,7 @@ def test_sets_are_ranked_by_their_interactions_among_those_of_their_size() -> No
 
 def test_too_few_to_rank_have_no_row() -> None:
     made = ablations({name: np.zeros(N) for name in SINGLES[:2]})
-    for table in (drop_stability(made), interaction_stability(made)):
+    for table in (change_stability(made), interaction_stability(made)):
         assert len(table) == 0
         STABILITY.check(table)
 
@@ -132,10 +132,10 @@ def test_copies_given_as_clusters_make_no_ranking_stable() -> None:
     known = replace(copied, full=replace(copied.full, clusters=ten))
     options = {"n_resamples": 200}
     found, blind, again = (
-        row(drop_stability(each, **options), "margin") for each in (once, copied, known)
+        row(change_stability(each, **options), "margin") for each in (once, copied, known)
     )
     for name in ("halves_rho", "resamples_rho", "halves_jaccard", "predicted_rho"):
         assert again[name] == pytest.approx(found[name])
     assert blind["halves_rho"] > found["halves_rho"] + 0.2
     few = replace(copied, full=replace(copied.full, clusters=ten // 6))
-    assert drop_stability(few, **options).empty
+    assert change_stability(few, **options).empty

@@ -41,8 +41,8 @@ TABLE_3 = {
     "2.5 3.7 4.0": (80.4, 3.6, 11.1, 20.1, 4.7),
 }
 """Accuracies in per cent, arXiv 2403.03942, Table 3."""
-INTERACTIONS = (2.8, 7.3, 2.5, -8.2, -12.2)
-"""In points: joint drop less the sum of single drops; such as 83.1 - (16.4 + 18.1 + 41.3)."""
+INTERACTIONS = (-2.8, -7.3, -2.5, 8.2, 12.2)
+"""In points: joint change less the sum of single changes, -83.1 + (16.4 + 18.1 + 41.3)."""
 
 
 def of(names: str) -> ComponentSet:
@@ -84,12 +84,12 @@ def test_the_published_interactions(table_3: Ablations) -> None:
     rows = table[(table["metric"] == "accuracy") & (table["subset"] != "all")]
     assert (100 * rows["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
     full, *_, joint = TABLE_3.values()
-    drops = [(a - b) / 100 for a, b in zip(full, joint, strict=True)]
-    assert rows["joint_drop"].tolist() == pytest.approx(drops)
-    sums = [d - i / 100 for d, i in zip(drops, INTERACTIONS, strict=True)]
-    assert rows["sum_of_single_drops"].tolist() == pytest.approx(sums)
+    changes = [(b - a) / 100 for a, b in zip(full, joint, strict=True)]
+    assert rows["joint_change"].tolist() == pytest.approx(changes)
+    sums = [d - i / 100 for d, i in zip(changes, INTERACTIONS, strict=True)]
+    assert rows["sum_of_single_changes"].tolist() == pytest.approx(sums)
     # The answers of Table 3 are drawn apart from each other: 2.8 and 2.5 points are not shown.
-    shown = (rows["low"] > 0) & (rows["p_adjusted"] <= 0.05)
+    shown = (rows["high"] < 0) & (rows["p_adjusted"] <= 0.05)
     assert rows["superadditive"].tolist() == shown.tolist() == [False, True, False, False, False]
     over_all = table[(table["metric"] == "accuracy") & (table["subset"] == "all")].iloc[0]
     assert 100 * over_all["interaction"] == pytest.approx(sum(INTERACTIONS) / 5)
@@ -98,8 +98,8 @@ def test_the_published_interactions(table_3: Ablations) -> None:
 
 def test_floors_of_the_published_accuracies(table_3: Ablations) -> None:
     table = interactions(table_3, n_resamples=2).set_index(["subset", "metric"])
-    # SO-Swap and Embed-Verb end at 3.6 and 4.7 %; the single drops in Embed-Verb (9.8 + 10.4 +
-    # 20.7 = 40.9) exceed its 33.4 %, too. Embed-If ends at 20.1 %, and its single drops add up
+    # SO-Swap and Embed-Verb end at 3.6 and 4.7 %; the single losses in Embed-Verb (9.8 + 10.4 +
+    # 20.7 = 40.9) exceed its 33.4 %, too. Embed-If ends at 20.1 %, and its single losses add up
     # to 21.1 of 33.0 %.
     assert FLOOR == 0.05
     floors = {subset: bool(table.loc[(subset, "accuracy"), "floor"]) for subset in SUBSETS}
@@ -113,8 +113,8 @@ def test_floors_of_the_published_accuracies(table_3: Ablations) -> None:
     assert not table.xs("margin", level="metric")["floor"].any()
 
 
-def test_a_floor_through_single_drops_alone() -> None:
-    # Accuracies 0.5, 0.2, 0.2 and 0.1: the drops of 0.3 add up to 0.6 > 0.5, the end is over 0.05.
+def test_a_floor_through_single_changes_alone() -> None:
+    # Accuracies 0.5, 0.2, 0.2 and 0.1: the losses of 0.3 add up to 0.6 > 0.5, the end is over 0.05.
     subsets = np.full(10, "s", dtype=object)
 
     def right(count: int) -> Evaluation:
@@ -124,7 +124,7 @@ def test_a_floor_through_single_drops_alone() -> None:
     table = interactions(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
     first = table.iloc[0]
     assert (first["subset"], first["metric"], first["floor"]) == ("s", "accuracy", True)
-    assert first["interaction"] == pytest.approx(-0.2)
+    assert first["interaction"] == pytest.approx(0.2)
     without[of("0.1")] = right(3)
     table = interactions(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
     assert not table.iloc[0]["floor"]
@@ -140,11 +140,11 @@ def test_margins_by_hand() -> None:
     ablations = Ablations.of(
         margins(4, 2, 3),
         {
-            of("0.0"): margins(3, 2, 3.5),  # drops 1 0 -0.5
-            of("1.1"): margins(2, 1, 3),  # drops 2 1 0
-            of("1.mlp"): margins(4, 2, -3),  # drops 0 0 6
-            of("0.0 1.1"): margins(-3, 0.5, 2),  # drops 7 1.5 1, over the sum 4 0.5 1.5
-            of("0.0 1.1 1.mlp"): margins(-3, 0.5, -5),  # drops 7 1.5 8, over the sum 4 0.5 2.5
+            of("0.0"): margins(3, 2, 3.5),  # changes -1 0 0.5
+            of("1.1"): margins(2, 1, 3),  # changes -2 -1 0
+            of("1.mlp"): margins(4, 2, -3),  # changes 0 0 -6
+            of("0.0 1.1"): margins(-3, 0.5, 2),  # -7 -1.5 -1, less the sum -4 -0.5 -1.5
+            of("0.0 1.1 1.mlp"): margins(-3, 0.5, -5),  # -7 -1.5 -8, less the sum -4 -0.5 -2.5
             of("0.0 2.0"): margins(0.5, 1, 2),  # L2.H0 was not ablated alone
         },
         "x",
@@ -154,17 +154,17 @@ def test_margins_by_hand() -> None:
     assert set(table["set"]) == {"L0.H0+L1.H1", "L0.H0+L1.H1+L1.MLP"}
     margin = table[table["metric"] == "margin"].set_index(["subset", "set"])
     pair, triple = "L0.H0+L1.H1", "L0.H0+L1.H1+L1.MLP"
-    assert margin.loc[("u", pair), "interaction"] == pytest.approx(4.5 / 2)
-    assert margin.loc[("v", pair), "interaction"] == pytest.approx(1.5)
-    assert margin.loc[("all", pair), "interaction"] == pytest.approx(2)
-    assert margin.loc[("all", pair), "joint_drop"] == pytest.approx(9.5 / 3)
-    assert margin.loc[("all", pair), "sum_of_single_drops"] == pytest.approx(3.5 / 3)
-    assert margin.loc[("all", triple), "interaction"] == pytest.approx(7 / 3)
+    assert margin.loc[("u", pair), "interaction"] == pytest.approx(-4.5 / 2)
+    assert margin.loc[("v", pair), "interaction"] == pytest.approx(-1.5)
+    assert margin.loc[("all", pair), "interaction"] == pytest.approx(-2)
+    assert margin.loc[("all", pair), "joint_change"] == pytest.approx(-9.5 / 3)
+    assert margin.loc[("all", pair), "sum_of_single_changes"] == pytest.approx(-3.5 / 3)
+    assert margin.loc[("all", triple), "interaction"] == pytest.approx(-7 / 3)
     assert margin.loc[("all", triple), "size"] == 3
-    # 4, 0.5 and 1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom is
+    # -4, -0.5 and -1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom is
     # 4.30265, an end at most three times as far; of one value there is no interval.
     low, high = margin.loc[("all", pair), ["low", "high"]]
-    for away in (2 - low, high - 2):
+    for away in (-2 - low, high + 2):
         assert 4.4783 <= away + 1e-3 <= 3 * 4.4783 + 2e-3
     assert margin.loc[("v", pair), ["low", "high"]].isna().all()
 
@@ -191,7 +191,7 @@ def test_the_interval_is_that_of_the_interaction_example_by_example() -> None:
     table = interactions(ablations, n_resamples=4000, seed=1)
     row = table[(table["metric"] == "margin") & (table["subset"] == "all")].iloc[0]
     error = extra.std() / math.sqrt(n)
-    mean = extra.mean() + 0.01
+    mean = -extra.mean() - 0.01
     assert row["interaction"] == pytest.approx(mean)
     assert row["low"] == pytest.approx(mean - 1.959964 * error, abs=0.15 * error)
     assert row["high"] == pytest.approx(mean + 1.959964 * error, abs=0.15 * error)
@@ -203,7 +203,7 @@ def test_components_without_effect_do_not_interact() -> None:
     without = dict.fromkeys([of("0.0"), of("0.1"), of("0.0 0.1")], full)
     table = interactions(Ablations.of(full, without, "x", "id"))
     assert len(table) == 6
-    columns = ["joint_drop", "sum_of_single_drops", "interaction"]
+    columns = ["joint_change", "sum_of_single_changes", "interaction"]
     assert (table[columns] == 0).all(axis=None)
     margin = table["metric"] == "margin"
     assert (table.loc[margin, ["low", "high"]] == 0).all(axis=None)
@@ -233,7 +233,7 @@ def test_superadditive_is_what_interval_and_corrected_p_show(
     found = Ablations.of(right(5), without, "x", "id")
     table = interactions(found, correction=correction, level=level, n_resamples=2)
     rows = table[(table["metric"] == "accuracy") & (table["subset"] == "s")]
-    assert rows["interaction"].tolist() == pytest.approx([0.05, 0.01, -0.05])
+    assert rows["interaction"].tolist() == pytest.approx([-0.05, -0.01, 0.05])
     assert rows["superadditive"].tolist() == wanted
     # Two more examples, half of one for and half of one against: 5 for of 102, squares 5 + 1.
     p = 2 * stats.t.sf(5 / math.sqrt(6 - 25 / 102), 99)
@@ -251,11 +251,11 @@ def test_rounding_of_logits_is_no_superadditivity() -> None:
     # Margins are those of float32: without effect they differ by the last digits. So do those of
     # the second pair, by ten times as much as counts for rounding.
     noise = np.random.default_rng(0).random(30) * 1e-6
-    drops = {"L0.H0": 0 * noise, "L0.H1": noise, "L0.H2": noise}
-    drops |= {"L0.H0+L0.H1": 3 * noise, "L0.H0+L0.H2": noise + 1e-3}
-    table = interactions(game(drops), n_resamples=5)
+    changes = {"L0.H0": 0 * noise, "L0.H1": -noise, "L0.H2": -noise}
+    changes |= {"L0.H0+L0.H1": -3 * noise, "L0.H0+L0.H2": -noise - 1e-3}
+    table = interactions(game(changes), n_resamples=5)
     rows = table[(table["metric"] == "margin") & (table["subset"] == "all")].set_index("set")
-    assert rows["interaction"]["L0.H0+L0.H1"] == pytest.approx(2 * noise.mean())
+    assert rows["interaction"]["L0.H0+L0.H1"] == pytest.approx(-2 * noise.mean())
     assert rows["superadditive"].to_dict() == {"L0.H0+L0.H1": False, "L0.H0+L0.H2": True}
     assert rows["p"]["L0.H0+L0.H1"] == 1
 
@@ -293,13 +293,13 @@ def published(unit: float = 1.0) -> tuple[dict, dict, dict]:
 def test_interactions_of_the_published_accuracies(percent: bool) -> None:
     unit = 1.0 if percent else 100.0
     table = interaction_from_accuracies(*published(unit), percent=percent)
-    columns = "subset joint_drop sum_of_single_drops interaction superadditive floor ceiling"
+    columns = "subset joint_change sum_of_single_changes interaction superadditive floor ceiling"
     assert list(table.columns) == columns.split()
     assert table["subset"].tolist() == list(SUBSETS)
     assert (unit * table["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
     first = table.iloc[1]  # SO-Swap: 86.7 to 3.6, and 16.4 + 18.1 + 41.3
-    assert unit * first["joint_drop"] == pytest.approx(83.1)
-    assert unit * first["sum_of_single_drops"] == pytest.approx(75.8)
+    assert unit * first["joint_change"] == pytest.approx(-83.1)
+    assert unit * first["sum_of_single_changes"] == pytest.approx(-75.8)
     assert table["superadditive"].tolist() == [True, True, True, False, False]
     # Why: see test_floors_of_the_published_accuracies.
     assert table["floor"].tolist() == [False, True, False, False, True]
@@ -407,27 +407,27 @@ def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message
 
 @pytest.fixture(scope="module")
 def noisy() -> Ablations:
-    """All pairs of four components; each drop is noise about 0.1, a pair's interaction its own."""
+    """All pairs of four components; each loss is noise about 0.1, a pair's interaction its own."""
     rng, n = np.random.default_rng(4), 60
     subsets = np.array(["u", "v", "v"] * (n // 3), dtype=object)
     common = rng.normal(size=n)
-    drops = {name: rng.normal(0.1, 1, n) for name in ("0.0", "0.1", "1.0", "1.1")}
+    losses = {name: rng.normal(0.1, 1, n) for name in ("0.0", "0.1", "1.0", "1.1")}
 
     def without(margin: np.ndarray) -> Evaluation:
         return answers(margin > 0, subsets, margin)
 
-    found = {of(name): without(common - drop) for name, drop in drops.items()}
-    for i, (a, b) in enumerate(itertools.combinations(drops, 2)):
+    found = {of(name): without(common - loss) for name, loss in losses.items()}
+    for i, (a, b) in enumerate(itertools.combinations(losses, 2)):
         more = rng.normal(0.1 * i, 0.5, n)
-        found[of(f"{a} {b}")] = without(common - drops[a] - drops[b] - more)
+        found[of(f"{a} {b}")] = without(common - losses[a] - losses[b] - more)
     return Ablations.of(without(common), found, "x", "ood")
 
 
 def differences(ablations: Ablations, metric: Any) -> Mapping[str, np.ndarray]:
     """Interaction of every pair, example by example."""
     return {
-        str(each): ablations.drops(each, metric)
-        - sum(ablations.drops(ComponentSet((c,)), metric) for c in each.components)
+        str(each): ablations.changes(each, metric)
+        - sum(ablations.changes(ComponentSet((c,)), metric) for c in each.components)
         for each in ablations.without
         if len(each) == 2
     }

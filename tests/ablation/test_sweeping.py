@@ -338,9 +338,15 @@ def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> No
 def test_the_table_has_a_row_per_set_and_subset(bert: dict[str, Any]) -> None:
     table = sweep(**{**bert, "sets": {"pair": "0.0+1.mlp", "head": "0.1"}}, n_resamples=50)
     assert list(table.columns) == [
-        *("set", "kind", "size", "data", "role", "subset", "n", "accuracy", "accuracy_drop"),
-        *("accuracy_drop_low", "accuracy_drop_high", "margin", "margin_drop", "margin_drop_low"),
-        *("margin_drop_high", "kl"),
+        *("set", "kind", "size", "data", "role", "subset", "n", "accuracy", "accuracy_change"),
+        *(
+            "accuracy_change_low",
+            "accuracy_change_high",
+            "margin",
+            "margin_change",
+            "margin_change_low",
+        ),
+        *("margin_change_high", "kl"),
     ]
     assert table["set"].tolist() == ["pair", "head"] * 3
     assert table["kind"].tolist() == ["joint", "single"] * 3
@@ -354,9 +360,9 @@ def test_the_table_has_a_row_per_set_and_subset(bert: dict[str, Any]) -> None:
     row, answers = table.iloc[3], found.without[ComponentSet.of(["0.1"])]
     assert row["accuracy"] == pytest.approx(answers.correct[members].mean())
     assert row["margin"] == pytest.approx(answers.margin[members].mean())
-    drop = found.full.margin[members] - answers.margin[members]
-    assert row["margin_drop"] == pytest.approx(drop.mean())
-    assert row["margin_drop_low"] <= row["margin_drop"] <= row["margin_drop_high"]
+    change = answers.margin[members] - found.full.margin[members]
+    assert row["margin_change"] == pytest.approx(change.mean())
+    assert row["margin_change_low"] <= row["margin_change"] <= row["margin_change_high"]
     assert row["kl"] == pytest.approx(answers.kl[members].mean())
 
 

@@ -43,7 +43,7 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     ablation = run.tables["ablation"].query("subset == 'all'")
     assert len(sets.rows) == len(ablation)
     for cells, (_, row) in zip(rows_of(sets), ablation.iterrows(), strict=True):
-        ends = (-row.margin_drop, -row.margin_drop_high, -row.margin_drop_low)
+        ends = (row.margin_change, row.margin_change_low, row.margin_change_high)
         change, low, high = (re.sub(r"^[+-](0\.00)$", r"\1", f"{end:+.2f}") for end in ends)
         assert cells[3].replace(MINUS, "-") == f"{change} [{low}, {high}]"
     assert len(controls.rows) == len(run.tables["ablation_controls"].query("subset == 'all'"))
@@ -89,27 +89,27 @@ def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None
     worst_sentence, core_sentence = told(run)
     ablation, controls = run.tables["ablation"], run.tables["ablation_controls"]
     singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
-    worst = singles.loc[singles.accuracy_drop.idxmax()]
+    worst = singles.loc[singles.accuracy_change.idxmin()]
     assert worst_sentence.startswith(
         f"Of the core heads, ablating {worst.set} alone lowers out-of-domain accuracy most: "
-        f"{-100 * worst.accuracy_drop:+.1f} points [{-100 * worst.accuracy_drop_high:+.1f}, "
-        f"{-100 * worst.accuracy_drop_low:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %; "
+        f"{100 * worst.accuracy_change:+.1f} points [{100 * worst.accuracy_change_low:+.1f}, "
+        f"{100 * worst.accuracy_change_high:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %; "
         "in-domain accuracy changes by "
     )
     outside = controls.query("role == 'ood' and subset == 'all'")
     (beside,) = outside.query("metric == 'accuracy' and set == @worst.set").itertuples()
     assert (
         f". Ablating one of 7 other heads of its layer changes it by "
-        f"{-100 * beside.control_drop:+.1f} points on average (p = 0.12"
+        f"{100 * beside.control_change:+.1f} points on average (p = 0.12"
     ) in worst_sentence
     assert worst_sentence.endswith("(The largest of several; its interval does not allow for that "
                                    "choice.)")  # fmt: skip
     (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
     assert core_sentence == (
-        f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
-        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats on "
-        f"average (all of 20 sets between {-whole.control_high:+.2f} and "
-        f"{-whole.control_low:+.2f}, p = 0.048 of so large a change among these; n = 300)."
+        f"Without the whole core the out-of-domain margin changes by {whole.change:+.2f} nats, "
+        f"and without as many other heads of each layer by {whole.control_change:+.2f} nats on "
+        f"average (all of 20 sets between {whole.control_low:+.2f} and "
+        f"{whole.control_high:+.2f}, p = 0.048 of so large a change among these; n = 300)."
     )
 
 
@@ -117,7 +117,7 @@ def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) 
     assert not any("accuracy is higher" in text for text in told(run))
     table = run.tables["ablation"].copy()
     first = (table["set"] == run.core[0]) & (table["role"] == "ood") & (table["subset"] == "all")
-    for column, value in (("_drop", -0.256), ("_drop_low", -0.287), ("_drop_high", -0.226)):
+    for column, value in (("_change", 0.256), ("_change_low", 0.226), ("_change_high", 0.287)):
         table.loc[first, f"accuracy{column}"] = value
     table.loc[first, "accuracy"] = 0.871
     (sentence,) = [text for text in told(run, ablation=table) if "accuracy is higher" in text]
@@ -130,13 +130,16 @@ def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"accuracy_drop_low": -0.5}, "The interval includes zero, so this change may be no effe"),
         (
-            {"accuracy_drop_low": None, "accuracy_drop_high": None},
+            {"accuracy_change_high": 0.5},
+            "The interval includes zero, so this change may be no effe",
+        ),
+        (
+            {"accuracy_change_low": None, "accuracy_change_high": None},
             r"\[\u2013\] on tiny-ood.*Its interval is not known, so this change may be no effect",
         ),
-        ({"accuracy_drop": None}, "^What ablating a single core head does .* is not known"),
-        ({"accuracy_drop": -0.1}, "^Ablating any core head alone does not lower out-of-domain"),
+        ({"accuracy_change": None}, "^What ablating a single core head does .* is not known"),
+        ({"accuracy_change": 0.1}, "^Ablating any core head alone does not lower out-of-domain"),
     ],
 )
 def test_what_is_not_shown_to_be_an_effect_is_called_none(

@@ -50,15 +50,15 @@ def test_superadditive_sets_are_counted_from_the_intervals(
 ) -> None:
     table = run.tables["interactions"].query("role == 'ood' and subset == 'all'")
     part = table[table["metric"] == metric]
-    top = part[part.low > 0].sort_values("interaction").iloc[-1]
+    top = part[part.high < 0].sort_values("interaction").iloc[0]
     name = "the margin" if metric == "margin" else metric
     (sentence,) = [text for text in told(run) if text.startswith(f"On {name} out-of-domain (tiny-")]
     assert (
-        f"{(part.low > 0).sum()} of {len(part)} joint sets are superadditive and "
-        f"{(part.high < 0).sum()} subadditive, with an interval that leaves out zero"
+        f"{(part.high < 0).sum()} of {len(part)} joint sets are superadditive and "
+        f"{(part.low > 0).sum()} subadditive, with an interval that leaves out zero"
     ) in sentence
-    ends = f"[{-scale * top.high:+.{digits}f}, {-scale * top.low:+.{digits}f}]"
-    value = f"an interaction of {-scale * top.interaction:+.{digits}f}"
+    ends = f"[{scale * top.low:+.{digits}f}, {scale * top.high:+.{digits}f}]"
+    value = f"an interaction of {scale * top.interaction:+.{digits}f}"
     plain = sentence.replace("\u00a0", " ").replace(MINUS, "-")
     assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", plain)
 
@@ -92,7 +92,7 @@ def verdicts(run: RunFolder, **changes: Any) -> set[str]:
             "; the interval includes zero, so neither direction is shown",
         ),
         (
-            {"low": 0.01, "high": 1.0, "p_adjusted": 0.06},
+            {"low": -1.0, "high": -0.01, "p_adjusted": 0.06},
             "not after correction",
             "0 of 7 joint sets are superadditive and 0 subadditive",
             "; with an adjusted p = 0.06, neither direction is shown",
@@ -104,13 +104,13 @@ def verdicts(run: RunFolder, **changes: Any) -> set[str]:
             "; its interval is not known, so neither direction is shown",
         ),
         (
-            {"low": 0.01, "high": 0.5},
+            {"low": -0.5, "high": -0.01},
             "superadditive",
             "7 of 7 joint sets are superadditive.* The largest superadditive interaction is that",
             ": superadditive",
         ),
         (
-            {"low": -0.5, "high": -0.01},
+            {"low": 0.01, "high": 0.5},
             "subadditive",
             "0 of 7 joint sets are superadditive and 7 subadditive",
             ": subadditive, less than its members do one by one",
@@ -134,11 +134,11 @@ def test_a_direction_is_told_where_the_interval_shows_it(
 
 def test_the_largest_interaction_is_the_largest_in_either_direction(run: RunFolder) -> None:
     table = run.tables["interactions"]
-    size = -table["interaction"].abs()
+    size = table["interaction"].abs()
     chosen = table.query("role == 'ood' and subset == 'all' and metric == 'margin'")
     largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
     which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
-    margin, _ = told(run, interaction=size, low=size - 0.01, high=size / 2)
+    margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)
     assert f"The largest interaction, in either direction, is that of {which}: " in margin
 
 

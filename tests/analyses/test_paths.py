@@ -92,7 +92,7 @@ def test_information_or_a_moved_threshold(run: RunFolder, blocks: list[Block]) -
     ) in words_of(blocks)
     table = run.tables["core_dependence"]
     ours = table[table["receiver"].isin(["L1.MLP"])].copy()
-    ours.loc[ours["metric"] == "information", "blind_drop"] = 1e-4  # within its interval
+    ours.loc[ours["metric"] == "information", "blind_change"] = -1e-4  # within its interval
     assert (
         "by intervals, being blind to the core changes the threshold alone for L1.MLP. What"
     ) in words_of(Paths.blocks(with_tables(run, core_dependence=ours)))

@@ -53,10 +53,10 @@ def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Sect
     assert set(spots) == set(roles["component"])
     for _, row in roles.iterrows():
         spot = spots[row["component"]]
-        assert spot.x.value == pytest.approx(-100 * row["information_drop_id"])
-        assert spot.x.low == pytest.approx(-100 * row["information_drop_high_id"])
-        assert spot.y.value == pytest.approx(-100 * row["information_drop_ood"])
-        assert spot.y.high == pytest.approx(-100 * row["information_drop_low_ood"])
+        assert spot.x.value == pytest.approx(100 * row["information_change_id"])
+        assert spot.x.low == pytest.approx(100 * row["information_change_low_id"])
+        assert spot.y.value == pytest.approx(100 * row["information_change_ood"])
+        assert spot.y.high == pytest.approx(100 * row["information_change_high_ood"])
         assert spot.labelled == (row["role"] != "no detectable effect")
         assert row["role"] in spot.words
 
@@ -78,7 +78,7 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
 ) -> None:
     roles = run.tables["roles"]
     ends = ("", "_low", "_high")
-    own = {f"information_drop{e}_ood_mean": roles[f"information_drop{e}_ood"] / 2 for e in ends}
+    own = {f"information_change{e}_ood_mean": roles[f"information_change{e}_ood"] / 2 for e in ends}
     both = section_of(with_tables(run, roles=roles.assign(**own)))
     before, after = (tables_of(part.blocks)[0] for part in (section, both))
     header = "the same with the out-of-domain mean (points)"
@@ -92,12 +92,12 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
 def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None:
     roles = run.tables["roles"]
     halves = {"confirmed": roles["component"] == "L0.H3", "reason_confirmed": ""}
-    for place, drop in (("id", 0.02), ("ood", 0.15)):
+    for place, change in (("id", -0.02), ("ood", -0.15)):
         halves |= {
             f"halves_found_{place}": 1.0 * halves["confirmed"],
-            f"information_drop_found_{place}": 0.2,
-            f"information_drop_confirmed_{place}": drop,
-            f"information_drop_confirmed_se_{place}": 0.01,
+            f"information_change_found_{place}": -0.2,
+            f"information_change_confirmed_{place}": change,
+            f"information_change_confirmed_se_{place}": 0.01,
         }
     both = (
         section_of(with_tables(run, roles=roles.assign(**halves))),
@@ -138,18 +138,18 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
     assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
     sweep = run.table("sweep")
     assert sweep is not None
-    drops = sweep[(sweep["role"] == "ood") & (sweep["subset"] == "all")].set_index("set")
+    changes = sweep[(sweep["role"] == "ood") & (sweep["subset"] == "all")].set_index("set")
     # Heads of the core have their own ablation, whose made-up numbers differ.
     alone = [dot for dot in drawing.dots if dot.spot.name not in run.core]
     assert len(alone) == 32
     for dot in alone:
-        wanted = -100 * drops.at[dot.spot.name, "accuracy_drop"]
+        wanted = 100 * changes.at[dot.spot.name, "accuracy_change"]
         assert dot.spot.y.value == pytest.approx(wanted)
 
 
 def test_components_are_listed_by_accuracy_where_information_is_unknown(run: RunFolder) -> None:
     roles = run.tables["roles"]
-    figures = [name for name in roles if "_drop" in name]
+    figures = [name for name in roles if "_change" in name]
     unknown = roles.assign(role="undecided", sure=False, reason_id="too few", reason_ood="too few")
     unknown[figures] = np.nan
     section = section_of(with_tables(run, roles=unknown))
@@ -159,12 +159,12 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(run: Run
     singles = run.singles
     assert singles is not None
     overall = singles[(singles["subset"] == "all") & (singles["role"] == "ood")]
-    drops = overall.drop_duplicates("set").set_index("set")["accuracy_drop"]
+    changes = overall.drop_duplicates("set").set_index("set")["accuracy_change"]
     listed = [row[0] for table in (first, rest) for row in table.rows]
-    sizes = [abs(drops[name]) for name in listed]
+    sizes = [abs(changes[name]) for name in listed]
     assert sizes == sorted(sizes, reverse=True)
     assert sorted(listed) == sorted(roles["component"])
-    assert first.rows[0][3].startswith(number(-100 * drops[listed[0]], 1, signed=True))
+    assert first.rows[0][3].startswith(number(100 * changes[listed[0]], 1, signed=True))
 
 
 def test_missing_components_are_counted(run: RunFolder) -> None:

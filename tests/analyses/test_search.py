@@ -72,7 +72,7 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
 def test_superadditive_sets_are_counted_from_the_intervals(run: RunFolder) -> None:
     table = run.tables["superadditive"]
     first = (table["set"] == "L0.H3+L1.H5") & (table["metric"] == "accuracy")
-    margin, accuracy = told(run, table.assign(low=table["low"].where(~first, -0.1), floor=first))
+    margin, accuracy = told(run, table.assign(high=table["high"].where(~first, 0.1), floor=first))
     end = "on the other half, with an interval below zero and an adjusted p of at most 0.05."
     assert f"2 are superadditive on the margin {end}" in margin
     assert f"1 is superadditive on accuracy {end}" in accuracy
@@ -88,7 +88,7 @@ def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
     column = "interaction_in_search"
     table[column] = table[column].where(table["metric"] == "margin")
     first = table["set"] == "L0.H3+L1.H5"
-    for end, value in (("interaction", 0.15), ("low", 0.05), ("high", 0.25)):
+    for end, value in (("interaction", -0.15), ("low", -0.25), ("high", -0.05)):
         table[end] = table[end].mask(first, value)
     margin, accuracy = told(run, table)
     name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
@@ -119,7 +119,7 @@ def test_accuracies_cut_off_are_marked(run: RunFolder, ends: dict[str, bool], ma
 
 
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None:
-    decisions = [("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300)]
+    decisions = [("within", 100), ("below", 200), ("open", 1500), ("above", 90), ("within", 300)]
     search = Search(screening_by="exact", guarantee=0.01, least=0.25)
     words = words_of(Search.blocks(with_settings(raced(run, decisions), search)))
     assert words.startswith(

@@ -24,7 +24,7 @@ def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     assert words_of(section.blocks) == "Each of 36 components was ablated alone."
     drawings = [block for block in section.blocks if isinstance(block, Drawing)]
     assert [drawing.name for drawing in drawings] == [
-        *("single-drops-accuracy", "single-drops-margin"),
+        *("single-changes-accuracy", "single-changes-margin"),
     ]
     (table,) = tables_of(section.blocks)
     assert table.caption.startswith("All 36 components, each ablated alone")

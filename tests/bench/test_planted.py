@@ -70,9 +70,9 @@ def test_what_is_true_of_planted_pairs() -> None:
     """Each cue is right in 95 %, so both in 0.9025 and neither in 0.0025 of the texts."""
     all_three = ["L0.H1+L1.H3", "L0.H1+L1.MLP", "L1.H3+L1.MLP"]
     expected: dict[str, dict[str, float]] = {
-        "or": {"L0.H1+L1.H3": 3 * 0.9},
-        "and": dict.fromkeys(all_three, -3 * 0.9),
-        "backup": dict.fromkeys(["L0.H2+L1.H1", "L0.H2+L0.MLP"], 2 * 0.9),
+        "or": {"L0.H1+L1.H3": -3 * 0.9},
+        "and": dict.fromkeys(all_three, 3 * 0.9),
+        "backup": dict.fromkeys(["L0.H2+L1.H1", "L0.H2+L0.MLP"], -2 * 0.9),
         "negative": {},
     }
     for name, sizes in expected.items():

@@ -101,13 +101,13 @@ def test_exact_interactions_are_those_of_four_runs(plain: Plain, decoder: Plain)
             without: model.margin(dict.fromkeys(without, 0.0))
             for without in [(), (0,), (1,), (2,), (3,), *PAIRS]
         }
-        expected = model.by_pair(lambda a, b, m=margins: m[a,] + m[b,] - m[a, b] - m[()])
+        expected = model.by_pair(lambda a, b, m=margins: m[a, b] + m[()] - m[a,] - m[b,])
         assert_near(predict("exact", model.request), expected, 1e-5)
 
 
 def test_the_hessian_is_that_of_finite_differences(plain: Plain, decoder: Plain) -> None:
     for model in (plain, decoder):
-        expected = model.by_pair(lambda a, b, of=model: -of.mixed(a, b, 1.0))
+        expected = model.by_pair(lambda a, b, of=model: of.mixed(a, b, 1.0))
         assert_near(predict("hessian", model.request), expected, 2e-4)
 
 
@@ -117,7 +117,7 @@ def test_the_integrated_hessian_is_a_weighted_mean_on_the_way_down(plain: Plain)
     weights = [-t * math.log(t) for t in points]
     expected = plain.by_pair(
         lambda a, b: (
-            -sum(w * plain.mixed(a, b, t) for w, t in zip(weights, points, strict=True))
+            sum(w * plain.mixed(a, b, t) for w, t in zip(weights, points, strict=True))
             / sum(weights)
         )
     )
@@ -139,7 +139,7 @@ def test_screening_is_the_integral_of_the_hessian_along_one_side(plain: Plain) -
 
     def side(along: int, other: int) -> float:
         heights = [slope(along, other, i / steps) for i in range(steps + 1)]
-        return -float(np.dot(simpson, heights)) / (3 * steps)
+        return float(np.dot(simpson, heights)) / (3 * steps)
 
     a, b = PAIRS[0]
     found = predict("screening", plain.request)[f"{NAMES[a]}+{NAMES[b]}"]
@@ -164,7 +164,7 @@ def test_co_ablation_is_the_growth_of_an_effect_on_the_answers(plain: Plain) -> 
         """How much more b does once a is gone."""
         return energy(plain.logits(a), plain.logits(a, b)) - energy(full, plain.logits(b))
 
-    expected = plain.by_pair(lambda a, b: (grown(b, a) + grown(a, b)) / 2)
+    expected = plain.by_pair(lambda a, b: -(grown(b, a) + grown(a, b)) / 2)
     assert_near(predict("co-ablation", plain.request), expected, 2e-6)
 
 
@@ -189,14 +189,14 @@ def of_planted(model: Any, names: Any = None, **options: Any) -> PairRequest:
     return PairRequest(model, DATA, None, components, **run, **options)
 
 
-@pytest.mark.parametrize(("rule", "size"), [("or", SIZE), ("and", -SIZE), ("or of three", 0.0)])
+@pytest.mark.parametrize(("rule", "size"), [("or", -SIZE), ("and", SIZE), ("or of three", 0.0)])
 def test_exact_finds_what_was_planted(models: Any, rule: str, size: float) -> None:
     found = predict("exact", of_planted(models[rule], (*TRIPLE, DIRECT)))
     assert len(found) == 6
     assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: size}, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize(("rule", "size"), [("or", SIZE), ("and", -SIZE), ("or of three", 0.0)])
+@pytest.mark.parametrize(("rule", "size"), [("or", -SIZE), ("and", SIZE), ("or of three", 0.0)])
 def test_screening_sees_a_backup_but_not_how_far_it_goes(
     models: Any, rule: str, size: float
 ) -> None:
@@ -232,19 +232,19 @@ def rule_of(function: Any, x: float) -> float:
 def test_second_derivatives_see_a_backup_where_the_model_is_smooth(tmp_path: Path) -> None:
     model = planted(tmp_path, "or", activation="gelu")
     request = of_planted(model, (*PAIR, DIRECT))
-    exact = -(rule_of(gelu, 2) - 2 * rule_of(gelu, 1) + rule_of(gelu, 0))
+    exact = rule_of(gelu, 2) - 2 * rule_of(gelu, 1) + rule_of(gelu, 0)
     assert predict("exact", request)[WHOLE] == pytest.approx(exact, abs=TOLERANCE)
     # At mask values t the heads write 2t, the derivative of which is 1 by either value.
-    hessian = -rule_of(gelu_curvature, 2)
+    hessian = rule_of(gelu_curvature, 2)
     found = predict("hessian", request)
     assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: hessian}, abs=TOLERANCE)
     points = [1 / 8, 3 / 8, 5 / 8, 7 / 8]
     weights = [-t * math.log(t) for t in points]
-    curves = [-rule_of(gelu_curvature, 2 * t) for t in points]
+    curves = [rule_of(gelu_curvature, 2 * t) for t in points]
     integrated = np.dot(weights, curves) / sum(weights)
     found = predict("integrated-hessian", request)
     assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: integrated}, abs=TOLERANCE)
-    assert min(exact, hessian) > 1.5
+    assert max(exact, hessian) < -1.5
 
 
 @pytest.mark.parametrize("rule", ["or", "and"])
@@ -252,14 +252,14 @@ def test_co_ablation_finds_backups_without_labels(models: Any, rule: str) -> Non
     """A change of the margin by c has the energy p (1 - p) c^2, where p is the full answer's."""
     found = predict("co-ablation", of_planted(models[rule], (*PAIR, DIRECT)))
     p = 1 / (1 + math.exp(-SIZE - DIRECT_SIZE))
-    grown = (1 if rule == "or" else -1) * p * (1 - p) * SIZE**2 / 2
+    grown = (-1 if rule == "or" else 1) * p * (1 - p) * SIZE**2 / 2
     assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: grown}, abs=TOLERANCE)
 
 
 # -- the proxy on games ---------------------------------------------------------------------------
 
 
-def played(monkeypatch: pytest.MonkeyPatch, drop: Any, n: int) -> Any:
+def played(monkeypatch: pytest.MonkeyPatch, change: Any, n: int) -> Any:
     """The proxy of a game of ``n`` heads in place of a model, and the sets that it played."""
     names = [f"L0.H{i}" for i in range(n)]
     seen: list[ComponentSet] = []
@@ -267,7 +267,7 @@ def played(monkeypatch: pytest.MonkeyPatch, drop: Any, n: int) -> Any:
     def ablate(self: PairRequest, sets: list[ComponentSet]) -> Any:
         seen.extend(sets)
         players = [[c.head for c in each.components] for each in sets]
-        return game({str(s): drop(p) for s, p in zip(sets, players, strict=True)})
+        return game({str(s): change(p) for s, p in zip(sets, players, strict=True)})
 
     monkeypatch.setattr(PairRequest, "ablate", ablate)
     request = PairRequest(None, DATA, None, parse_components(names))
@@ -278,11 +278,11 @@ def test_the_proxy_recovers_every_pair_of_a_game(monkeypatch: pytest.MonkeyPatch
     n, rng = 9, np.random.default_rng(0)
     alone, both = rng.normal(size=n), np.triu(rng.normal(size=(n, n)), 1)
 
-    def drop(players: list[int]) -> float:
+    def change(players: list[int]) -> float:
         pairs = itertools.combinations(players, 2)
         return sum(alone[i] for i in players) + sum(both[i, j] for i, j in pairs)
 
-    found, seen = played(monkeypatch, drop, n)
+    found, seen = played(monkeypatch, change, n)
     got = {str(pair): value for pair, value in found.interactions.items()}
     pairs = itertools.combinations(range(n), 2)
     assert got == pytest.approx(
@@ -349,7 +349,7 @@ def test_a_search_takes_any_of_them(models: Any, name: str) -> None:
     )
     assert (search.n_pairs, search.n_tested) == (28, 1)
     assert search.screening["set"].iloc[0] == WHOLE
-    assert search.screening["predicted"].is_monotonic_decreasing
+    assert search.screening["predicted"].is_monotonic_increasing
     assert search.cost.forwards >= 1
 
 

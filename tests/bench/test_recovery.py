@@ -103,24 +103,24 @@ def made_up() -> Iterator[MadeUp]:
 
 
 def test_predictions_that_are_rounding_find_nothing(backup: Case, made_up: MadeUp) -> None:
-    """Two pairs of 105 interact, both upwards: 103 others to be ranked below."""
+    """Two pairs of 105 interact, both downwards: 103 others to be ranked below."""
     truth = {str(pair): size for pair, size in (backup.truth.interactions or {}).items()}
-    assert truth == pytest.approx({"L0.H2+L1.H1": 1.8, "L0.H2+L0.MLP": 1.8})
-    assert made_up.scores(backup, heads=1.2e-8, mlp=9e-7) == (0.5, 0)
-    assert made_up.scores(backup, heads=-6.9e-9, mlp=1e-12) == (0.5, 0)
-    assert made_up.scores(backup, heads=2e-6, mlp=9e-7) == (0.75, 0.5)  # one is above 103 ties
-    assert made_up.scores(backup, heads=2e-6, mlp=1e-6) == (1, 1)
-    assert made_up.scores(backup, heads=-2e-6, mlp=1.8) == (1, 0.5)
+    assert truth == pytest.approx({"L0.H2+L1.H1": -1.8, "L0.H2+L0.MLP": -1.8})
+    assert made_up.scores(backup, heads=-1.2e-8, mlp=-9e-7) == (0.5, 0)
+    assert made_up.scores(backup, heads=6.9e-9, mlp=-1e-12) == (0.5, 0)
+    assert made_up.scores(backup, heads=-2e-6, mlp=-9e-7) == (0.75, 0.5)  # one is above 103 ties
+    assert made_up.scores(backup, heads=-2e-6, mlp=-1e-6) == (1, 1)
+    assert made_up.scores(backup, heads=2e-6, mlp=-1.8) == (1, 0.5)
     # Rounding of others does no harm either, and what is more than that does.
-    assert made_up.scores(backup, heads=1.8, mlp=1.8, false=9e-7) == (1, 1)
+    assert made_up.scores(backup, heads=-1.8, mlp=-1.8, false=9e-7) == (1, 1)
     assert made_up.scores(backup, false=9e-7) == (0.5, 0)
     assert made_up.scores(backup, false=2e-6) == (pytest.approx(0.5 * 102 / 103), 0)
 
 
 def test_rounding_in_another_unit_is_relative(backup: Case, made_up: MadeUp) -> None:
-    assert made_up.scores(backup, in_nats=False, heads=1e-9, mlp=1e-9) == (1, 1)
-    assert made_up.scores(backup, in_nats=False, heads=100.0, mlp=9e-5) == (0.75, 0.5)
-    assert made_up.scores(backup, in_nats=False, heads=100.0, mlp=2e-4) == (1, 1)
+    assert made_up.scores(backup, in_nats=False, heads=-1e-9, mlp=-1e-9) == (1, 1)
+    assert made_up.scores(backup, in_nats=False, heads=-100.0, mlp=-9e-5) == (0.75, 0.5)
+    assert made_up.scores(backup, in_nats=False, heads=-100.0, mlp=-2e-4) == (1, 1)
     assert made_up.scores(backup, in_nats=False) == (0.5, 0)
 
 

@@ -172,21 +172,21 @@ def test_what_no_pairs_can_be_compared_with() -> None:
 
 def test_paths_by_hand() -> None:
     rows = {"L0.H0>L1.H1.q": -0.9, "L0.H1>L1.H1.q": 0.5, "L0.H0>answer": 0.7, "L1.H1>answer": 0.1}
-    table = pd.DataFrame({"set": rows.keys(), "margin_drop": rows.values(), "subset": "all"})
-    other = table.assign(subset="s", margin_drop=0.0)
+    table = pd.DataFrame({"set": rows.keys(), "margin_change": rows.values(), "subset": "all"})
+    other = table.assign(subset="s", margin_change=0.0)
     both = pd.concat([other, table])
     # Sizes 0.9 and 0.1 against 0.7 and 0.5: 2 of 4.
     true = ["0.0>1.1.q", "L1.H1>answer"]
     assert path_auroc(both, true) == 0.5
     assert path_auroc(both, true, subset="s") == 0.5  # all the same
     assert path_auroc(table, ["L0.H0>L1.H1.q"]) == 1
-    screening = table.drop(columns="subset").rename(columns={"margin_drop": "predicted"})
+    screening = table.drop(columns="subset").rename(columns={"margin_change": "predicted"})
     assert path_auroc(screening, true, column="predicted") == 0.5
-    with pytest.raises(InputError, match="no column 'margin_drop'; found set, predicted"):
+    with pytest.raises(InputError, match="no column 'margin_change'; found set, predicted"):
         path_auroc(screening, true)
     with pytest.raises(InputError, match=r"L0\.H0>L1\.H1\.q is there more than once"):
         path_auroc(pd.concat([table, table]), true)
-    cut = table.assign(margin_drop=[1.0, 1.0, math.nan, 1.0])
+    cut = table.assign(margin_change=[1.0, 1.0, math.nan, 1.0])
     with pytest.raises(InputError, match=r"found nan for L0\.H0>answer"):
         path_auroc(cut, true)
     with pytest.raises(InputError, match=r"the true set of paths L0\.H5>answer has none"):

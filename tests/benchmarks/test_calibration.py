@@ -17,11 +17,11 @@ def calibration(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_intervals_have_the_truth_in_them(calibration: Any) -> None:
     table = calibration.coverage(100, 40)
     assert set(table["figure"]) == {
-        "drop",
+        "change",
         "interaction",
         "dividend",
         "Shapley value",
-        "drop when blind",
+        "change when blind",
         "dependence",
     }
     whole = table[table["texts"] == 100]
@@ -33,14 +33,14 @@ def test_what_is_true_by_hand(calibration: Any) -> None:
     """The cue of L0.H0 is right in 97 %, those of the OR in 90 %, and the AND's in 75 %."""
     known = calibration.answered(0.0, chosen=False)
     singles = {str(s): s for s in known.ablations.sets if len(s) == 1}
-    drops = {
-        name: known.true_mean(known.ablations.drops(each, "margin"), "all")
+    changes = {
+        name: known.true_mean(known.ablations.changes(each, "margin"), "all")
         for name, each in singles.items()
     }
-    assert drops["L0.H0"] == pytest.approx(2 * (0.97 - 0.03), abs=1e-3)
-    assert drops["L0.H1"] == pytest.approx(0, abs=1e-3)
-    assert drops["L1.H1"] == pytest.approx(2 * (0.75**2 - 0.25**2), abs=1e-3)
-    assert drops["L2.MLP"] == pytest.approx(0, abs=1e-3)
+    assert changes["L0.H0"] == pytest.approx(-2 * (0.97 - 0.03), abs=1e-3)
+    assert changes["L0.H1"] == pytest.approx(0, abs=1e-3)
+    assert changes["L1.H1"] == pytest.approx(-2 * (0.75**2 - 0.25**2), abs=1e-3)
+    assert changes["L2.MLP"] == pytest.approx(0, abs=1e-3)
 
 
 @pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "westfall-young"])

@@ -17,7 +17,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("design", ["other biases", "other biases, skewed", "more noise"])
-def test_intervals_of_a_drop_that_is_0_have_it_in_them(simulation: Any, design: str) -> None:
+def test_intervals_of_a_change_that_is_0_have_it_in_them(simulation: Any, design: str) -> None:
     assert 0.93 <= simulation.coverage(design, 2, 200, 1000) <= 0.97
 
 

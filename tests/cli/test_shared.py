@@ -52,7 +52,7 @@ def test_a_dash_stands_for_an_interval_that_is_not_known(
 ) -> None:
     nan = float("nan")
     frame = pd.DataFrame(
-        {"subset": ["a", "b"], "seed": [nan, 1.0], "low": [nan, 0.25], "drop_high": [nan, 0.5]}
+        {"subset": ["a", "b"], "seed": [nan, 1.0], "low": [nan, 0.25], "change_high": [nan, 0.5]}
     )
     dash = "\u2013"
     lines = [line.split() for line in shown(frame, capsys, monkeypatch)]
@@ -68,7 +68,9 @@ def test_a_dash_stands_for_an_interval_that_is_not_known(
 def test_only_texts_go_on_in_the_next_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = pd.DataFrame({"what it is": ["a long sentence"], "accuracy_drop": [-0.25], "n": [1600]})
+    frame = pd.DataFrame(
+        {"what it is": ["a long sentence"], "accuracy_change": [-0.25], "n": [1600]}
+    )
     assert shown(frame, capsys, monkeypatch, width=28) == [
         "              accuracy",
         "what it is        drop     n",
@@ -88,7 +90,7 @@ def test_names_are_shown_letter_by_letter(
 def test_a_set_goes_on_in_the_next_line_between_its_members(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = pd.DataFrame({"set": ["L1.H0+L2.H10+L3.MLP", "L0.H1"], "drop": [0.5, 0.25]})
+    frame = pd.DataFrame({"set": ["L1.H0+L2.H10+L3.MLP", "L0.H1"], "change": [0.5, 0.25]})
     assert shown(frame, capsys, monkeypatch, width=28)[2:] == [
         "L1.H0+L2.H10+L3.MLP  0.500",
         "L0.H1                0.250",

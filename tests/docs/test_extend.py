@@ -152,7 +152,7 @@ def test_the_analysis_is_a_command_a_method_and_a_setting(
 
 def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_path: Path) -> None:
     small = ("--max-train", "16", "--max-id", "8", "--max-ood", "8")
-    drops = {}
+    changes = {}
     for fill in ("mean", "half"):
         options = ("--components", "L0.H0", "--fill", fill, "--resamples", "10")
         mechcore("ablation", *options, *small, "--out", str(tmp_path / fill))
@@ -234,11 +234,11 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     mechcore("ablation", *given, *options, "--out", str(tmp_path / "ablated"))
     table = pd.read_csv(tmp_path / "ablated" / "tables/ablation.csv")
     whole = table[(table["role"] == "ood") & (table["subset"] == ALL)]
-    drops = whole.set_index("set")["margin_drop"]
+    changes = whole.set_index("set")["margin_change"]
     for components in ("L0.H1", "L1.MLP", "L0.H1+L1.MLP"):
-        expected = float((margins(model) - margins(without(components))).mean())
+        expected = float((margins(without(components)) - margins(model)).mean())
         assert abs(expected) > 1e-2
-        assert drops[components] == pytest.approx(expected, abs=1e-5)
+        assert changes[components] == pytest.approx(expected, abs=1e-5)
 
     mask, out = tmp_path / "mask.safetensors", tmp_path / "folded"
     Mask.full(ModelShape(2, 4)).without("L0.H1", "L1.MLP").save(mask)

@@ -8,7 +8,7 @@ from scipy import stats
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import FEWEST, Sample, degrees_of_freedom
-from mechcore.evaluation.evaluate import Evaluation, paired_drop
+from mechcore.evaluation.evaluate import Evaluation, paired_change
 from mechcore.evaluation.intervals import (
     bootstrap_weights,
     mean_errors,
@@ -187,7 +187,7 @@ def made_up(population: str, clusters: np.ndarray | None) -> tuple[Evaluation, E
 def test_the_population_decides_what_an_interval_is_for() -> None:
     widths = {}
     for population, clusters in (("texts", None), ("clusters", TEN), ("texts", TEN)):
-        interval = paired_drop(*made_up(population, clusters))
+        interval = paired_change(*made_up(population, clusters))
         assert interval.mean == pytest.approx(0.35)
         widths[population, clusters is None] = interval.high - interval.low
     # Clusters of ten lose all alike one or six; strata leave out how the subsets differ.
@@ -227,7 +227,7 @@ def test_a_label_in_one_cluster_has_a_figure_and_no_interval() -> None:
     parts, plain = (
         decompose(logits[0], logits[1:], correct, clusters=each).information for each in (one, None)
     )
-    np.testing.assert_allclose(parts.drops, plain.drops)
+    np.testing.assert_allclose(parts.changes, plain.changes)
     assert np.isnan(parts.intervals()[0].low)
     assert np.isnan(parts.p_values()[0])
     assert np.isfinite(parts.drawn(Sample(strata=label)).intervals()[0].low)

@@ -24,7 +24,7 @@ from mechcore.evaluation.evaluate import (
     Evaluation,
     evaluate,
     kl_divergence,
-    paired_drop,
+    paired_change,
 )
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -416,13 +416,13 @@ def test_a_masked_language_model_has_no_answer_position() -> None:
         evaluate(helpers.hooked_encoder(), {**padded(texts()), "labels": torch.zeros(5).long()})
 
 
-# -- drops ----------------------------------------------------------------------------------------
+# -- changes --------------------------------------------------------------------------------------
 
 
-def test_one_example_has_a_drop_without_an_interval() -> None:
-    drop = paired_drop(hand_made([True]), hand_made([False]))
-    assert drop.mean == 1
-    assert math.isnan(drop.low)
+def test_one_example_has_a_change_without_an_interval() -> None:
+    change = paired_change(hand_made([True]), hand_made([False]))
+    assert change.mean == -1
+    assert math.isnan(change.low)
 
 
 # -- a real model ---------------------------------------------------------------------------------
@@ -459,25 +459,25 @@ def hand_made(correct: list[bool]) -> Evaluation:
     return Evaluation(logits, flags, np.full(len(correct), "all", dtype=object), "hand-made")
 
 
-def test_paired_drop_is_the_difference_of_the_metrics():
+def test_paired_change_is_the_difference_of_the_metrics():
     full, other = hand_made([True, True, True, False]), hand_made([True, False, False, False])
-    drop = paired_drop(full, other)
-    assert drop.mean == pytest.approx(0.75 - 0.25)
-    assert -1 < drop.low < 0 < drop.mean < drop.high <= 1  # of four answers two change
+    change = paired_change(full, other)
+    assert change.mean == pytest.approx(0.25 - 0.75)
+    assert -1 <= change.low < change.mean < 0 < change.high < 1  # of four answers two change
     # Two of four margins fall from +1 to -1.
-    assert paired_drop(full, other, "margin").mean == pytest.approx(2 * 2 / 4)
-    same = paired_drop(full, full, "margin")
+    assert paired_change(full, other, "margin").mean == pytest.approx(-2 * 2 / 4)
+    same = paired_change(full, full, "margin")
     assert (same.mean, same.low, same.high) == (0, 0, 0)
 
 
-def test_paired_drop_refuses_other_examples():
+def test_paired_change_refuses_other_examples():
     with pytest.raises(InputError, match="4 and 3 examples"):
-        paired_drop(hand_made([True] * 4), hand_made([True] * 3))
+        paired_change(hand_made([True] * 4), hand_made([True] * 3))
 
 
 def test_an_unknown_metric_is_not_taken_for_the_margin():
     full = hand_made([True] * 4)
-    for call in (lambda: paired_drop(full, full, "Accuracy"), lambda: full.values("acc")):
+    for call in (lambda: paired_change(full, full, "Accuracy"), lambda: full.values("acc")):
         with pytest.raises(InputError, match="expected 'accuracy' or 'margin'"):
             call()
 

@@ -19,7 +19,7 @@ from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import NotFiniteError
-from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, paired_drop
+from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, paired_change
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.finite import check_finite
@@ -217,7 +217,7 @@ def made(logits: list[list[float]]) -> Evaluation:
 def test_an_evaluation_has_finite_logits(value: float, column: int) -> None:
     logits = [[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]]
     fine = made(logits)
-    assert paired_drop(fine, fine).mean == 0
+    assert paired_change(fine, fine).mean == 0
     logits[1][column] = value
     with pytest.raises(NotFiniteError, match=r"for 1 of 2 examples run together, number 1;"):
         made(logits)

@@ -1,4 +1,4 @@
-"""Drops taken apart: against written-out answers, scikit-learn, and models of known truth."""
+"""Changes taken apart: against written-out answers, scikit-learn, and models of known truth."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def by_hand() -> Decomposition:
 def test_two_labels_by_hand() -> None:
     parts = by_hand()
     # Without moving: all of the first label wrong; 75 of 100 right; all of the first label wrong.
-    np.testing.assert_allclose(parts.accuracy.drops, [0.5, 0.125, 0.5], atol=1e-12)
+    np.testing.assert_allclose(parts.accuracy.changes, [-0.5, -0.125, -0.5], atol=1e-12)
     # A threshold between the two margins gives 1, (1 + 0.75) / 2 and the same.
-    np.testing.assert_allclose(parts.information.drops, [0, 0.125, 0.125], atol=1e-12)
-    np.testing.assert_allclose(parts.threshold.drops, [0.5, 0, 0.375], atol=1e-12)
+    np.testing.assert_allclose(parts.information.changes, [0, -0.125, -0.125], atol=1e-12)
+    np.testing.assert_allclose(parts.threshold.changes, [-0.5, 0, -0.375], atol=1e-12)
     # Of the pairs 75 % are in order and 25 % are ties: 0.75 + 0.25 / 2.
     assert parts.auc is not None
-    np.testing.assert_allclose(parts.auc.drops, [0, 0.125, 0.125], atol=1e-12)
+    np.testing.assert_allclose(parts.auc.changes, [0, -0.125, -0.125], atol=1e-12)
     # The first label is no longer said; an eighth of the answers go from the second to the first.
-    np.testing.assert_allclose(parts.shift.drops, [0.5, 0.125, 0.5], atol=1e-12)
+    np.testing.assert_allclose(parts.shift.changes, [-0.5, -0.125, -0.5], atol=1e-12)
     for effect in (parts.accuracy, parts.information, parts.auc):
         assert effect.full == pytest.approx(1)
     assert parts.threshold.full == pytest.approx(0)
@@ -70,11 +70,11 @@ def test_three_labels_by_hand() -> None:
     raised, confused = full + np.array([0, 0, 10]), full.copy()
     confused[:30] = [0, 1, 0]
     parts = decompose(full, np.stack([raised, confused]), np.eye(3, dtype=bool)[label])
-    np.testing.assert_allclose(parts.accuracy.drops, [2 / 3, 1 / 6], atol=1e-12)
-    np.testing.assert_allclose(parts.information.drops, [0, 1 / 6], atol=1e-12)
-    np.testing.assert_allclose(parts.threshold.drops, [2 / 3, 0], atol=1e-12)
+    np.testing.assert_allclose(parts.accuracy.changes, [-2 / 3, -1 / 6], atol=1e-12)
+    np.testing.assert_allclose(parts.information.changes, [0, -1 / 6], atol=1e-12)
+    np.testing.assert_allclose(parts.threshold.changes, [-2 / 3, 0], atol=1e-12)
     # The third label is said by two thirds more; a sixth of the answers leave the first.
-    np.testing.assert_allclose(parts.shift.drops, [-2 / 3, 1 / 6], atol=1e-12)
+    np.testing.assert_allclose(parts.shift.changes, [2 / 3, -1 / 6], atol=1e-12)
     assert parts.auc is None
 
 
@@ -86,10 +86,10 @@ def test_a_threshold_that_gives_what_it_takes_shows_as_a_shift_alone() -> None:
     full[wrong] *= -1
     parts = decompose(of_margins(full), of_margins(full + 2)[None], TWO[label])
     # Margins -1 turn: of the first label 25 right answers are lost, of the second 25 are won.
-    np.testing.assert_allclose(parts.accuracy.drops, [0], atol=1e-12)
-    np.testing.assert_allclose(parts.information.drops, [0], atol=1e-12)
-    np.testing.assert_allclose(parts.threshold.drops, [0], atol=1e-12)
-    np.testing.assert_allclose(parts.shift.drops, [0.25], atol=1e-12)
+    np.testing.assert_allclose(parts.accuracy.changes, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.information.changes, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.threshold.changes, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.shift.changes, [-0.25], atol=1e-12)
 
 
 def test_labels_of_several_classes_are_answered_as_by_evaluate() -> None:
@@ -113,9 +113,9 @@ def test_labels_of_several_classes_are_answered_as_by_evaluate() -> None:
         for logits in (full, other, full + np.array([0, 3, 0]))
     ]
     assert parts.accuracy.full == pytest.approx(accuracies[0])
-    np.testing.assert_allclose(parts.accuracy.drops, accuracies[0] - np.array(accuracies[1:]))
-    np.testing.assert_allclose(parts.information.drops[1], 0, atol=1e-12)
-    assert parts.accuracy.drops[1] > 0.05
+    np.testing.assert_allclose(parts.accuracy.changes, np.array(accuracies[1:]) - accuracies[0])
+    np.testing.assert_allclose(parts.information.changes[1], 0, atol=1e-12)
+    assert parts.accuracy.changes[1] < -0.05
 
 
 def test_classes_that_are_never_correct_are_wrong_answers_and_no_information() -> None:
@@ -123,8 +123,8 @@ def test_classes_that_are_never_correct_are_wrong_answers_and_no_information() -
     full = 3 * np.eye(3)[label]
     correct = np.eye(3, dtype=bool)[label]
     parts = decompose(full, (full + np.array([0, 0, 9]))[None], correct)
-    np.testing.assert_allclose(parts.accuracy.drops, [1])
-    np.testing.assert_allclose(parts.information.drops, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.accuracy.changes, [-1])
+    np.testing.assert_allclose(parts.information.changes, [0], atol=1e-12)
 
 
 def random_case(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -141,9 +141,12 @@ def test_the_parts_add_up_for_every_example() -> None:
     total = parts.information.values + parts.threshold.values
     np.testing.assert_allclose(total, parts.accuracy.values, rtol=0, atol=1e-12)
     np.testing.assert_allclose(
-        parts.information.drops + parts.threshold.drops, parts.accuracy.drops, rtol=0, atol=1e-12
+        parts.information.changes + parts.threshold.changes,
+        parts.accuracy.changes,
+        rtol=0,
+        atol=1e-12,
     )
-    assert (np.abs(parts.threshold.drops) > 1e-3).any()
+    assert (np.abs(parts.threshold.changes) > 1e-3).any()
 
 
 def test_values_have_the_mean_and_the_spread_of_a_mean_over_labels() -> None:
@@ -151,9 +154,9 @@ def test_values_have_the_mean_and_the_spread_of_a_mean_over_labels() -> None:
     effect = decompose(full, other, TWO[label]).accuracy
     right = [(logits.argmax(-1) == label).astype(float) for logits in (full, *other)]
     for values, changed in zip(effect.values, right[1:], strict=True):
-        drops = [(right[0] - changed)[label == i] for i in (0, 1)]
-        assert values.mean() == pytest.approx(np.mean([each.mean() for each in drops]))
-        variance = sum(each.var() / len(each) for each in drops) / 4
+        changes = [(changed - right[0])[label == i] for i in (0, 1)]
+        assert values.mean() == pytest.approx(np.mean([each.mean() for each in changes]))
+        variance = sum(each.var() / len(each) for each in changes) / 4
         assert values.var() / len(values) == pytest.approx(variance)
 
 
@@ -165,7 +168,7 @@ def test_the_auc_is_scikit_learns_and_its_spread_delongs() -> None:
     margins = [logits[:, 1] - logits[:, 0] for logits in (full, *other)]
     areas = np.array([roc_auc_score(label, margin) for margin in margins])
     assert parts.auc.full == pytest.approx(areas[0])
-    np.testing.assert_allclose(parts.auc.drops, areas[0] - areas[1:], atol=1e-12)
+    np.testing.assert_allclose(parts.auc.changes, areas[1:] - areas[0], atol=1e-12)
     # Variance by DeLong, from all pairs.
     won = []
     for margin in margins[:2]:
@@ -221,7 +224,7 @@ def test_a_constant_answer_has_no_information() -> None:
     label = np.repeat([0, 1, 2], 50)
     full = np.eye(3)[label]
     parts = decompose(full, np.full((1, 150, 3), 7.0), np.eye(3, dtype=bool)[label])
-    np.testing.assert_allclose(parts.information.drops, [2 / 3], atol=1e-12)
+    np.testing.assert_allclose(parts.information.changes, [-2 / 3], atol=1e-12)
 
 
 def test_one_seed_has_one_result_and_no_set_is_no_effect() -> None:
@@ -229,8 +232,8 @@ def test_one_seed_has_one_result_and_no_set_is_no_effect() -> None:
     first, second, third = (decompose(full, other, TWO[label], seed=s) for s in (0, 0, 1))
     np.testing.assert_array_equal(first.information.values, second.information.values)
     assert (first.information.values != third.information.values).any()
-    np.testing.assert_array_equal(first.accuracy.drops, third.accuracy.drops)
-    assert decompose(full, other[:0], TWO[label]).information.drops.shape == (0,)
+    np.testing.assert_array_equal(first.accuracy.changes, third.accuracy.changes)
+    assert decompose(full, other[:0], TWO[label]).information.changes.shape == (0,)
 
 
 def test_sets_are_independent_of_one_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_weights_that_are_not_numbers(
             for table in tables(out):
                 if table.suffix == ".csv":
                     frame = pd.read_csv(table)
-                    for column in ("accuracy", "margin", "accuracy_drop", "kl", "entropy"):
+                    for column in ("accuracy", "margin", "accuracy_change", "kl", "entropy"):
                         if column in frame:
                             assert np.isfinite(frame[column]).all(), f"{said}, {column}"
         else:

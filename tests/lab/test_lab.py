@@ -118,7 +118,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     full = evaluate(model, encoded["ood"], in_domain=False)
     other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
     (row,) = costs[(costs["role"] == "ood") & (costs["subset"] == "all")].to_dict("records")
-    assert row["margin_drop"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+    assert row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
 
 

@@ -126,10 +126,10 @@ def test_all_engines_agree(case: Case) -> None:
         for engine in ("tree", "restart", "reference")
     )
     for each in reference.without:
-        drops = reference.drops(each, "margin")
+        drops = reference.changes(each, "margin")
         assert np.abs(drops).max() > 1e-4
         for found in (tree, restart):
-            np.testing.assert_allclose(found.drops(each, "margin"), drops, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(found.changes(each, "margin"), drops, rtol=0, atol=1e-4)
 
 
 def labelled(data: EncodedExamples, labels: list[str]) -> EncodedExamples:
@@ -145,8 +145,8 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
     named = ablate(*arguments, fill="counterfactual", state=tmp_path / "state", **options)
     given = ablate(*arguments, fill=Counterfactual.of(paired(data, 4)), **options)
     for each, other in zip(named.without, given.without, strict=True):
-        drops = named.drops(each, "margin")
-        np.testing.assert_array_equal(drops, given.drops(other, "margin"))
+        drops = named.changes(each, "margin")
+        np.testing.assert_array_equal(drops, given.changes(other, "margin"))
         assert np.abs(drops).max() > 1e-4
     with pytest.raises(InputError, match="partial results tell fills by their names"):
         ablate(
@@ -180,11 +180,11 @@ def test_in_a_race_an_example_has_the_pair_that_it_has_in_a_sweep(
     for fill in ("counterfactual", Counterfactual.of(data.part([*range(5, 40), *range(5)]))):
         options: dict[str, Any] = {"fill": fill, "role": "ood", "seed": 4}
         folder = tmp_path / f"race-{isinstance(fill, str)}"
-        found = race(*arguments, effect="drop", least=1e-9, state=folder, **options)
+        found = race(*arguments, effect="change", least=1e-9, state=folder, **options)
         expected = ablate(*arguments, **options)
         exact = found.decisions["exact"].to_numpy()
         assert exact.any()
-        drops = np.array([expected.drops(each, "margin").mean() for each in expected.sets])
+        drops = np.array([expected.changes(each, "margin").mean() for each in expected.sets])
         got = found.decisions["effect"].to_numpy()
         np.testing.assert_allclose(got[exact], drops[exact], rtol=0, atol=1e-5)
 

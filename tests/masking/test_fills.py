@@ -72,9 +72,9 @@ def test_all_engines_agree_on_a_registered_fill(case: Case, name: str) -> None:
         for engine in ("tree", "restart", "reference")
     )
     for each in plain.without:
-        drops = plain.drops(each, "margin")
+        drops = plain.changes(each, "margin")
         for found in (tree, restart):
-            np.testing.assert_allclose(found.drops(each, "margin"), drops, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(found.changes(each, "margin"), drops, rtol=0, atol=1e-4)
         assert np.abs(drops).max() > 1e-4
 
 

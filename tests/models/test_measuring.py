@@ -136,7 +136,7 @@ def _attribution(model: Any, data: EncodedExamples, facts: Any) -> Any:
 def _swept(engine: Any) -> Call:
     def call(model: Any, data: EncodedExamples, facts: Any) -> Any:
         found = ablate(model, ["L0.H1", "L1.MLP"], data, fill="zero", engine=engine, role="ood")
-        drops = [found.drops(each, "margin") for each in found.without]
+        drops = [found.changes(each, "margin") for each in found.without]
         return found.full.logits, torch.tensor(np.stack(drops))
 
     return call

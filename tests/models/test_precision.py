@@ -141,7 +141,7 @@ def test_all_engines_sweep_a_model_in_half_precision(
         sweep(half.model, sets, data, half.means, engine=engine, n_resamples=10)
         for engine in ("tree", "restart", "reference")
     ]
-    columns = ["accuracy_drop", "margin_drop"]
+    columns = ["accuracy_change", "margin_change"]
     *shared, reference = (torch.tensor(each[columns].to_numpy()) for each in tables)
     for found in shared:
         torch.testing.assert_close(found, reference, rtol=0, atol=8 * HALF[name][0])

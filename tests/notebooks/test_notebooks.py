@@ -409,7 +409,7 @@ def test_superadditivity(run: Callable[[str], Shown]) -> None:
     chosen = shown.columns("largest")
     assert len(chosen[""]) == 5
     for metric in ("accuracy", "margin"):
-        drop, low, high = (chosen[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
+        drop, low, high = (chosen[f"{metric}_change{end}"] for end in ("", "_low", "_high"))
         assert all(
             float(a) <= float(b) <= float(c) for a, b, c in zip(low, drop, high, strict=True)
         )

@@ -77,23 +77,23 @@ def roles(**given: str) -> pd.DataFrame:
     return pd.DataFrame({"component": [names[k] for k in given], "role": list(given.values())})
 
 
-def test_drops_and_shares_by_hand() -> None:
+def test_changes_and_shares_by_hand() -> None:
     table = core_dependence_table(readers([0.05, 0.2], [[0.0, 0.1], [0.1, 0.3], [0.0, 0.0]]))
     whole = table[table["subset"] == "all"].set_index(["receiver", "metric"])
     a, b = whole.loc[("L1.H0", "accuracy")], whole.loc[("L1.H1", "accuracy")]
-    assert (a["drop"], a["blind_drop"], a["share"]) == pytest.approx((0.1, 0.05, 0.5))
-    assert (b["drop"], b["blind_drop"], b["share"]) == pytest.approx((0.2, 0.2, 1))
+    assert (a["change"], a["blind_change"], a["share"]) == pytest.approx((-0.1, -0.05, 0.5))
+    assert (b["change"], b["blind_change"], b["share"]) == pytest.approx((-0.2, -0.2, 1))
     assert 0.95 < b["share_low"] < 1 < b["share_high"] < 1.05  # the same answers, but so many
-    assert a["drop_low"] < 0.1 < a["drop_high"]
-    # 0.05 is reached by one control of three, 0.2 too: (1 + 1) / (1 + 3).
+    assert a["change_low"] < -0.1 < a["change_high"]
+    # -0.05 is reached by one control of three, -0.2 too: (1 + 1) / (1 + 3).
     assert (a["p_control"], b["p_control"]) == (0.5, 0.5)
-    assert a["control_drop"] == pytest.approx(0.1 / 3)
-    assert b["control_drop"] == pytest.approx(0.4 / 3)
+    assert a["control_change"] == pytest.approx(-0.1 / 3)
+    assert b["control_change"] == pytest.approx(-0.4 / 3)
     # A wrong answer costs 2 + 2 nats of margin.
-    assert whole.loc[("L1.H0", "margin"), "drop"] == pytest.approx(0.4)
+    assert whole.loc[("L1.H0", "margin"), "change"] == pytest.approx(-0.4)
     # Answers are wrong alike for both labels: no threshold makes them good.
-    assert whole.loc[("L1.H1", "information"), "drop"] == pytest.approx(0.2, abs=0.02)
-    assert whole.loc[("L1.H1", "threshold"), "drop"] == pytest.approx(0, abs=0.02)
+    assert whole.loc[("L1.H1", "information"), "change"] == pytest.approx(-0.2, abs=0.02)
+    assert whole.loc[("L1.H1", "threshold"), "change"] == pytest.approx(0, abs=0.02)
     assert set(table["subset"]) == {"first", "second", "all"}
     assert set(table["n_controls"]) == {3}
 
@@ -114,11 +114,13 @@ def test_answers_of_a_rare_label_weigh_more() -> None:
     weight = 500 / 100
     table = core_dependence_table(made).set_index("metric")
     for metric, unit in (("information", weight), ("threshold", weight), ("accuracy", 1)):
-        ends = table.loc[metric, ["drop_low", "drop_high", "blind_drop_low", "blind_drop_high"]]
+        ends = table.loc[
+            metric, ["change_low", "change_high", "blind_change_low", "blind_change_high"]
+        ]
         assert ends.tolist() == pytest.approx([-unit * reach, unit * reach] * 2)
     # 0.020, which is over the least effect of interest: without the weight it would be under.
     found = core_dependence_verdict(made, roles(a=OUT), least=0.01)
-    assert found.blind_drop_high == pytest.approx(weight * reach)
+    assert found.blind_change_high == pytest.approx(weight * reach)
     assert found.verdict == INCONCLUSIVE
 
 
@@ -128,7 +130,7 @@ def test_a_share_of_nothing_is_missing() -> None:
     table = core_dependence_table(nothing)
     a = table[(table["receiver"] == "L1.H0") & (table["metric"] == "accuracy")]
     assert a[["share", "share_low", "share_high", "p_control"]].isna().all(axis=None)
-    assert (a["blind_drop"] > 0).all()
+    assert (a["blind_change"] < 0).all()
 
 
 def test_one_label_has_no_information() -> None:
@@ -180,9 +182,9 @@ def test_the_figures_of_a_verdict() -> None:
     [row] = found.table().to_dict("records")
     CORE_VERDICT.check(found.table())
     assert (row["n_receivers"], row["n_controls"], row["p_control"]) == (2, 39, 1 / 40)
-    assert row["blind_drop"] == pytest.approx(0.15, abs=0.02)
-    assert row["blind_drop_low"] < row["blind_drop"] < row["blind_drop_high"]
-    assert row["control_drop"] == pytest.approx(0, abs=1e-9)
+    assert row["blind_change"] == pytest.approx(-0.15, abs=0.02)
+    assert row["blind_change_low"] < row["blind_change"] < row["blind_change_high"]
+    assert row["control_change"] == pytest.approx(0, abs=1e-9)
 
 
 def test_controls_that_lose_as_many_answers_are_as_large_whichever_these_are() -> None:
@@ -216,7 +218,7 @@ def test_controls_of_some_receivers() -> None:
     assert np.isnan(a["p_control"])
     assert b["p_control"] == 0.5  # one of three is as large: (1 + 1) / (1 + 3)
     whole = table[(table["subset"] == "all") & (table["metric"] == "accuracy")]
-    assert both["blind_drop"].tolist() == whole["blind_drop"].tolist()
+    assert both["blind_change"].tolist() == whole["blind_change"].tolist()
     # A is needed out of domain too, and has none: nothing stands beside the two.
     found = core_dependence_verdict(some, roles(a=OUT, b=OUT_ONLY))
     assert (found.n_controls, found.verdict) == (0, INCONCLUSIVE)
@@ -286,14 +288,14 @@ def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> No
     whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
     seen = whole["n_controls"].to_dict()
     assert (seen.pop("L1.MLP"), set(seen.values())) == (8, {3})
-    drops = []
+    changes = []
     for head in ("L0.H0", "L0.H2", "L0.H3"):
         cut = PathSet.between([head], "L1.H0")
         answers = ablate(model, [cut], data, means, role="ood", engine="reference").without[cut]
-        drops.append(float((found.full.margin - answers.margin).mean()))
+        changes.append(float((answers.margin - found.full.margin).mean()))
     row = whole.loc["L1.H0"]
-    assert row["control_drop"] == pytest.approx(np.mean(drops), abs=1e-5)
-    reach = sum(abs(drop) >= abs(row["blind_drop"]) for drop in drops)
+    assert row["control_change"] == pytest.approx(np.mean(changes), abs=1e-5)
+    reach = sum(abs(change) >= abs(row["blind_change"]) for change in changes)
     assert row["p_control"] == pytest.approx((1 + reach) / 4)
 
 

@@ -32,14 +32,14 @@ STEP = 2e-3
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gpt2-lm"])
 def test_predictions_are_derivatives(cases: Cases, name: str) -> None:
-    """Of the drop, as a receiver goes from what it puts out towards what it would."""
+    """Of the change, as a receiver goes from what it puts out towards what it would."""
     model, data = cases.get(name, torch.float64).model, encoded(name)
     means, cuts = means_of(model, data), [PathSet.of(each) for each in CUTS]
     screening = Screening(model, data, means, cuts, "mean", None)
     found = screening.drops(len(data), seed=0, batch_size=3)
     readout = Readout.of(model, data, None)
     correct = readout.correct_classes(data)
-    for cut, drop in zip(cuts, found.tolist(), strict=True):
+    for cut, change in zip(cuts, found.tolist(), strict=True):
         [(receiver, senders)] = cut.senders.items()
         lost = 0.0
         for batch in data.batches(4):
@@ -47,7 +47,7 @@ def test_predictions_are_derivatives(cases: Cases, name: str) -> None:
             fill = Blindness(model, means, 0, senders, receiver.input, "mean")
             fill.read(inputs)
             lost -= slope(model, means, fill, receiver, inputs, readout, correct[index], index)
-        assert drop == pytest.approx(lost / len(data), abs=1e-4, rel=1e-3), str(cut)
+        assert change == pytest.approx(-lost / len(data), abs=1e-4, rel=1e-3), str(cut)
 
 
 def test_the_answers_own_paths_are_exact(cases: Cases) -> None:
@@ -57,7 +57,7 @@ def test_the_answers_own_paths_are_exact(cases: Cases) -> None:
     (found,) = screening.drops(9, seed=3, batch_size=2)
     rows = np.random.default_rng(3).permutation(len(data))[:9]
     exact = ablate(model, [cut], data, means, role="ood")
-    assert float(found) == pytest.approx(float(exact.drops(cut, "margin")[rows].mean()), abs=1e-5)
+    assert float(found) == pytest.approx(float(exact.changes(cut, "margin")[rows].mean()), abs=1e-5)
 
 
 def slope(
@@ -94,21 +94,21 @@ def test_a_search_reports_what_it_did_not_see(cases: Cases) -> None:
     search = find_paths(model, data, means, cuts, n_cut=12, n_found=3, **OPTIONS)
     searched, reported = halves_of(data, "all", 2)
     exact = ablate(model, cuts, searched, means, role="ood")
-    drops = {str(each): float(exact.drops(each, "margin").mean()) for each in cuts}
+    changes = {str(each): float(exact.changes(each, "margin").mean()) for each in cuts}
     screening = search.screening.set_index("set")
     assert len(screening) == len(cuts) == search.n_screened_out + 12
     assert screening["predicted"].abs().is_monotonic_decreasing
-    cut = screening["margin_drop"].dropna()
+    cut = screening["margin_change"].dropna()
     assert list(cut.index) == list(screening.index[:12])
-    assert cut.to_dict() == pytest.approx({name: drops[name] for name in cut.index}, abs=1e-5)
+    assert cut.to_dict() == pytest.approx({name: changes[name] for name in cut.index}, abs=1e-5)
     largest = cut.abs().sort_values(ascending=False).index[:3]
     assert list(map(str, search.found.without)) == list(largest)
     assert search.rank_correlation > 0.9
-    every = np.corrcoef([drops[name] for name in screening.index], screening["predicted"])[0, 1]
+    every = np.corrcoef([changes[name] for name in screening.index], screening["predicted"])[0, 1]
     assert every > 0.9
     unseen = ablate(model, list(search.found.without), reported, means, role="ood")
     table, expected = (path_table(each, n_resamples=20) for each in (search.found, unseen))
-    np.testing.assert_allclose(table["margin_drop"], expected["margin_drop"], atol=1e-5)
+    np.testing.assert_allclose(table["margin_change"], expected["margin_change"], atol=1e-5)
     assert "best" in repr(search)
 
 

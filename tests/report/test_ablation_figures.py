@@ -19,22 +19,22 @@ PLACES = (("ood", "hans"), ("id", "mnli"))
 SUBSETS = ("swap", "all")
 
 
-def ablation_table(drops: dict[str, float], kinds: dict[str, str] | None = None) -> pd.DataFrame:
-    """Drops in margin by set out of domain, half of that in domain, a tenth for one subset.
+def ablation_table(losses: dict[str, float], kinds: dict[str, str] | None = None) -> pd.DataFrame:
+    """Losses of margin by set out of domain, half of that in domain, a tenth for one subset.
 
-    Accuracy starts from 90 % and drops by a hundredth of the margin, 2 points more or less.
+    Accuracy starts from 90 % and falls by a hundredth of the margin, 2 points more or less.
     """
     rows = []
     for (role, data), subset in itertools.product(PLACES, SUBSETS):
-        for name, drop in drops.items():
-            value = drop * (0.5 if role == "id" else 1) * (0.1 if subset == "swap" else 1)
+        for name, loss in losses.items():
+            value = loss * (0.5 if role == "id" else 1) * (0.1 if subset == "swap" else 1)
             kind = (kinds or {}).get(name, "joint" if "+" in name else "single")
             row = {"set": name, "kind": kind, "size": 1 + name.count("+"), "data": data}
             row |= {"role": role, "subset": subset, "n": 100, "accuracy": 0.9 - value / 100}
-            row |= {"accuracy_drop": value / 100, "accuracy_drop_low": value / 100 - 0.02}
-            row |= {"accuracy_drop_high": value / 100 + 0.03, "margin": 5 - value}
-            row |= {"margin_drop": value, "margin_drop_low": value - 1}
-            rows.append(row | {"margin_drop_high": value + 1, "kl": 0.1})
+            row |= {"accuracy_change": -value / 100, "accuracy_change_low": -value / 100 - 0.03}
+            row |= {"accuracy_change_high": -value / 100 + 0.02, "margin": 5 - value}
+            row |= {"margin_change": -value, "margin_change_low": -value - 1}
+            rows.append(row | {"margin_change_high": -value + 1, "kl": 0.1})
     return pd.DataFrame(rows)
 
 
@@ -49,7 +49,7 @@ def interaction_table(
             size = (sizes or {}).get(name, 1 + name.count("+"))
             row = {"set": name, "size": size, "data": data, "role": role, "subset": subset}
             value_here = value * share * (0 if subset == "swap" else 1)
-            rows.append(row | {"metric": metric, "interaction": value_here})
+            rows.append(row | {"metric": metric, "interaction": -value_here})
     return pd.DataFrame(rows)
 
 
@@ -68,18 +68,18 @@ def ends(figure: Figure) -> tuple[float, float]:
 
 # -- single components ----------------------------------------------------------------------------
 
-DROPS = {"L0.H0": 4.0, "L0.H1": -1.25, "L0.MLP": 20.0, "L1.H0": -0.2, "L1.H1": 0.0, "L1.MLP": 7.0}
+LOSSES = {"L0.H0": 4.0, "L0.H1": -1.25, "L0.MLP": 20.0, "L1.H0": -0.2, "L1.H1": 0.0, "L1.MLP": 7.0}
 
 
 def test_cells_of_single_components() -> None:
     more = {"L0.H0+L0.H1": 100.0, "random 1": 50.0, "heads outside the core": 60.0}
     kinds = {"random 1": "random", "heads outside the core": "non-core"}
-    table = ablation_table({**DROPS, **more}, kinds)
-    figure = figures.single_drops(table, "margin")
+    table = ablation_table({**LOSSES, **more}, kinds)
+    figure = figures.single_changes(table, "margin")
     assert titles(figure) == ["out-of-domain: hans", "in-domain: mnli"]
     right, left = figure.axes[:2]
-    # Heads by column, the MLP apart behind them; layers from the top. Changes have the other sign
-    # than drops. The largest is 20: no decimals, and what rounds to 0 has no sign.
+    # Heads by column, the MLP apart behind them; layers from the top. The
+    # largest loss is 20: no decimals, and what rounds to 0 has no sign.
     assert texts(right) == {
         (0, 0): "-4",
         (1, 0): "1",
@@ -107,11 +107,11 @@ def test_cells_of_single_components() -> None:
     assert cells[(2.5, 1)].sum() > loss.sum()
 
 
-def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
-    figure = figures.single_drops(ablation_table(DROPS), "accuracy")
+def test_single_changes_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
+    figure = figures.single_changes(ablation_table(LOSSES), "accuracy")
     assert texts(figure.axes[0])[(2.5, 0)] == "-20"
     assert "points" in figure.axes[-1].get_ylabel()
-    part = figures.single_drops(ablation_table(DROPS), "margin", "swap")
+    part = figures.single_changes(ablation_table(LOSSES), "margin", "swap")
     assert texts(part.axes[0])[(2.5, 0)] == "-2.0"
     assert texts(part.axes[0])[(0, 1)] == "0.0"
     assert ends(part) == (-2, 2)
@@ -119,14 +119,14 @@ def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> No
 
 def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
     table = ablation_table({f"L{i}.MLP": float(i) for i in range(6)})
-    figure = figures.single_drops(table[table["role"] == "ood"], "margin")
+    figure = figures.single_changes(table[table["role"] == "ood"], "margin")
     assert titles(figure) == ["out-of-domain: hans"]
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
     assert sorted(texts(figure.axes[0]).values()) == ["-1.0", "-2.0", "-3.0", "-4.0", "-5.0", "0.0"]
 
 
-def test_drops_of_nothing_can_be_drawn() -> None:
-    figure = figures.single_drops(ablation_table(dict.fromkeys(DROPS, 0.0)), "margin")
+def test_changes_of_nothing_can_be_drawn() -> None:
+    figure = figures.single_changes(ablation_table(dict.fromkeys(LOSSES, 0.0)), "margin")
     assert set(texts(figure.axes[0]).values()) == {"0.0"}
     assert ends(figure) == (-1, 1)
 
@@ -196,7 +196,7 @@ def test_of_very_many_components_the_largest_interactions_are_drawn() -> None:
 
 
 def race_table(effects: dict[str, float]) -> pd.DataFrame:
-    rows = [{"set": name, "size": 2, "effect": effect} for name, effect in effects.items()]
+    rows = [{"set": name, "size": 2, "effect": -effect} for name, effect in effects.items()]
     return pd.DataFrame(rows)
 
 
@@ -226,7 +226,7 @@ def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
     figure = figures.pair_interactions(named)
     assert grid(figure.axes[0]).shape == (3, 3)
     assert ends(figure) == (-0.75, 0.75)
-    singles = figures.single_drops(ablation_table({**DROPS, "my head": 99.0}), "margin")
+    singles = figures.single_changes(ablation_table({**LOSSES, "my head": 99.0}), "margin")
     assert "99" not in texts(singles.axes[0]).values()
 
 
@@ -257,7 +257,7 @@ def test_bars_of_sets() -> None:
     }
     labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
     assert labels == ["all", "swap"]
-    # The drop is 2 points less to 3 points more, so that the accuracy is 3 less to 2 more.
+    # The change is 3 points less to 2 points more.
     first, second = intervals(figure)
     np.testing.assert_allclose(first, [(83, 88), (86.6, 91.6)])
     np.testing.assert_allclose(second, [(67, 72), (85, 90)])
@@ -287,7 +287,7 @@ def test_more_sets_than_colours_are_hatched() -> None:
 
 def test_bars_without_an_interval_have_no_whiskers() -> None:
     table = ablation_table({"L0.H1": 3.0, "L0.H1+L1.H0": 8.0})
-    ends = ["accuracy_drop_low", "accuracy_drop_high"]
+    ends = ["accuracy_change_low", "accuracy_change_high"]
     table.loc[table["subset"] == "swap", ends] = np.nan
     figure = figures.set_bars(table, "ood", "hans")
     figure.canvas.draw()

@@ -156,10 +156,10 @@ def test_the_panel_says_what_the_tables_say(
     singles = table("ablation").query("set == 'L1.H5'")
     assert len(singles) == 6
     for _, row in singles.iterrows():
-        ends = f"[{-100 * row.accuracy_drop_high:+.1f}, {-100 * row.accuracy_drop_low:+.1f}]"
+        ends = f"[{100 * row.accuracy_change_low:+.1f}, {100 * row.accuracy_change_high:+.1f}]"
         role = {"id": "in-domain", "ood": "out-of-domain"}[row["role"]]
-        drop = f"{row['data']} ({role}) {row['subset']} {-100 * row.accuracy_drop:+.1f} {ends}"
-        assert drop.replace("+0.0", "0.0").replace("-0.0", "0.0") in text.replace("+0.0", "0.0")
+        change = f"{row['data']} ({role}) {row['subset']} {100 * row.accuracy_change:+.1f} {ends}"
+        assert change.replace("+0.0", "0.0").replace("-0.0", "0.0") in text.replace("+0.0", "0.0")
     joint = table("interactions").query("subset == 'all'")
     mine = joint[joint["set"].str.split("+").map(lambda members: "L1.H5" in members)]
     assert len(mine) == 16  # three pairs and the whole core, by two data sets and two metrics
@@ -408,17 +408,17 @@ def test_the_grid_shows_the_chosen_quantity(
     opened: Callable[..., Any], rich_page: Path, rich_run: Path
 ) -> None:
     sweep = pd.read_csv(rich_run / "tables/sweep.csv").query("subset == 'all' and role == 'ood'")
-    margin = dict(zip(sweep["set"], sweep["margin_drop"], strict=True))
+    margin = dict(zip(sweep["set"], sweep["margin_change"], strict=True))
     most = max(margin, key=lambda name: abs(margin[name]))
     with opened(rich_page) as page:
         before = cell(page, most).evaluate("node => node.style.background")
         page.locator("#colour-by").select_option(
             label="change of margin (nats), out-of-domain: tiny-ood"
         )
-        for name, drop in margin.items():
+        for name, change in margin.items():
             if name not in ("L0.H3", "L1.H5", "L2.H2", "L3.H0"):  # these have their own ablation
                 shown = cell(page, name).inner_text().replace("\u2212", "-")
-                assert shown == f"{-drop:.1f}".replace("-0.0", "0.0")
+                assert shown == f"{change:.1f}".replace("-0.0", "0.0")
         colour = cell(page, most).evaluate("node => node.style.background")
         assert colour != before
         assert page.locator("#grid-legend li").count() == 5

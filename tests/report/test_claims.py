@@ -21,14 +21,14 @@ VERDICTS = pd.DataFrame(
 )
 
 
-@CLAIMS.section("heads", "Heads", "the heads", "drops", "means")
-def heads(run: RunFolder, drops: pd.DataFrame, means: pd.DataFrame | None) -> Iterator[Block]:
-    yield Paragraph(f"{len(drops)} and {means if means is None else len(means)}")
+@CLAIMS.section("heads", "Heads", "the heads", "changes", "means")
+def heads(run: RunFolder, changes: pd.DataFrame, means: pd.DataFrame | None) -> Iterator[Block]:
+    yield Paragraph(f"{len(changes)} and {means if means is None else len(means)}")
 
 
-@CLAIMS.section("layers", "Layers", "", "drops")
-def layers(run: RunFolder, drops: pd.DataFrame | None) -> Iterator[Block]:
-    yield Paragraph(f"{drops is None}")
+@CLAIMS.section("layers", "Layers", "", "changes")
+def layers(run: RunFolder, changes: pd.DataFrame | None) -> Iterator[Block]:
+    yield Paragraph(f"{changes is None}")
 
 
 def texts(section: Section) -> list[str]:
@@ -39,7 +39,7 @@ def run_of(**tables: pd.DataFrame) -> RunFolder:
     return RunFolder(Path("run"), {}, {"verdicts": VERDICTS, **tables})
 
 
-@pytest.mark.parametrize("empty", [{}, {"drops": pd.DataFrame({"a": []})}])
+@pytest.mark.parametrize("empty", [{}, {"changes": pd.DataFrame({"a": []})}])
 def test_without_its_first_table_a_section_was_not_run(empty: dict[str, pd.DataFrame]) -> None:
     run = run_of(means=pd.DataFrame({"a": [1]}), **empty)
     assert texts(heads(run)) == ["Not run: the heads."]
@@ -50,10 +50,10 @@ def test_without_its_first_table_a_section_was_not_run(empty: dict[str, pd.DataF
 
 
 def test_a_section_has_its_verdicts_first_and_offers_its_tables() -> None:
-    found = heads(run_of(drops=pd.DataFrame({"a": [1, 2]})))
+    found = heads(run_of(changes=pd.DataFrame({"a": [1, 2]})))
     assert texts(found) == ["Claim 1: It holds. Verdict: supported.", "2 and None"]
     assert (found.id, found.title) == ("heads", "Heads")
-    assert list(found.files) == ["drops.csv", "means.csv"]
+    assert list(found.files) == ["changes.csv", "means.csv"]
 
 
 def test_a_quick_study_says_so_before_its_verdicts() -> None:

@@ -42,8 +42,8 @@ def large(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     "accuracy": lambda run: figures.accuracy_by_subset(run.tables["accuracy"]),
     "frequency": lambda run: figures.head_frequency(run.tables["head_frequency"], run.core),
-    "drops": lambda run: figures.ablation_drops(run.tables["ablation"]),
-    "margin drops": lambda run: figures.ablation_drops(run.tables["ablation"], "margin"),
+    "changes": lambda run: figures.ablation_changes(run.tables["ablation"]),
+    "margin changes": lambda run: figures.ablation_changes(run.tables["ablation"], "margin"),
     "by subset": lambda run: figures.ablation_by_subset(run.tables["ablation"], "ood", "tiny-ood"),
     "interactions": lambda run: interaction_figures.interactions(run.tables["interactions"]),
     "one interaction": lambda run: interaction_figures.interactions_by_subset(
@@ -139,9 +139,9 @@ def test_frequency_has_a_panel_per_sparsity_with_every_component(small: RunFolde
         assert ax.get_xticklabels()[-1].get_text() == "MLP"
 
 
-def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) -> None:
+def test_changes_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) -> None:
     ablation = small.tables["ablation"]
-    figure = DRAW["drops"](small)
+    figure = DRAW["changes"](small)
     assert [ax.get_title() for ax in figure.axes] == [
         "out-of-domain: tiny-ood",
         "in-domain: tiny-id",
@@ -152,19 +152,19 @@ def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) 
     assert len(labels(figure)) == len(sets) == 12
     overall = ablation[ablation["subset"] == "all"]
     for panel, role in enumerate(("ood", "id")):
-        drops = overall[overall["role"] == role].set_index("set")
+        changes = overall[overall["role"] == role].set_index("set")
         for x, y in points(figure, panel):
-            assert x == pytest.approx(-100 * drops.loc[sets[round(y)], "accuracy_drop"])
+            assert x == pytest.approx(100 * changes.loc[sets[round(y)], "accuracy_change"])
 
 
-def test_too_many_sets_leave_out_the_smaller_joint_drops(large: RunFolder) -> None:
+def test_too_many_sets_leave_out_the_smaller_joint_changes(large: RunFolder) -> None:
     ablation = large.tables["ablation"]
     sets = figures.sets_to_draw(ablation)
     assert ablation["set"].nunique() > len(sets) == 30
     assert set(CORE) <= set(sets)
-    drops = ablation.query("subset == 'all' and role == 'ood' and kind == 'joint'")
-    drops = drops.set_index("set")["accuracy_drop"]
-    assert drops[drops.index.isin(sets)].min() >= drops[~drops.index.isin(sets)].max()
+    changes = ablation.query("subset == 'all' and role == 'ood' and kind == 'joint'")
+    changes = changes.set_index("set")["accuracy_change"]
+    assert changes[changes.index.isin(sets)].max() <= changes[~changes.index.isin(sets)].min()
 
 
 def test_heatmap_of_subsets_has_a_number_per_cell(small: RunFolder) -> None:

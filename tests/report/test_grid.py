@@ -67,17 +67,17 @@ def test_shape_has_gaps_where_nothing_is_known() -> None:
     assert shades == sorted(shades, reverse=True)
 
 
-def test_drops_are_coloured_around_zero_and_the_core_runs_own_come_first() -> None:
-    def table(**drops: float) -> pd.DataFrame:
+def test_changes_are_coloured_around_zero_and_the_core_runs_own_come_first() -> None:
+    def table(**changes: float) -> pd.DataFrame:
         rows = [
             {"set": name.replace("_", "."), "kind": "single", "data": "d", "role": "ood"}
             | {"subset": "all", "size": 1, "n": 10}
-            | {f"{m}_drop{end}": drop for m in ("accuracy", "margin") for end in ENDS}
-            for name, drop in drops.items()
+            | {f"{m}_change{end}": change for m in ("accuracy", "margin") for end in ENDS}
+            for name, change in changes.items()
         ]
         return pd.DataFrame(rows)
 
-    folder = run(sweep=table(L0_H0=0.5, L0_H1=-0.25, L0_H2=0.0), ablation=table(L0_H0=0.4))
+    folder = run(sweep=table(L0_H0=-0.5, L0_H1=0.25, L0_H2=0.0), ablation=table(L0_H0=-0.4))
     grid = grid_of(folder, components_of(folder))
     assert grid is not None
     accuracy, margin = grid.quantities

@@ -33,10 +33,10 @@ from mechcore.report.page import environment
 from mechcore.report.run_folder import read_run
 
 FIGURES = {
-    figures: "accuracy_by_subset head_frequency ablation_drops ablation_by_subset "
+    figures: "accuracy_by_subset head_frequency ablation_changes ablation_by_subset "
     "head_categories attention_patterns",
     interaction_figures: "interactions interactions_by_subset",
-    ablation_figures: "single_drops",
+    ablation_figures: "single_changes",
     subnetwork_figures: "head_overlap effective_sizes",
     training_figures: "training_curves",
 }

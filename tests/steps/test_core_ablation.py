@@ -43,25 +43,25 @@ def step(**changes: Any) -> Ablation:
 # -- which core heads are ablated together --------------------------------------------------------
 
 
-def ood_of(drops: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
-    """Single heads, and answers with these drops in accuracy, in tenths."""
+def ood_of(losses: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
+    """Single heads, and answers with these losses of accuracy, in tenths."""
     correct = np.ones(10, dtype=bool)
     full = Answers(correct, correct.astype(float), np.zeros(10))
-    singles = [ComponentSet.of([name]) for name in drops]
+    singles = [ComponentSet.of([name]) for name in losses]
     without = {
-        each: Answers(np.arange(10) >= drop, full.margin, full.kl)
-        for each, drop in zip(singles, drops.values(), strict=True)
+        each: Answers(np.arange(10) >= loss, full.margin, full.kl)
+        for each, loss in zip(singles, losses.values(), strict=True)
     }
     return singles, Ablations(full, without, "hans", "ood")  # type: ignore[arg-type]
 
 
-DROPS = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
+LOSSES = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
 
 
 @pytest.mark.parametrize(
     ("max_joint", "expected"),
     [
-        # All pairs of the two with the largest drops, which is both together; and the whole core.
+        # All pairs of the two with the largest losses, which is both together; and the whole core.
         (2, ["L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"]),
         (
             3,
@@ -77,7 +77,7 @@ DROPS = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
 def test_the_heads_that_matter_most_are_ablated_together(
     max_joint: int, expected: list[str]
 ) -> None:
-    singles, ood = ood_of(DROPS)
+    singles, ood = ood_of(LOSSES)
     assert [str(each) for each in joint_sets(singles, ood, max_joint)] == expected
 
 
@@ -145,7 +145,9 @@ def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivation
     }
     index = ["set", "role", "subset"]
     single, *others = (
-        table[table["kind"] == "single"].set_index(index)[["margin_drop_low", "margin_drop_high"]]
+        table[table["kind"] == "single"].set_index(index)[
+            ["margin_change_low", "margin_change_high"]
+        ]
         for table in (found, drawn[0], drawn[3])
     )
     differ = [(single - other.loc[single.index]).abs().max(axis=None) for other in others]
@@ -225,12 +227,12 @@ def test_the_core_is_beside_other_heads_of_its_layers(
             evaluate(inputs.model, data, mask=mask, means=means, in_domain=False).margin.mean()
             for mask in masks
         )
-        drops = at_start - np.array(others)
+        changes = np.array(others) - at_start
         row = whole.query("role == @role and subset == 'all' and metric == 'margin'").iloc[0]
         assert row["n"] == 5
-        assert row["drop"] == pytest.approx(at_start - without, abs=1e-4)
-        assert row["control_drop"] == pytest.approx(drops.mean(), abs=1e-4)
-        larger = (np.abs(drops) >= abs(at_start - without)).sum()
+        assert row["change"] == pytest.approx(without - at_start, abs=1e-4)
+        assert row["control_change"] == pytest.approx(changes.mean(), abs=1e-4)
+        larger = (np.abs(changes) >= abs(at_start - without)).sum()
         assert row["p_control"] == pytest.approx((1 + larger) / 4)
 
 
@@ -250,13 +252,13 @@ def test_heads_of_the_core_are_beside_those_that_were_ablated(
     assert set(singles["n_controls"]) == {3 if swept else 1}
     assert set(singles["n"]) == {8}
     row = singles.query("set == 'L1.H0' and metric == 'margin'").iloc[0]
-    drops = {str(s): alone["ood"].drops(s, "margin").mean() for s in alone["ood"].sets}
-    assert row["drop"] == pytest.approx(drops["L1.H0"], abs=1e-4)
-    beside_it = [drops[f"L1.H{i}"] for i in (1, 2, 3)]
+    changes = {str(s): alone["ood"].changes(s, "margin").mean() for s in alone["ood"].sets}
+    assert row["change"] == pytest.approx(changes["L1.H0"], abs=1e-4)
+    beside_it = [changes[f"L1.H{i}"] for i in (1, 2, 3)]
     if swept:
-        assert row["control_drop"] == pytest.approx(np.mean(beside_it), abs=1e-4)
+        assert row["control_change"] == pytest.approx(np.mean(beside_it), abs=1e-4)
     else:
-        assert min(np.abs(np.array(beside_it) - row["control_drop"])) < 1e-4
+        assert min(np.abs(np.array(beside_it) - row["control_change"])) < 1e-4
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
@@ -268,10 +270,10 @@ def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActiv
     whole = tables["ablation_controls"].query("size > 1 and subset == 'all'")
     assert set(whole["n"]) == {9, 8}
     assert set(whole["n_controls"]) == {0}
-    assert whole[["control_drop", "p_control"]].isna().all(axis=None)
-    drops = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("role")
-    margins = whole.query("metric == 'margin'").set_index("role")["drop"]
+    assert whole[["control_change", "p_control"]].isna().all(axis=None)
+    changes = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("role")
+    margins = whole.query("metric == 'margin'").set_index("role")["change"]
     for role in ("id", "ood"):
         name = "+".join(map(str, heads))
-        expected = drops[drops["set"] == name]["margin_drop"][role]
+        expected = changes[changes["set"] == name]["margin_change"][role]
         assert margins[role] == pytest.approx(expected)

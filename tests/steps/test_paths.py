@@ -38,7 +38,7 @@ STEP = Paths(
 CORE = parse_components("L0.H1")
 ROLES = pd.DataFrame(
     {"component": ["L1.H0", "L1.MLP", "L1.H2"], "role": [OUT_ONLY, "moves the threshold", NONE]}
-    | {f"information_drop_{place}": [0.2, 0.1, 0.0] for place in ("id", "ood")}
+    | {f"information_change_{place}": [-0.2, -0.1, 0.0] for place in ("id", "ood")}
 )
 
 
@@ -84,14 +84,14 @@ def test_all_components_behind_and_all_before_the_answer(
     # A core of one head: its paths are what being blind to the core is.
     outside = dependence[dependence["role"] == "ood"].set_index("receiver")
     for name in behind:
-        cut = paths.loc[("L0.H1", name), "margin_drop"]
-        assert outside.loc[name, "blind_drop"] == pytest.approx(cut, abs=1e-6)
+        cut = paths.loc[("L0.H1", name), "margin_change"]
+        assert outside.loc[name, "blind_change"] == pytest.approx(cut, abs=1e-6)
     answers = ablate(
         inputs.model, ["L1.H2>answer"], inputs.data["ood"], means, engine="reference", role="ood"
     )
     [path] = answers.without
-    expected = answers.drops(path, "margin").mean()
-    assert paths.loc[("L1.H2", "answer"), "margin_drop"] == pytest.approx(expected, abs=1e-5)
+    expected = answers.changes(path, "margin").mean()
+    assert paths.loc[("L1.H2", "answer"), "margin_change"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
@@ -103,7 +103,7 @@ def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
     """Of five components behind the core, here the one that changes most and L1.H0, needed."""
     whole = tables["core_dependence"]
     outside = whole.query("role == 'ood' and subset == 'all' and metric == 'margin'")
-    sizes = outside.set_index("receiver")["blind_drop"].abs()
+    sizes = outside.set_index("receiver")["blind_change"].abs()
     assert set(outside["n_controls"]) == {2}, "all are among the ten largest"
     monkeypatch.setattr("mechcore.steps.paths.largest_readers", lambda t: largest_readers(t, 1))
     table = path_tables(inputs, means, CORE, STEP, ROLES)["core_dependence"]
@@ -118,7 +118,7 @@ def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
 def test_what_a_sweep_ablated_is_not_ablated_again(
     inputs: Inputs, means: MeanActivations, tables: dict[str, pd.DataFrame]
 ) -> None:
-    """The known drops are told by their own: only that of the MLP of the last layer is not 0."""
+    """The known changes are told by their own: only that of the MLP of the last layer is not 0."""
     swept = {}
     for role, data in inputs.data.items():
         found = ablate(inputs.model, ["L1.MLP"], data, means, role=role)  # type: ignore[arg-type]
@@ -129,17 +129,17 @@ def test_what_a_sweep_ablated_is_not_ablated_again(
     known = path_tables(inputs, means, CORE, STEP, ROLES, swept)["core_dependence"]
     own = tables["core_dependence"]
     last = (own["receiver"] == "L1.MLP").to_numpy()
-    assert set(known["drop"][~last]) == {0}
-    assert set(own["drop"][~last]) != {0}
-    assert known["drop"][last].tolist() == pytest.approx(own["drop"][last].tolist(), abs=1e-6)
-    pd.testing.assert_series_equal(known["blind_drop"], own["blind_drop"], atol=1e-6)
+    assert set(known["change"][~last]) == {0}
+    assert set(own["change"][~last]) != {0}
+    assert known["change"][last].tolist() == pytest.approx(own["change"][last].tolist(), abs=1e-6)
+    pd.testing.assert_series_equal(known["blind_change"], own["blind_change"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("fill", "reused"),
     [("mean", True), ("zero", True), ("resample", False), ("counterfactual", False)],
 )
-def test_drops_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
+def test_changes_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
     fill: str, reused: bool
 ) -> None:
     step, swept, alone = replace(STEP, fill=fill), SimpleNamespace(), SimpleNamespace()
@@ -174,4 +174,4 @@ def test_nothing_runs_after_the_core(inputs: Inputs, means: MeanActivations) -> 
     assert tables["core_dependence"].empty
     assert tables["core_verdict"]["explanation"].tolist() == ["no component runs after the core"]
     assert set(tables["paths"]["receiver"]) == {"answer"}
-    assert np.isnan(tables["core_verdict"]["blind_drop"]).all()
+    assert np.isnan(tables["core_verdict"]["blind_change"]).all()

@@ -97,8 +97,8 @@ COLUMNS = {
     "core": "component layer head n_subnetworks rate_low",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
     "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
-    "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
-    "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
+    "ablation": "set kind size data role subset n accuracy accuracy_change accuracy_change_low "
+    "accuracy_change_high margin margin_change margin_change_low margin_change_high kl",
     "ablation_controls": " ".join(ABLATION_CONTROLS.required),
     "smallest": " ".join(SMALLEST.names),
     "sweep": " ".join(SWEEP.required),
@@ -110,7 +110,7 @@ COLUMNS = {
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
     "interaction_stability": " ".join(STABILITY.required),
-    "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
+    "interactions": "set size data role subset n metric joint_change sum_of_single_changes interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }
 
@@ -339,9 +339,9 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
         assert set(rows.index) == set(without.index)
         assert set(rows["size"]) == {len(parts)}
         for metric in ("accuracy", "margin"):
-            drop = (full[role][metric] - without[metric]).to_dict()
+            change = (without[metric] - full[role][metric]).to_dict()
             assert rows[metric].to_dict() == pytest.approx(without[metric].to_dict(), abs=1e-3)
-            assert rows[f"{metric}_drop"].to_dict() == pytest.approx(drop, abs=1e-3)
+            assert rows[f"{metric}_change"].to_dict() == pytest.approx(change, abs=1e-3)
     # All pairs of three core heads, the three together, and the whole core.
     sizes = Counter(chosen.loc[chosen["kind"] == "joint"].groupby("set")["size"].first())
     assert sizes == Counter([2, 2, 2, 3, len(core)])
@@ -357,11 +357,11 @@ def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
     assert set(table["set"]) == set(joint["set"])
     assert len(table) == 2 * len(joint)
     for row in table.itertuples():
-        place, drop = (row.role, row.subset), f"{row.metric}_drop"
-        alone = sum(ablation.loc[(*place, name), drop] for name in row.set.split("+"))
-        together = ablation.loc[(*place, row.set), drop]
-        assert row.joint_drop == pytest.approx(together, abs=1e-9)
-        assert row.sum_of_single_drops == pytest.approx(alone, abs=1e-9)
+        place, change = (row.role, row.subset), f"{row.metric}_change"
+        alone = sum(ablation.loc[(*place, name), change] for name in row.set.split("+"))
+        together = ablation.loc[(*place, row.set), change]
+        assert row.joint_change == pytest.approx(together, abs=1e-9)
+        assert row.sum_of_single_changes == pytest.approx(alone, abs=1e-9)
         assert row.interaction == pytest.approx(together - alone, abs=1e-9)
         assert row.low <= row.interaction + 1e-9
         assert row.interaction <= row.high + 1e-9
@@ -399,8 +399,8 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
         injected = (slopes[0] - slopes[1])[(..., *ModelShape.of(model).index(component))]
         for subset, members in members_of(full):
             here = f"set == '{name}' and subset == '{subset}'"
-            drop = (full.margin - other.margin)[members].mean()
-            assert sweep.query(here)["margin_drop"].item() == pytest.approx(drop, abs=1e-4)
+            change = (other.margin - full.margin)[members].mean()
+            assert sweep.query(here)["margin_change"].item() == pytest.approx(change, abs=1e-4)
             wanted = float(injected[members].mean())
             assert table.query(here)["injected_margin"].item() == pytest.approx(wanted, abs=1e-5)
 

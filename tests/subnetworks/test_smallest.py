@@ -17,6 +17,7 @@ from mechcore.subnetworks.smallest import (
     is_for_export,
     smallest_subnetworks,
 )
+from mechcore.wording import MINUS
 
 SHAPE = ModelShape(2, 4)
 N = 400
@@ -57,16 +58,17 @@ def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
     assert (row["subnetwork"], row["mask"]) == ("middle", "masks/middle.safetensors")
     assert row["sparsity"] == MASKS["middle"].sparsity
     assert (row["kept"], row["n_masks"]) == (7, 3)
-    assert row["id_loss"] == row["ood_loss"] == pytest.approx(0.01)
-    assert row["id_loss_low"] < 0.01 < row["id_loss_high"] < 0.025
+    assert row["id_change"] == row["ood_change"] == pytest.approx(-0.01)
+    assert -0.025 < row["id_change_low"] < -0.01 < row["id_change_high"]
     assert row["reason"] == ""
+    ends = [f"{MINUS}{-100 * row[f'{role}_change_low']:.1f}" for role in ("id", "ood")]
     assert explain_smallest(row.to_dict()) == (
         "smallest subnetwork within 5 points of accuracy: middle, which keeps 7 components and "
-        f"loses 1.0 points in domain (at most {100 * row['id_loss_high']:.1f}) and 1.0 points out "
-        f"of domain (at most {100 * row['ood_loss_high']:.1f}); where other examples choose, "
-        "1.0 in domain and 1.0 out of domain"
+        f"a change of {MINUS}1.0 points in domain (at worst {ends[0]}) and {MINUS}1.0 points out of "
+        f"domain (at worst {ends[1]}); where other examples choose, {MINUS}1.0 in domain and "
+        f"{MINUS}1.0 out of domain"
     )
-    assert "which keeps 1 component and loses" in explain_smallest({**row, "kept": 1})
+    assert "which keeps 1 component, a change of" in explain_smallest({**row, "kept": 1})
 
 
 def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() -> None:
@@ -84,9 +86,9 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
     found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
     SMALLEST.check(found)
     assert found["subnetwork"].tolist() == ["dense"] * 2
-    assert found.loc[0, ["id_loss", "ood_loss"]].tolist() == [0, 0]
-    assert found.loc[0, ["id_loss_held_out", "ood_loss_held_out"]].tolist() == pytest.approx(
-        [0.1] * 2
+    assert found.loc[0, ["id_change", "ood_change"]].tolist() == [0, 0]
+    assert found.loc[0, ["id_change_held_out", "ood_change_held_out"]].tolist() == pytest.approx(
+        [-0.1] * 2
     )
     few = np.concatenate([np.arange(90), np.arange(N - 90, N)])  # of each label 45 in a half
     few_full = {role: replace(each, clusters=None).part(few) for role, each in full.items()}
@@ -95,10 +97,10 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
         for r, each in masked.items()
     }
     found = smallest_subnetworks(masks, few_full, few_masked, 0.05, n_resamples=50)
-    assert found["id_loss_held_out"].isna().tolist() == [False, True]
+    assert found["id_change_held_out"].isna().tolist() == [False, True]
 
 
-def test_it_is_the_upper_end_that_counts() -> None:
+def test_it_is_the_lower_end_that_counts() -> None:
     wrong = {"dense": 20, "middle": 24, "sparse": 60}
     assert smallest(wrong, 0.0101).loc["accuracy", "subnetwork"] == "dense"
     assert smallest(wrong, 0.03).loc["accuracy", "subnetwork"] == "middle"
@@ -108,10 +110,10 @@ def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
     row = smallest({"dense": 60, "middle": 50, "sparse": 70}, 0.01).loc["accuracy"]
     assert not row["within"]
     assert row["subnetwork"] == "middle"
-    assert row["ood_loss"] == pytest.approx(30 / 400)
+    assert row["ood_change"] == pytest.approx(-30 / 400)
     assert row["reason"] == (
         "middle comes closest of 3 masks, and loses up to "
-        f"{100 * max(row['id_loss_high'], row['ood_loss_high']):.1f} points"
+        f"{-100 * min(row['id_change_low'], row['ood_change_low']):.1f} points"
     )
     assert explain_smallest(row.to_dict()) == (
         f"smallest subnetwork within 1 point of accuracy: none; {row['reason']}"
@@ -127,8 +129,8 @@ def test_one_mask_is_one_mask() -> None:
 
 def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
     wrong = {"dense": 22, "middle": 50, "sparse": 70}
-    high = smallest(dict.fromkeys(wrong, 22), 0.5).loc["accuracy", "id_loss_high"]
-    limit = float(high) - 1e-5  # 1.3 points, were both rounded
+    low = smallest(dict.fromkeys(wrong, 22), 0.5).loc["accuracy", "id_change_low"]
+    limit = -float(low) - 1e-5  # 1.3 points, were both rounded
     row = smallest(wrong, limit).loc["accuracy"]
     assert not row["within"]
     assert float(row["reason"].split()[-2]) > 100 * limit
@@ -139,17 +141,17 @@ def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
     full = {role: answers(20) for role in ("id", "ood")}
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
     assert found["within"].tolist() == [False, True]
-    assert found["id_loss"].tolist() == [pytest.approx(0.45), pytest.approx(0.0)]
+    assert found["id_change"].tolist() == [pytest.approx(-0.45), pytest.approx(0.0)]
     for role in ("id", "ood"):
-        assert found[f"{role}_accuracy_loss"].tolist() == pytest.approx([0.45, 0.45])
+        assert found[f"{role}_accuracy_change"].tolist() == pytest.approx([-0.45, -0.45])
     information = found.to_dict("records")[1]
     assert explain_smallest(information).endswith(
-        "; of accuracy, with its bias as it is, it loses 45.0 points in domain and 45.0 points out "
-        "of domain"
+        f"; of accuracy, with its bias as it is, {MINUS}45.0 points in domain and {MINUS}45.0 points "
+        "out of domain"
     )
     assert not is_for_export(information)
-    assert not is_for_export({**information, "id_accuracy_loss": 0.0})
-    changes = {"id_accuracy_loss": 0.01, "ood_accuracy_loss": -0.3}
+    assert not is_for_export({**information, "id_accuracy_change": 0.0})
+    changes = {"id_accuracy_change": -0.01, "ood_accuracy_change": 0.3}
     assert is_for_export({**information, **changes})
     assert not is_for_export({**information, **changes, "within": False})
 
@@ -159,7 +161,7 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
 
     As if two examples more had changed by half an answer each: one of 50 of a label is 1 / 100 of
     the balanced accuracy. So the error of n = 2050 examples is n / 100 / (n + 2) = 0.00999, and the
-    upper end 1.961 times that.
+    ends 1.961 times that.
     """
     label = np.repeat([0, 1], [50, 2000])
     logits = torch.tensor(np.eye(2)[label])
@@ -169,11 +171,11 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
     accuracy, information = found.to_dict("records")
     assert accuracy["within"]
-    assert accuracy["id_loss_high"] < 0.001
+    assert accuracy["id_change_low"] > -0.001
     assert not information["within"]
-    assert information["id_loss"] == 0
-    assert -information["id_loss_low"] == information["id_loss_high"]
-    assert information["id_loss_high"] == pytest.approx(1.9611 * 0.0099903, rel=1e-3)
+    assert information["id_change"] == 0
+    assert -information["id_change_low"] == information["id_change_high"]
+    assert information["id_change_high"] == pytest.approx(1.9611 * 0.0099903, rel=1e-3)
 
 
 def test_one_example_has_no_interval_to_be_within() -> None:

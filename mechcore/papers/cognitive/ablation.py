@@ -1,15 +1,15 @@
 """What a model of the cognitive task loses without each of its heads, and in which layers.
 
-The centre of mass of a model's drops is the mean layer of its heads, each weighted by how much
-accuracy falls without it: sum(l * max(drop, 0)) / sum(max(drop, 0)), layers counted from 0. After
-arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from scratch in
-the first.
+The centre of mass of a model's changes is the mean layer of its heads, each weighted by how much
+accuracy falls without it: sum(l * max(-change, 0)) / sum(max(-change, 0)), layers counted from 0.
+After arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from
+scratch in the first.
 
-Read a centre with its noise in mind. A head that does nothing still has a drop of chance, half of
-them positive, and since there are many such heads, in all layers alike, they pull the centre to the
+Read a centre with its noise in mind. A head that does nothing still has a change of chance, half of
+them negative, and since there are many such heads, in all layers alike, they pull the centre to the
 middle of the model. Of 144 heads that each change 1 % of 2000 answers at random and two in layer 0
-with drops of .3 and .2, the centre is about 1.1 where it should be 0. So there is a second centre,
-of the heads alone whose drop is surely above 0; in that example it is about 0.2.
+with changes of -.3 and -.2, the centre is about 1.1 where it should be 0. So there is a second
+centre, of the heads alone whose change is surely below 0; in that example it is about 0.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import longest_input
-from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_DROP, attention_tables
+from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE, attention_tables
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.trials import Trials, encode_trials
 from mechcore.tables import PART, SUBSET, Column, Schema, estimate
@@ -51,20 +51,20 @@ FILL = Column("fill", "text", "what replaces a head's output", header="ablation"
 _TRIALS = Column("n", "whole", "trials")
 ABLATION = Schema(
     "cognitive_ablation",
-    "What every head costs, ablated alone.",
+    "What changes without every head, ablated alone; negative: worse without it.",
     (
         FILL,
         *PART,
         _TRIALS,
-        *estimate("drop", "points", "accuracy lost", over="over trials"),
+        *estimate("change", "points", "of accuracy", over="over trials"),
         Column(
             "sure",
             "flag",
-            "whether the drop is above 0, corrected for the number of heads (Bonferroni)",
-            header="surely above 0",
+            "whether the change is below 0, corrected for the number of heads (Bonferroni)",
+            header="surely below 0",
         ),
         *estimate(
-            "incongruent_drop",
+            "incongruent_change",
             "points",
             "the same on incongruent trials",
             low="incongruent_low",
@@ -72,39 +72,39 @@ ABLATION = Schema(
             over="over trials",
             header="incongruent",
         ),
-        Column("margin_drop", "number", "margin lost", "nats", header="margin", signed=True),
+        Column("margin_change", "number", "of margin", "nats", header="margin", signed=True),
     ),
 )
 MASS = Schema(
     "cognitive_mass",
-    "Centre of mass of the drops over layers, by fill and subset of the trials.",
+    "Centre of mass of the changes over layers, by fill and subset of the trials.",
     (
         FILL,
         SUBSET.called("trials"),
         _TRIALS,
         *estimate(
-            "centre", "number", "in layers from 0; missing without drops", over="moved quantiles"
+            "centre", "number", "in layers from 0; missing without changes", over="moved quantiles"
         ),
         Column("undefined", "share", "resamples without a centre", header="no centre"),
         Column(
-            "total_drop",
+            "total_change",
             "share",
-            "sum of the positive drops",
+            "sum of the negative changes",
             "points",
-            "drops in all",
+            "changes in all",
             shown="bare",
         ),
         Column("first_layer_share", "share", "of it, in layer 0", header="in first layer"),
-        Column("strongest", "text", "the head with the largest drop, if one is above 0"),
+        Column("strongest", "text", "the head with the lowest change, if one is below 0"),
         *estimate(
             "centre_significant",
             "number",
-            "the centre of the heads whose drop is surely above 0, see ``cognitive_ablation``",
+            "the centre of the heads whose change is surely below 0, see ``cognitive_ablation``",
             low="significant_low",
             high="significant_high",
             over="quantiles over resamples",
             optional_ends=True,
-            header="heads surely above 0",
+            header="heads surely below 0",
         ),
         Column("n_significant", "whole", "such heads", header="how many"),
     ),
@@ -116,7 +116,7 @@ class AblateHeads(Analysis):
     """Every head ablated alone, and its attention to the numbers."""
 
     kind: ClassVar[str] = "ablation"
-    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, MASS, ATTENTION, ATTENTION_DROP)
+    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, MASS, ATTENTION, ATTENTION_CHANGE)
     passes: ClassVar[float] = 20.0
     n_resamples: int
     precision: Precision
@@ -148,9 +148,9 @@ def ablation_tables(
     """Ablate every head alone, and say which layers the model depends on.
 
     Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired: those
-    of drops are of `mechcore.evaluation.intervals.mean_intervals` for answers, those of centres are
-    from resamples, which all heads share. Of ``fills`` and ``precision`` see `mechcore.ablate`; the
-    means are not needed for ``fills=("zero",)``.
+    of changes are of `mechcore.evaluation.intervals.mean_intervals` for answers, those of centres
+    are from resamples, which all heads share. Of ``fills`` and ``precision`` see `mechcore.ablate`;
+    the means are not needed for ``fills=("zero",)``.
 
     Returns:
         The columns of `ABLATION`, a row per fill and head; and of `MASS`, a row per fill and
@@ -190,25 +190,25 @@ def ablation_tables(
             batch_size=batch_size,
             seed=seed,
         )
-        drops = np.stack([found.drops(head, "accuracy") for head in heads])
+        changes = np.stack([found.changes(head, "accuracy") for head in heads])
         of_heads = [(str(head), head.layer, head.head) for head in shape.heads]
         table = pd.DataFrame(of_heads, columns=["component", "layer", "head"])
         table.insert(0, "fill", fill)
         table["n"] = len(trials)
         for subset, prefix, part in (
-            ("all", "", drops),
-            ("incongruent", "incongruent_", drops[:, incongruent]),
+            ("all", "", changes),
+            ("incongruent", "incongruent_", changes[:, incongruent]),
         ):
             intervals = mean_intervals(part, answers=True)
-            for name, end in (("drop", "mean"), ("low", "low"), ("high", "high")):
+            for name, end in (("change", "mean"), ("low", "low"), ("high", "high")):
                 table[prefix + name] = [getattr(each, end) for each in intervals]
             strict = mean_intervals(part, answers=True, level=1 - ALPHA / len(heads))
-            significant = np.array([each.low > 0 for each in strict])
+            significant = np.array([each.high < 0 for each in strict])
             if subset == "all":
                 table["sure"] = significant
             mass = _mass(part, significant, shape, n_resamples, seed)
             masses.append({"fill": fill, "subset": subset, **mass})
-        table["margin_drop"] = [found.drops(head, "margin").mean() for head in heads]
+        table["margin_change"] = [found.changes(head, "margin").mean() for head in heads]
         parts.append(table)
     return {
         "cognitive_ablation": pd.concat(parts, ignore_index=True),
@@ -216,37 +216,37 @@ def ablation_tables(
     }
 
 
-def centre_of_mass(drops: Float[np.ndarray, "layer head"]) -> float:
-    """Mean layer of the heads, each weighted by its drop in any unit, negative drops as 0.
+def centre_of_mass(changes: Float[np.ndarray, "layer head"]) -> float:
+    """Mean layer of the heads, each weighted by its change in any unit, positive changes as 0.
 
     Returns:
-        From 0 to n_layers - 1; NaN if no head has a positive drop.
+        From 0 to n_layers - 1; NaN if no head has a negative change.
 
     Raises:
-        InputError: ``drops`` is not [layer, head], or not all of it is finite.
+        InputError: ``changes`` is not [layer, head], or not all of it is finite.
 
-    >>> centre_of_mass(np.array([[0.1, -0.5], [0.0, 0.1], [0.2, 0.0]]))  # (0*.1 + 1*.1 + 2*.2) / .4
+    >>> centre_of_mass(np.array([[-0.1, 0.5], [0, -0.1], [-0.2, 0]]))  # (0*.1 + 1*.1 + 2*.2) / .4
     1.25
     """
-    drops = np.asarray(drops, dtype=float)
-    if drops.ndim != 2 or 0 in drops.shape or not np.isfinite(drops).all():
+    changes = np.asarray(changes, dtype=float)
+    if changes.ndim != 2 or 0 in changes.shape or not np.isfinite(changes).all():
         raise InputError(
-            f"centre of mass: drops of shape {drops.shape}, {np.isnan(drops).sum()} of them "
+            f"centre of mass: changes of shape {changes.shape}, {np.isnan(changes).sum()} of them "
             "missing; expected finite numbers [layer, head]"
         )
-    return float(_centres(drops))
+    return float(_centres(changes))
 
 
-def _centres(drops: Float[np.ndarray, "*group layer head"]) -> Float[np.ndarray, "*group"]:
+def _centres(changes: Float[np.ndarray, "*group layer head"]) -> Float[np.ndarray, "*group"]:
     """`centre_of_mass` of each; NaN where there is none."""
-    by_layer = np.maximum(drops, 0).sum(-1)
+    by_layer = np.maximum(-changes, 0).sum(-1)
     total = by_layer.sum(-1, keepdims=True)
     shares = np.divide(by_layer, total, out=np.full_like(by_layer, np.nan), where=total > 0)
     return np.asarray(shares @ np.arange(shares.shape[-1]))
 
 
 def _mass(
-    drops: Float[np.ndarray, "component example"],
+    changes: Float[np.ndarray, "component example"],
     significant: Bool[np.ndarray, " component"],
     shape: ModelShape,
     n_resamples: int,
@@ -254,25 +254,25 @@ def _mass(
 ) -> dict[str, Any]:
     """A row of ``cognitive_mass`` without fill and subset."""
     grid = (shape.n_layers, shape.n_heads)
-    means = drops.mean(1).reshape(grid)
-    resampled = _resampled_means(drops, n_resamples, seed).reshape(-1, *grid)
+    means = changes.mean(1).reshape(grid)
+    resampled = _resampled_means(changes, n_resamples, seed).reshape(-1, *grid)
     chosen = significant.reshape(grid)
     centre, centres = centre_of_mass(means), _centres(resampled)
     low, high = np.clip(_quantiles(centres, around=centre), 0, shape.n_layers - 1)
     significant_low, significant_high = _quantiles(_centres(np.where(chosen, resampled, 0)))
-    if drops.shape[1] == 1:  # one trial does not say how much trials differ
+    if changes.shape[1] == 1:  # one trial does not say how much trials differ
         low = high = significant_low = significant_high = np.nan
-    positive = np.maximum(means, 0)
-    total = positive.sum()
+    lost = np.maximum(-means, 0)
+    total = lost.sum()
     return {
-        "n": drops.shape[1],
+        "n": changes.shape[1],
         "centre": centre,
         "low": low,
         "high": high,
         "undefined": np.isnan(centres).mean(),
-        "total_drop": total,
-        "first_layer_share": positive[0].sum() / total if total > 0 else np.nan,
-        "strongest": str(shape.heads[means.argmax()]) if total > 0 else None,
+        "total_change": 0.0 - total,
+        "first_layer_share": lost[0].sum() / total if total > 0 else np.nan,
+        "strongest": str(shape.heads[means.argmin()]) if total > 0 else None,
         "centre_significant": centre_of_mass(np.where(chosen, means, 0)),
         "significant_low": significant_low,
         "significant_high": significant_high,
@@ -281,13 +281,13 @@ def _mass(
 
 
 def _resampled_means(
-    drops: Float[np.ndarray, "component example"], n_resamples: int, seed: int
+    changes: Float[np.ndarray, "component example"], n_resamples: int, seed: int
 ) -> Float[np.ndarray, "resample component"]:
-    """Mean drops in resamples of the examples."""
-    n = drops.shape[1]
+    """Mean changes in resamples of the examples."""
+    n = changes.shape[1]
     generator = np.random.default_rng(seed)
     draws = (generator.integers(n, size=n) for _ in range(n_resamples))
-    return np.stack([drops @ np.bincount(rows, minlength=n) for rows in draws]) / n
+    return np.stack([changes @ np.bincount(rows, minlength=n) for rows in draws]) / n
 
 
 def _quantiles(

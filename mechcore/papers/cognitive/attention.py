@@ -72,8 +72,8 @@ ATTENTION = Schema(
         ),
     ),
 )
-ATTENTION_DROP = Schema(
-    "cognitive_attention_drop",
+ATTENTION_CHANGE = Schema(
+    "cognitive_attention_change",
     "Whether the heads that matter attend to numbers, by fill.",
     (
         Column("fill", "text", "of the ablation", header="ablation"),
@@ -81,14 +81,14 @@ ATTENTION_DROP = Schema(
         Column(
             "rho",
             "number",
-            "rank correlation over heads of ratio and drop; missing where one never varies",
+            "rank correlation over heads of ratio and change; missing where one never varies",
             header="Spearman's rho",
             signed=True,
         ),
         Column("p", "number", "its p-value", shown="small"),
         Column("first_layer_ratio", "number", "mean ratio in layer 0", header="first layer"),
         Column("other_ratio", "number", "in the other layers", header="other layers"),
-        Column("top_ratio", "number", "weighted by the drop", header="weighted by drop"),
+        Column("top_ratio", "number", "weighted by what is lost", header="weighted by loss"),
     ),
 )
 
@@ -122,14 +122,14 @@ def attention_tables(
         seed: of the bootstrap.
 
     Returns:
-        The columns of `ATTENTION`, a row per head; and of `ATTENTION_DROP`, a row per fill. Heads
+        The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill. Heads
         of one layer are not independent: take p as a description.
 
     Raises:
         InputError: the rows of ``ablation`` are not the heads of the model, the trials cannot be
             encoded, or the model gives no attention patterns.
     """
-    drops = _drops(ablation, ModelShape.of(model))
+    changes = _changes(ablation, ModelShape.of(model))
     data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
     with _number_categories(data, number_tokens(trials, tokenizer).any(1)):
         scores = score_heads(model, data, batch_size=batch_size, resamples=resamples, seed=seed)
@@ -146,21 +146,21 @@ def attention_tables(
             "answer_uniform": found[f"uniform_{FROM_ANSWER}"],
         }
     )
-    related = [{"fill": fill, **_relation(table, drop)} for fill, drop in drops.items()]
-    return {"cognitive_attention": table, "cognitive_attention_drop": pd.DataFrame(related)}
+    related = [{"fill": fill, **_relation(table, change)} for fill, change in changes.items()]
+    return {"cognitive_attention": table, "cognitive_attention_change": pd.DataFrame(related)}
 
 
-def _drops(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
-    """Drops of the model's heads, by layer, for each fill.
+def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
+    """Changes of the model's heads, by layer, for each fill.
 
     Raises:
         InputError: the table has no such columns, or other heads.
     """
-    if ablation.empty or not {"fill", "component", "drop"} <= {*ablation.columns}:
+    if ablation.empty or not {"fill", "component", "change"} <= {*ablation.columns}:
         raise InputError(
             f"cognitive attention: the ablation table has {len(ablation)} rows and the columns "
             f"{', '.join(map(str, ablation.columns))}; expected cognitive_ablation, with fill, "
-            "component and drop"
+            "component and change"
         )
     heads, found = [str(head) for head in shape.heads], {}
     for fill, rows in ablation.groupby("fill", sort=False):
@@ -170,7 +170,7 @@ def _drops(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
                 f"which are not the {len(heads)} heads of the model ({shape}); expected the table "
                 "of this model alone"
             )
-        found[str(fill)] = rows.set_index("component")["drop"].loc[heads].to_numpy(dtype=float)
+        found[str(fill)] = rows.set_index("component")["change"].loc[heads].to_numpy(dtype=float)
     return found
 
 
@@ -209,15 +209,15 @@ def _ratio_interval(scores: HeadScores) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _relation(table: pd.DataFrame, drop: np.ndarray) -> dict[str, float]:
-    """A row of ``cognitive_attention_drop`` without fill."""
+def _relation(table: pd.DataFrame, change: np.ndarray) -> dict[str, float]:
+    """A row of ``cognitive_attention_change`` without fill."""
     ratio, first = table["ratio"].to_numpy(), table["layer"].to_numpy() == 0
     rho = p = np.nan
-    if len(drop) > 2 and np.ptp(ratio) > 0 and np.ptp(drop) > 0:
-        rho, p = spearmanr(ratio, drop)
-    weights = np.maximum(drop, 0)
+    if len(change) > 2 and np.ptp(ratio) > 0 and np.ptp(change) > 0:
+        rho, p = spearmanr(ratio, change)
+    weights = np.maximum(-change, 0)
     return {
-        "n_heads": len(drop),
+        "n_heads": len(change),
         "rho": float(rho),
         "p": float(p),
         "first_layer_ratio": ratio[first].mean(),

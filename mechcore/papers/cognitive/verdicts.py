@@ -55,15 +55,15 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     2. *Layers* (``cognitive_mass``, mean ablation, all trials). Supported: the centre of mass of
        fine-tuning minus that of scratch has an interval above 0 (one seed: the two centres'
        intervals are apart), no seed's own intervals are apart the other way, and the centres of
-       those heads alone whose drop is surely above 0 differ in the same direction: small drops of
-       noise pull a centre to the middle. Not supported: all this the other way. A seed without such
-       heads in either arm does not count.
+       those heads alone whose change is surely below 0 differ in the same direction: small changes
+       of noise pull a centre to the middle. Not supported: all this the other way. A seed without
+       such heads in either arm does not count.
     3. *Numbers* (``cognitive_attention``, ``cognitive_ablation``). Of scratch's heads in layer 0,
-       the mean ratio of attention on numbers to a uniform head's, weighted by max(drop, 0) under
+       the mean ratio of attention on numbers to a uniform head's, weighted by max(-change, 0) under
        mean ablation. Every seed: its interval is above 1; contradicted where it is not above 1 at
        either end. The interval is that of the ratios, with the weights held fixed; without it the
        ratio itself decides, if there are several seeds. A seed in which no head of layer 0 has a
-       drop surely above 0 does not count.
+       change surely below 0 does not count.
     4. *Decoding* (``cognitive_decoding``, fine-tuned, last layer, position "answer"; the subset
        "balanced" where there is one). Every seed: for all four variables the interval of the
        accuracy is above the floor, and p is at most 0.05. Contradicted where for one of them the

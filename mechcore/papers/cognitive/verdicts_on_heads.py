@@ -66,16 +66,16 @@ def layers(evidence: Evidence) -> Finding:
     )
     return seeds.finding(
         met,
-        "Centre of mass of the drops under mean ablation, layers from 0: "
+        "Centre of mass of the changes under mean ablation, layers from 0: "
         f"{number(fine['centre'].mean())} fine-tuned, {number(scratch['centre'].mean())} from "
         f"scratch, a difference of {number(difference.mean)} layers ({how}).",
-        "Of the heads alone whose drop is surely above 0: "
+        "Of the heads alone whose change is surely below 0: "
         f"{number(fine['centre_significant'].mean())} and "
         f"{number(scratch['centre_significant'].mean())}.",
         _zero_mode(evidence, seeds),
         f"The most damaging head is in layer 0 in {_first(scratch)} of {n} models from scratch "
         f"and in {_first(fine)} of {n} fine-tuned; layer 0 has "
-        f"{percent(scratch['first_layer_share'].mean())} of the drops from scratch and "
+        f"{percent(scratch['first_layer_share'].mean())} of what is lost from scratch and "
         f"{percent(fine['first_layer_share'].mean())} fine-tuned.",
         why,
     )
@@ -94,7 +94,7 @@ def _later(
     if (not met) in own:
         return None, "The two models of a seed differ the other way by their intervals."
     if met != (significant > 0):
-        return None, "The heads alone whose drop is surely above 0 say the opposite."
+        return None, "The heads alone whose change is surely below 0 say the opposite."
     return met, ""
 
 
@@ -106,7 +106,7 @@ def _no_centre(evidence: Evidence, seed: int) -> str | None:
     for arm in (FINE_TUNED, SCRATCH):
         found = _mass(evidence, arm, Seeds((seed,)))["centre_significant"]
         if found.isna().any():
-            return f"no head of the {MODEL[arm]} has a drop that is surely above 0"
+            return f"no head of the {MODEL[arm]} has a change that is surely below 0"
     return None
 
 
@@ -142,10 +142,10 @@ def numbers(evidence: Evidence) -> Finding:
 
 
 def _first_layers(evidence: Evidence, arm: str) -> tuple[Seeds, list[Interval]]:
-    """The weighted ratio of layer 0 for every seed in which one of its heads has a drop."""
+    """The weighted ratio of layer 0 for every seed in which one of its heads surely costs."""
     seeds = evidence.trained_seeds(arm)
     heads = {seed: _first_layer(evidence, arm, seed) for seed in seeds.kept}
-    none = "no head of layer 0 has a drop that is surely above 0"
+    none = "no head of layer 0 has a change that is surely below 0"
     seeds = seeds.keep(lambda seed: None if heads[seed]["sure"].any() else none)
     return seeds, [_weighted_ratio(heads[seed]) for seed in seeds.kept]
 
@@ -153,20 +153,20 @@ def _first_layers(evidence: Evidence, arm: str) -> tuple[Seeds, list[Interval]]:
 def _first_layer(evidence: Evidence, arm: str, seed: int) -> pd.DataFrame:
     ablation = evidence.rows("cognitive_ablation", arm=arm, seed=seed, layer=0, fill=FILL)
     attention = evidence.rows("cognitive_attention", arm=arm, seed=seed, layer=0)
-    drops = ablation[["component", "drop", "sure"]]
-    heads = drops.merge(attention, on="component")
-    if not len(heads) == len(drops) == len(attention):
+    changes = ablation[["component", "change", "sure"]]
+    heads = changes.merge(attention, on="component")
+    if not len(heads) == len(changes) == len(attention):
         raise InputError(
-            f"tables cognitive_ablation and cognitive_attention: {len(drops)} and {len(attention)} "
-            f"rows of layer 0 of the {MODEL[arm]} of seed {seed}, that do not name the same heads; "
-            "expected one row for each head in both"
+            f"tables cognitive_ablation and cognitive_attention: {len(changes)} and "
+            f"{len(attention)} rows of layer 0 of the {MODEL[arm]} of seed {seed}, that do "
+            "not name the same heads; expected one row for each head in both"
         )
     return heads
 
 
 def _weighted_ratio(heads: pd.DataFrame) -> Interval:
     """Mean of the ratios, and of the ends of their intervals, which errs on the wide side."""
-    weights = heads["drop"].clip(lower=0)
+    weights = -heads["change"].clip(upper=0)
     value, low, high = (
         float(np.average(heads[each], weights=weights)) if each in heads else math.nan
         for each in ("ratio", "low_ratio", "high_ratio")
@@ -189,11 +189,12 @@ def _fine_tuned_ratio(evidence: Evidence) -> str:
 
 @beside
 def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
-    rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, fill=FILL)
+    rows = evidence.by_seed("cognitive_attention_change", seeds, arm=SCRATCH, fill=FILL)
     small = int((rows["p"] <= ALPHA).sum())
     return (
-        "Rank correlation of attention to the numbers with the drop, over all heads from scratch: "
-        f"{number(mean(rows['rho']))} (p at most {ALPHA} in {small} of {count(len(rows), 'seed')})."
+        "Rank correlation of attention to the numbers with the change, over all heads from "
+        f"scratch: {number(mean(rows['rho']))} (p at most {ALPHA} in {small} of "
+        f"{count(len(rows), 'seed')})."
     )
 
 

@@ -1,4 +1,4 @@
-"""Drops against copies of the checkpoint with edited weights, run by Hugging Face alone."""
+"""Changes against copies of the checkpoint with edited weights, run by Hugging Face alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,22 +101,22 @@ def tables(model: Any) -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def expected(reference: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Drops of accuracy and of margin by fill, [head, trial]."""
+    """Changes of accuracy and of margin by fill, [head, trial]."""
     full = answered(reference)
     zeros = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
     found = {}
     for fill, vectors in (("mean", mean_vectors(reference)), ("zero", zeros)):
         margins = margins_without_heads(reference, vectors)
         assert np.abs(margins).min() > 1e-5, "a tie, which rounding may break either way"
-        found[fill] = ((full > 0).astype(float) - (margins > 0), full - margins)
+        found[fill] = ((margins > 0) - (full > 0).astype(float), margins - full)
     return found
 
 
 INCONGRUENT = ~TRIALS.frame["congruent"].to_numpy(dtype=bool)
 
 
-def resampled(drops: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.stack([drops[:, chosen].mean(1) for chosen in rows])
+def resampled(changes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.stack([changes[:, chosen].mean(1) for chosen in rows])
 
 
 def draws(n: int) -> np.ndarray:
@@ -124,36 +124,36 @@ def draws(n: int) -> np.ndarray:
     return np.stack([generator.integers(n, size=n) for _ in range(OPTIONS["n_resamples"])])
 
 
-def ends_of(drops: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+def ends_of(changes: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Of intervals of answers: half a trial more is lost and half a one won, and one is neither."""
-    values = np.concatenate([drops, np.tile([1.0, -1.0, 0.0], (len(drops), 1))], axis=1)
-    weights = np.array([*np.ones(drops.shape[1]), 0.5, 0.5, 1])
+    values = np.concatenate([changes, np.tile([1.0, -1.0, 0.0], (len(changes), 1))], axis=1)
+    weights = np.array([*np.ones(changes.shape[1]), 0.5, 0.5, 1])
     centre = np.average(values, axis=1, weights=weights)
     variance = np.average((values - centre[:, None]) ** 2, axis=1, weights=weights)
-    reach = stats.t.ppf((1 + level) / 2, drops.shape[1] - 1) * np.sqrt(variance / weights.sum())
+    reach = stats.t.ppf((1 + level) / 2, changes.shape[1] - 1) * np.sqrt(variance / weights.sum())
     return centre - reach, centre + reach
 
 
-def surely_lost(drops: np.ndarray) -> np.ndarray:
-    """Whether the interval is above 0 that leaves out 5 % over the number of heads."""
-    return np.asarray(ends_of(drops, 1 - 0.05 / len(drops))[0] > 0)
+def surely_lost(changes: np.ndarray) -> np.ndarray:
+    """Whether the interval is below 0 that leaves out 5 % over the number of heads."""
+    return np.asarray(ends_of(changes, 1 - 0.05 / len(changes))[1] < 0)
 
 
-def mass_centre(drops: Sequence[float]) -> float:
+def mass_centre(changes: Sequence[float]) -> float:
     """By a plain loop over the heads of `WHOLE`."""
-    pairs = [(layer, max(drop, 0)) for (layer, _), drop in zip(WHOLE, drops, strict=True)]
+    pairs = [(layer, max(-change, 0)) for (layer, _), change in zip(WHOLE, changes, strict=True)]
     total = sum(weight for _, weight in pairs)
     return sum(layer * weight for layer, weight in pairs) / total if total else float("nan")
 
 
-# -- drops ----------------------------------------------------------------------------------------
+# -- changes ----------------------------------------------------------------------------------------
 
 
-def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
+def test_changes_against_edited_weights(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
     assert table.columns.tolist() == [
-        *("fill", "component", "layer", "head", "n", "drop", "low", "high", "sure"),
-        *("incongruent_drop", "incongruent_low", "incongruent_high", "margin_drop"),
+        *("fill", "component", "layer", "head", "n", "change", "low", "high", "sure"),
+        *("incongruent_change", "incongruent_low", "incongruent_high", "margin_change"),
     ]
     assert table["fill"].tolist() == ["mean"] * len(WHOLE) + ["zero"] * len(WHOLE)
     assert table["component"].tolist() == NAMES * 2
@@ -161,13 +161,13 @@ def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
     assert (table["n"] == 96).all()
     for fill, rows in table.groupby("fill"):
         accuracy, margin = expected[fill]
-        assert (accuracy.mean(1) != 0).sum() >= 4, "too few drops to compare"
-        np.testing.assert_allclose(rows["drop"], accuracy.mean(1), atol=1e-12)
+        assert (accuracy.mean(1) != 0).sum() >= 4, "too few changes to compare"
+        np.testing.assert_allclose(rows["change"], accuracy.mean(1), atol=1e-12)
         on_incongruent = accuracy[:, INCONGRUENT].mean(1)
         assert not np.allclose(on_incongruent, accuracy.mean(1))
-        np.testing.assert_allclose(rows["incongruent_drop"], on_incongruent, atol=1e-12)
-        np.testing.assert_allclose(rows["margin_drop"], margin.mean(1), atol=1e-5)
-    by_mode = table.set_index(["fill", "component"])["drop"].unstack(0)
+        np.testing.assert_allclose(rows["incongruent_change"], on_incongruent, atol=1e-12)
+        np.testing.assert_allclose(rows["margin_change"], margin.mean(1), atol=1e-5)
+    by_mode = table.set_index(["fill", "component"])["change"].unstack(0)
     assert not np.allclose(by_mode["mean"], by_mode["zero"])
 
 
@@ -175,22 +175,22 @@ def test_intervals_are_those_of_answers(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
     for fill, rows in table.groupby("fill"):
         accuracy = expected[fill][0]
-        for prefix, drops in (("", accuracy), ("incongruent_", accuracy[:, INCONGRUENT])):
-            ends = ends_of(drops)
+        for prefix, changes in (("", accuracy), ("incongruent_", accuracy[:, INCONGRUENT])):
+            ends = ends_of(changes)
             np.testing.assert_allclose(rows[f"{prefix}low"], ends[0], atol=1e-12)
             np.testing.assert_allclose(rows[f"{prefix}high"], ends[1], atol=1e-12)
         assert rows["sure"].tolist() == surely_lost(accuracy).tolist()
 
 
 def test_heads_without_any_effect_are_rarely_sure() -> None:
-    """Of 12 heads that change 3 % of answers, some have an interval above 0 in 1 of 4 models."""
+    """Of 12 heads that change 3 % of answers, some have an interval below 0 in 1 of 4 models."""
     generator = np.random.default_rng(0)
     found = {"alone": 0, "corrected": 0}
     for _ in range(200):
         moved = generator.random((12, 400)) < 0.03
-        drops = np.where(moved, generator.choice([-1.0, 1.0], size=moved.shape), 0.0)
-        found["alone"] += bool((ends_of(drops)[0] > 0).any())
-        found["corrected"] += bool(surely_lost(drops).any())
+        changes = np.where(moved, generator.choice([-1.0, 1.0], size=moved.shape), 0.0)
+        found["alone"] += bool((ends_of(changes)[1] < 0).any())
+        found["corrected"] += bool(surely_lost(changes).any())
     assert found["alone"] > 30
     assert found["corrected"] <= 10  # 2.5 % are expected
 
@@ -201,9 +201,9 @@ def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: An
     assert list(zip(table["fill"], table["subset"], strict=True)) == places
     assert table["n"].tolist() == [96, 48] * 2
     for row in table.itertuples():
-        drops = expected[row.fill][0]
-        drops = drops[:, INCONGRUENT] if row.subset == "incongruent" else drops
-        means, again = drops.mean(1), resampled(drops, draws(drops.shape[1]))
+        changes = expected[row.fill][0]
+        changes = changes[:, INCONGRUENT] if row.subset == "incongruent" else changes
+        means, again = changes.mean(1), resampled(changes, draws(changes.shape[1]))
         centre = mass_centre(means)
         assert row.centre == pytest.approx(centre)
         centres = np.array([mass_centre(each) for each in again])
@@ -213,26 +213,26 @@ def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: An
         assert row.low == pytest.approx(max(low, 0))
         assert row.high == pytest.approx(min(high, LAYERS - 1))
         assert row.low <= row.centre <= row.high
-        assert row.total_drop == pytest.approx(sum(max(each, 0) for each in means))
-        share = (max(means[0], 0) + max(means[1], 0)) / row.total_drop
+        assert row.total_change == pytest.approx(sum(min(each, 0) for each in means))
+        share = (min(means[0], 0) + min(means[1], 0)) / row.total_change
         assert row.first_layer_share == pytest.approx(share)
-        assert row.strongest == NAMES[int(means.argmax())]
-        assert row.n_significant == surely_lost(drops).sum()
+        assert row.strongest == NAMES[int(means.argmin())]
+        assert row.n_significant == surely_lost(changes).sum()
 
 
 def test_the_mass_of_significant_heads_against_a_loop() -> None:
     generator = np.random.default_rng(0)
     lost = np.array([[0.3], [0.02], [0.0], [0.02], [0.2], [0.02]])
-    drops = (generator.random((6, 200)) < lost).astype(float)
-    drops[[1, 3, 5]] -= generator.random((3, 200)) < 0.02
-    chosen = ends_of(drops)[0] > 0
+    changes = -(generator.random((6, 200)) < lost).astype(float)
+    changes[[1, 3, 5]] += generator.random((3, 200)) < 0.02
+    chosen = ends_of(changes)[1] < 0
     assert chosen.tolist() == [True, False, False, False, True, False]
     shape = ModelShape(LAYERS, HEADS)
-    row = ablation._mass(drops, chosen, shape, OPTIONS["n_resamples"], OPTIONS["seed"])
+    row = ablation._mass(changes, chosen, shape, OPTIONS["n_resamples"], OPTIONS["seed"])
     assert row["n_significant"] == 2
-    wanted = mass_centre(np.where(chosen, drops.mean(1), 0))
+    wanted = mass_centre(np.where(chosen, changes.mean(1), 0))
     assert row["centre_significant"] == pytest.approx(wanted)
-    again = resampled(drops, draws(200))
+    again = resampled(changes, draws(200))
     kept = np.array([mass_centre(np.where(chosen, each, 0)) for each in again])
     ends = np.quantile(kept, [0.025, 0.975])
     assert [row["significant_low"], row["significant_high"]] == pytest.approx(ends.tolist())
@@ -244,7 +244,7 @@ def test_the_same_seed_gives_the_same_tables(model: Any, tables: Any) -> None:
         pd.testing.assert_frame_equal(again[name], table)
     other = ablation_tables(model, tiny_tokenizer(), TRIALS, None, fills=["zero"], n_resamples=40)
     zero = tables["cognitive_ablation"].query("fill == 'zero'").reset_index(drop=True)
-    pd.testing.assert_series_equal(other["cognitive_ablation"]["drop"], zero["drop"])
+    pd.testing.assert_series_equal(other["cognitive_ablation"]["change"], zero["change"])
     mass = tables["cognitive_mass"].query("fill == 'zero'").reset_index(drop=True)
     assert not other["cognitive_mass"]["low"].equals(mass["low"])
 
@@ -262,14 +262,14 @@ def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: 
     found = ablation_tables(
         load_model(tmp_path), tiny_tokenizer(), TRIALS, None, fills=("zero",), **OPTIONS
     )
-    drops = found["cognitive_ablation"]
-    assert (drops[["drop", "incongruent_drop", "margin_drop"]] == 0).all(axis=None)
-    assert (drops["low"] == -drops["high"]).all()
+    changes = found["cognitive_ablation"]
+    assert (changes[["change", "incongruent_change", "margin_change"]] == 0).all(axis=None)
+    assert (changes["low"] == -changes["high"]).all()
     for row in found["cognitive_mass"].itertuples():
         missing = (row.centre, row.low, row.high, row.first_layer_share, row.centre_significant)
         assert np.isnan([*missing, row.significant_low, row.significant_high]).all()
         assert row.strongest is None
-        assert (row.undefined, row.total_drop, row.n_significant) == (1, 0, 0)
+        assert (row.undefined, row.total_change, row.n_significant) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -292,78 +292,78 @@ def test_what_cannot_be_used_is_said(checkpoint: Path, change: Any, message: str
 
 
 def test_a_centre_of_mass_by_hand() -> None:
-    # (0 * .1 + 1 * (.2 + .1) + 2 * .6) / (.1 + .3 + .6) = 1.5; the negative drop counts as 0
-    drops = np.array([[0.1, -0.9], [0.2, 0.1], [0.0, 0.6]])
-    assert centre_of_mass(drops) == pytest.approx(1.5)
-    assert np.isnan(centre_of_mass(-np.abs(drops)))
+    # (0 * .1 + 1 * (.2 + .1) + 2 * .6) / (.1 + .3 + .6) = 1.5; the positive change counts as 0
+    changes = np.array([[-0.1, 0.9], [-0.2, -0.1], [0.0, -0.6]])
+    assert centre_of_mass(changes) == pytest.approx(1.5)
+    assert np.isnan(centre_of_mass(np.abs(changes)))
     assert np.isnan(centre_of_mass(np.zeros((3, 2))))
 
 
-DROPS = arrays(
+CHANGES = arrays(
     float,
     array_shapes(min_dims=2, max_dims=2, max_side=6),
     elements=st.floats(-1, 1, allow_subnormal=False).map(lambda x: round(x, 6)),
 )
 
 
-@given(DROPS)
-def test_a_centre_lies_between_the_first_layer_and_the_last(drops: np.ndarray) -> None:
-    centre = centre_of_mass(drops)
-    if (drops > 0).any():
-        hurt = (drops > 0).any(1).nonzero()[0]
+@given(CHANGES)
+def test_a_centre_lies_between_the_first_layer_and_the_last(changes: np.ndarray) -> None:
+    centre = centre_of_mass(changes)
+    if (changes < 0).any():
+        hurt = (changes < 0).any(1).nonzero()[0]
         assert hurt[0] - 1e-9 <= centre <= hurt[-1] + 1e-9
     else:
         assert np.isnan(centre)
 
 
-@given(DROPS, st.floats(1e-3, 1e3))
-def test_a_centre_does_not_change_with_the_unit(drops: np.ndarray, scale: float) -> None:
-    assert centre_of_mass(drops * scale) == pytest.approx(centre_of_mass(drops), nan_ok=True)
+@given(CHANGES, st.floats(1e-3, 1e3))
+def test_a_centre_does_not_change_with_the_unit(changes: np.ndarray, scale: float) -> None:
+    assert centre_of_mass(changes * scale) == pytest.approx(centre_of_mass(changes), nan_ok=True)
 
 
-@given(DROPS, st.data())
-def test_a_centre_is_the_layer_where_only_one_is_hurt(drops: np.ndarray, data: Any) -> None:
-    layer = data.draw(st.integers(0, len(drops) - 1))
-    alone = -np.abs(drops)
-    alone[layer, 0] = data.draw(st.floats(1e-6, 1))
+@given(CHANGES, st.data())
+def test_a_centre_is_the_layer_where_only_one_is_hurt(changes: np.ndarray, data: Any) -> None:
+    layer = data.draw(st.integers(0, len(changes) - 1))
+    alone = np.abs(changes)
+    alone[layer, 0] = -data.draw(st.floats(1e-6, 1))
     assert centre_of_mass(alone) == layer
 
 
-@pytest.mark.parametrize("drops", [np.zeros(3), np.zeros((0, 2)), np.array([[0.1, np.nan]])])
-def test_a_centre_of_something_else_is_refused(drops: np.ndarray) -> None:
+@pytest.mark.parametrize("changes", [np.zeros(3), np.zeros((0, 2)), np.array([[0.1, np.nan]])])
+def test_a_centre_of_something_else_is_refused(changes: np.ndarray) -> None:
     with pytest.raises(InputError, match="expected finite numbers"):
-        centre_of_mass(drops)
+        centre_of_mass(changes)
 
 
 # -- noise ----------------------------------------------------------------------------------------
 
 
-def noisy_drops() -> np.ndarray:
+def noisy_changes() -> np.ndarray:
     """12 x 12 heads that each change 1 % of 2000 answers; two of layer 0 are needed."""
     generator = np.random.default_rng(0)
     chances = np.tile([0.005, 0.99, 0.005], (144, 1))
     chances[1], chances[2] = (0.005, 0.69, 0.305), (0.005, 0.79, 0.205)
-    return np.stack([generator.choice([-1.0, 0.0, 1.0], size=2000, p=p) for p in chances])
+    return np.stack([generator.choice([1.0, 0.0, -1.0], size=2000, p=p) for p in chances])
 
 
 def test_noise_pulls_the_centre_to_the_middle_and_hardly_the_significant_one() -> None:
-    drops = noisy_drops()
-    intervals = mean_intervals(drops, answers=True)
-    significant = np.array([each.low > 0 for each in intervals])
-    row = ablation._mass(drops, significant, ModelShape(12, 12), 100, 0)
+    changes = noisy_changes()
+    intervals = mean_intervals(changes, answers=True)
+    significant = np.array([each.high < 0 for each in intervals])
+    row = ablation._mass(changes, significant, ModelShape(12, 12), 100, 0)
     assert 0.8 < row["centre"] < 1.4
     assert row["low"] < row["centre"] < row["high"]
     assert row["centre_significant"] < 0.5
     assert row["significant_low"] <= row["centre_significant"] <= row["significant_high"]
     assert 2 <= row["n_significant"] < 12
     # Without noise it is 0. That of the resamples comes on top, and they lie farther off still.
-    raw = ablation._centres(ablation._resampled_means(drops, 100, 0).reshape(-1, 12, 12))
+    raw = ablation._centres(ablation._resampled_means(changes, 100, 0).reshape(-1, 12, 12))
     assert (raw > row["centre"]).mean() > 0.95
 
 
 def test_one_trial_has_no_interval_of_its_centre() -> None:
-    drops = np.array([[0.0], [1.0], [0.0], [1.0]])
-    found = ablation._mass(drops, np.ones(4, dtype=bool), ModelShape(2, 2), 20, 0)
+    changes = np.array([[0.0], [-1.0], [0.0], [-1.0]])
+    found = ablation._mass(changes, np.ones(4, dtype=bool), ModelShape(2, 2), 20, 0)
     assert found["centre"] == 0.5
     for name in ("low", "high", "significant_low", "significant_high"):
         assert np.isnan(found[name])

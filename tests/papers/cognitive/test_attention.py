@@ -66,16 +66,16 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case("two_sided", tmp_path_factory.mktemp("words"))
 
 
-def ablation_of(drops: dict[str, list[float]]) -> pd.DataFrame:
+def ablation_of(changes: dict[str, list[float]]) -> pd.DataFrame:
     rows = [
-        {"fill": fill, "component": name, "drop": drop}
-        for fill, listed in drops.items()
-        for name, drop in zip(NAMES, listed, strict=True)
+        {"fill": fill, "component": name, "change": change}
+        for fill, listed in changes.items()
+        for name, change in zip(NAMES, listed, strict=True)
     ]
     return pd.DataFrame(rows)
 
 
-ABLATION = ablation_of({"mean": [0.3, -0.1, 0.0, 0.1], "zero": [0.0, -0.2, -0.1, -0.3]})
+ABLATION = ablation_of({"mean": [-0.3, 0.1, 0.0, -0.1], "zero": [0.0, 0.2, 0.1, 0.3]})
 
 
 def flags(tokenizer: Any, text: str) -> tuple[list[int], list[bool]]:
@@ -182,18 +182,18 @@ def test_the_categories_are_gone_afterwards(words: Case, monkeypatch: pytest.Mon
     assert categories(causal=True) == before
 
 
-# -- drops ----------------------------------------------------------------------------------------
+# -- changes --------------------------------------------------------------------------------------
 
 
-def test_relations_to_drops_by_hand(words: Case) -> None:
+def test_relations_to_changes_by_hand(words: Case) -> None:
     model = load_model(words.path)
     tables = attention_tables(model, words.tokenizer, words.trials, ABLATION, resamples=0)
     ratio = tables["cognitive_attention"]["ratio"].to_numpy()
-    mean, zero = tables["cognitive_attention_drop"].itertuples()
+    mean, zero = tables["cognitive_attention_change"].itertuples()
     assert (mean.fill, zero.fill) == ("mean", "zero")
     assert mean.n_heads == zero.n_heads == 4
-    for row, drops in ((mean, [0.3, -0.1, 0.0, 0.1]), (zero, [0.0, -0.2, -0.1, -0.3])):
-        assert row.rho == pytest.approx(np.corrcoef(rankdata(ratio), rankdata(drops))[0, 1])
+    for row, changes in ((mean, [-0.3, 0.1, 0.0, -0.1]), (zero, [0.0, 0.2, 0.1, 0.3])):
+        assert row.rho == pytest.approx(np.corrcoef(rankdata(ratio), rankdata(changes))[0, 1])
         assert 0 <= row.p <= 1
         assert row.first_layer_ratio == pytest.approx((ratio[0] + ratio[1]) / 2)
         assert row.other_ratio == pytest.approx((ratio[2] + ratio[3]) / 2)
@@ -206,17 +206,17 @@ def test_rows_of_the_ablation_table_may_come_in_any_order(words: Case) -> None:
     wanted = attention_tables(model, words.tokenizer, words.trials, ABLATION, **options)
     mixed = ABLATION.iloc[[3, 1, 0, 2, 7, 5, 4, 6]]
     found = attention_tables(model, words.tokenizer, words.trials, mixed, **options)
-    name = "cognitive_attention_drop"
+    name = "cognitive_attention_change"
     pd.testing.assert_frame_equal(found[name], wanted[name])
 
 
 @pytest.mark.filterwarnings("error")
 def test_what_has_no_correlation_has_none(words: Case) -> None:
     table = pd.DataFrame({"layer": [0, 0, 0], "ratio": [1.0, 2.0, 4.0]})
-    same = attention._relation(table, np.full(3, 0.5))
+    same = attention._relation(table, np.full(3, -0.5))
     assert np.isnan([same["rho"], same["p"], same["other_ratio"]]).all()
     assert same["first_layer_ratio"] == same["top_ratio"] == pytest.approx(7 / 3)
-    few = attention._relation(table[:2], np.array([0.5, 0.1]))
+    few = attention._relation(table[:2], np.array([-0.5, -0.1]))
     assert np.isnan([few["rho"], few["p"]]).all()
 
 
@@ -224,7 +224,7 @@ def test_what_has_no_correlation_has_none(words: Case) -> None:
     ("table", "message"),
     [
         (
-            ABLATION.drop(columns="drop"),
+            ABLATION.drop(columns="change"),
             "columns fill, component; expected cognitive_ablation, with",
         ),
         (ABLATION[:0], "has 0 rows"),

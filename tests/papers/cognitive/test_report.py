@@ -49,8 +49,8 @@ TITLES = (
 )
 FIGURES = {
     learning: "learning_curves",
-    heads: "head_drops head_decoding centres",
-    attention: "attention_and_drop attention_by_layer",
+    heads: "head_changes head_decoding centres",
+    attention: "attention_and_change attention_by_layer",
     decoding: "decoding_maps decoding_over_prompt",
     states: "selectivity_bars projections",
 }
@@ -207,9 +207,9 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
         f"{accuracy.max():.1f} % {100 * curve['incongruent'].mean():.1f} %"
     ) in page.text
     heads = TABLES.read(folder, "ablation").query("arm == 'scratch' and fill == 'mean'")
-    by_head = heads.groupby("component")["drop"].agg(["mean", "min", "max"])
-    best = 100 * by_head.loc[by_head["mean"].idxmax()]
-    sure = (heads[heads["component"] == by_head["mean"].idxmax()]["sure"]).sum()
+    by_head = heads.groupby("component")["change"].agg(["mean", "min", "max"])
+    best = 100 * by_head.loc[by_head["mean"].idxmin()]
+    sure = (heads[heads["component"] == by_head["mean"].idxmin()]["sure"]).sum()
     assert (
         f"from scratch {best.name} {best['mean']:+.1f} {best['min']:+.1f} to {best['max']:+.1f} "
         f"{sure} of 3"
@@ -229,7 +229,7 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_a_model_without_any_drop_has_no_centre(least: Path) -> None:
+def test_a_model_that_loses_nothing_has_no_centre(least: Path) -> None:
     def change(frame: pd.DataFrame) -> pd.DataFrame:
         missing = ["centre", "low", "high", "centre_significant", "strongest"]
         frame.loc[frame["arm"] == "scratch", missing] = None
@@ -340,7 +340,7 @@ NEEDED = {
     "cognitive_models": "the choice of the models to compare",
     "cognitive_mass": "the centres of mass over layers",
     "cognitive_attention": "the measure of attention to number tokens",
-    "cognitive_attention_drop": "the correlation of attention with drops",
+    "cognitive_attention_change": "the correlation of attention with changes",
     "cognitive_decoding": "the decoding of variables from the states",
     "cognitive_check": "the check that what is not read yet is at chance",
     "cognitive_svm": "the support vector machines on outputs of heads",
@@ -459,13 +459,13 @@ def _no_picture(
 
 def _attention(run: RunFolder) -> Figure:
     ablation = run.tables["cognitive_ablation"]
-    drops = ablation[ablation["fill"] == ablation["fill"].iloc[0]]
-    return attention.attention_and_drop(run.tables["cognitive_attention"], drops)
+    changes = ablation[ablation["fill"] == ablation["fill"].iloc[0]]
+    return attention.attention_and_change(run.tables["cognitive_attention"], changes)
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     "learning": lambda run: learning.learning_curves(run.tables["cognitive_curve"], 0.9),
-    "drops": lambda run: heads.head_drops(run.tables["cognitive_ablation"]),
+    "changes": lambda run: heads.head_changes(run.tables["cognitive_ablation"]),
     "centres": lambda run: heads.centres(run.tables["cognitive_mass"], 4),
     "heads": lambda run: heads.head_decoding(run.tables["cognitive_svm"]),
     "attention": _attention,
@@ -514,13 +514,13 @@ def test_many_sizes_name_some_of_them_the_largest_included(
     assert names[-1] == "204,800"
 
 
-def test_maps_of_drops_have_the_mean_over_seeds(runs: Callable[[str], RunFolder]) -> None:
+def test_maps_of_changes_have_the_mean_over_seeds(runs: Callable[[str], RunFolder]) -> None:
     run = runs("small")
     ablation = run.tables["cognitive_ablation"]
-    ax = panel(DRAW["drops"](run), "from scratch")
+    ax = panel(DRAW["changes"](run), "from scratch")
     means = (
         ablation.query("arm == 'scratch' and fill == 'mean'")
-        .groupby(["layer", "head"])["drop"]
+        .groupby(["layer", "head"])["change"]
         .mean()
     )
     expected = [f"{100 * value:.0f}".replace("-", "\u2212") for value in means]

@@ -72,7 +72,7 @@ def test_every_analysis_is_of_every_model(done: Path) -> None:
     assert len(keys) == MODELS
     names = {path.stem for path in (done / "tables").glob("*.csv")}
     analyses = {
-        *("ablation", "mass", "attention", "attention_drop", "decoding", "svm", "check"),
+        *("ablation", "mass", "attention", "attention_change", "decoding", "svm", "check"),
         *("selectivity", "terms", "projection", "silhouette"),
     }
     assert {f"cognitive_{name}" for name in analyses} < names

@@ -78,11 +78,11 @@ def study() -> Tables:
         put(mass, column, value, arm=SCRATCH)
     put(mass, "centre", 1.25, arm=FINE, fill="zero")
 
-    heads = [("L0.H0", 0, 0.3), ("L0.H1", 0, 0.1), ("L0.H2", 0, -0.2), ("L1.H0", 1, 0.5)]
+    heads = [("L0.H0", 0, -0.3), ("L0.H1", 0, -0.1), ("L0.H2", 0, 0.2), ("L1.H0", 1, -0.5)]
     ablation = [
-        {"fill": m, "component": c, "layer": layer, "drop": drop, "sure": drop > 0.05}
+        {"fill": m, "component": c, "layer": layer, "change": change, "sure": change < -0.05}
         for m in ("mean", "zero")
-        for c, layer, drop in heads
+        for c, layer, change in heads
     ]
     ratios = [1.6, 1.2, 9.0, 9.0]  # weights .3 and .1: (.48 + .12) / .4 = 1.5, ends 1.4 and 1.6
     attention = [
@@ -98,7 +98,7 @@ def study() -> Tables:
         "cognitive_mass": mass,
         "cognitive_ablation": by_model(EVERY, ablation),
         "cognitive_attention": by_model(EVERY, attention),
-        "cognitive_attention_drop": by_model(EVERY, relation),
+        "cognitive_attention_change": by_model(EVERY, relation),
         "cognitive_decoding": by_model(EVERY, decoding_rows()),
         "cognitive_check": by_model(EVERY, [{"holds": True}]),
         "cognitive_svm": by_model(EVERY, svm_rows()),
@@ -208,17 +208,17 @@ SENTENCES = {
     ),
     # Differences 1.2, 1.3, 1.4: standard error .1 / sqrt 3, times 4.303 is .248.
     2: (
-        "Centre of mass of the drops under mean ablation, layers from 0: 1.50 fine-tuned, 0.20 "
+        "Centre of mass of the changes under mean ablation, layers from 0: 1.50 fine-tuned, 0.20 "
         "from scratch, a difference of 1.30 layers ([1.05, 1.55], t interval over 3 seeds). Of the "
-        "heads alone whose drop is surely above 0: 1.75 and 0.05. Under zero ablation: 1.25 and "
+        "heads alone whose change is surely below 0: 1.75 and 0.05. Under zero ablation: 1.25 and "
         "0.20. The most damaging head is in layer 0 in 3 of 3 models from scratch and in 0 of 3 "
-        "fine-tuned; layer 0 has 85.0 % of the drops from scratch and 5.0 % fine-tuned."
+        "fine-tuned; layer 0 has 85.0 % of what is lost from scratch and 5.0 % fine-tuned."
     ),
     3: (
         "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
         "1.50 times the attention of a uniform head (3 seeds: 1.50 [1.40, 1.60], 1.50 [1.40, "
         "1.60], 1.50 [1.40, 1.60]). Met in 3 of 3 seeds. Fine-tuned, the same is 1.50 (3 seeds). "
-        "Rank correlation of attention to the numbers with the drop, over all heads from scratch: "
+        "Rank correlation of attention to the numbers with the change, over all heads from scratch: "
         "0.50 (p at most 0.05 in 3 of 3 seeds)."
     ),
     4: (
@@ -282,7 +282,7 @@ def test_nothing_can_be_decided_without_tables() -> None:
         ("cognitive_silhouette", [7]),
         ("cognitive_models", [2, 3, 4, 5, 6, 7]),
         ("cognitive_curve", []),  # asked for with one seed
-        ("cognitive_attention_drop", []),  # these decide nothing
+        ("cognitive_attention_change", []),  # these decide nothing
         ("cognitive_check", []),
     ],
 )
@@ -530,13 +530,13 @@ main = {"fill": "mean", "subset": "all"}
         (
             [change(mass, "centre_significant", 2.5, arm=SCRATCH)],
             OPEN,
-            "The heads alone whose drop is surely above 0 say the opposite.",
+            "The heads alone whose change is surely below 0 say the opposite.",
         ),
         (
             [change(mass, "centre_significant", NAN, arm=SCRATCH)],
             OPEN,
-            "Seed 2 is left out: no head of the model from scratch has a drop that is surely above "
-            "0.",
+            "Seed 2 is left out: no head of the model from scratch has a change that is surely "
+            "below 0.",
         ),
         (
             [change(mass, "strongest", ["L1.H0", "L0.H1", "L3.H0"], arm=SCRATCH, **main)],
@@ -598,7 +598,7 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
         (
             [change(ablation, "sure", False, arm=SCRATCH, layer=0)],
             OPEN,
-            "Seed 0 is left out: no head of layer 0 has a drop that is surely above 0.",
+            "Seed 0 is left out: no head of layer 0 has a change that is surely below 0.",
         ),
         (
             [change(attention, "ratio", 0.5, arm=FINE, layer=0)],
@@ -606,7 +606,11 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
             "Fine-tuned, the same is 0.50 (3 seeds).",
         ),
         (
-            [change("cognitive_attention_drop", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean")],
+            [
+                change(
+                    "cognitive_attention_change", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean"
+                )
+            ],
             SUPPORTED,
             "(p at most 0.05 in 1 of 3 seeds)",
         ),

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_DROP
+from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE
 from mechcore.papers.cognitive.report.arms import (
     arm_look,
     arm_name,
@@ -46,22 +46,22 @@ _TOP = 5
     "Attention to the numbers",
     "the measure of attention to number tokens",
     "cognitive_attention",
-    "cognitive_attention_drop",
+    "cognitive_attention_change",
 )
 def number_attention(
-    run: RunFolder, attention: pd.DataFrame, drop: pd.DataFrame | None
+    run: RunFolder, attention: pd.DataFrame, change: pd.DataFrame | None
 ) -> Iterator[Block]:
     """How much heads attend to numbers, and whether those are the heads that matter."""
     ablation, counts = run.filled("cognitive_ablation"), basis(attention, None)
     if ablation is not None:
         fill = fills_of(ablation)[0]
         yield Drawing(
-            attention_and_drop(attention, rows_of(ablation, fill=fill)),
-            "attention-drop",
+            attention_and_change(attention, rows_of(ablation, fill=fill)),
+            "attention-change",
             "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
-            f"head would give, and the drop of accuracy without the head ({fill} ablation). "
+            f"head would give, and the change of accuracy without the head ({fill} ablation). "
             f"{counts}",
-            "Scatter plots, one per arm, of attention to numbers against the drop without each "
+            "Scatter plots, one per arm, of attention to numbers against the change without each "
             "head, coloured by layer; correlations are in the table below.",
         )
     yield Drawing(
@@ -73,15 +73,15 @@ def number_attention(
         "Line chart of attention to numbers by layer, one line per arm; heads are in the "
         "table below.",
     )
-    if drop is None:
-        yield missing("the correlation of attention with drops")
+    if change is None:
+        yield missing("the correlation of attention with changes")
     else:
-        caption = "Correlation over heads of attention to numbers with the drop, and attention to "
-        caption += "numbers (times uniform): mean of the first layer, of all others, and of all "
-        caption += "heads weighted by their drop"
+        caption = "Correlation over heads of attention to numbers with the change, and attention "
+        caption += "to numbers (times uniform): mean of the first layer, of all others, and of all "
+        caption += "heads weighted by what they cost"
         columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
         columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
-        yield table_of(by_arm(drop), of_models(ATTENTION_DROP), caption, columns)
+        yield table_of(by_arm(change), of_models(ATTENTION_CHANGE), caption, columns)
     caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
     caption += "over all tokens that see a number, and where it is measured at the last token alone"
     rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
@@ -91,13 +91,13 @@ def number_attention(
 
 
 @styled
-def attention_and_drop(attention: pd.DataFrame, drops: pd.DataFrame) -> Figure:
-    """Attention to numbers against the drop without the head, a dot per head and seed by arm.
+def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figure:
+    """Attention to numbers against the change without the head, a dot per head and seed by arm.
 
-    ``drops`` are the rows of one way of ablating.
+    ``changes`` are the rows of one way of ablating.
     """
     head = ["arm", "seed", "component"]
-    both = attention.merge(drops[[*head, "drop"]], on=head)
+    both = attention.merge(changes[[*head, "change"]], on=head)
     arms, layers = arms_of(both), layer_norm(both["layer"])
     figure = new_figure(min(1.6 + 2.9 * len(arms), MAX_WIDTH), 3.5)
     axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
@@ -105,10 +105,10 @@ def attention_and_drop(attention: pd.DataFrame, drops: pd.DataFrame) -> Figure:
         part = rows_of(both, arm=arm)
         ax.axvline(1, color=GREY, lw=0.9, ls=_DASH)
         ax.axhline(0, color=GREY, lw=0.9)
-        draw_by_layer(ax, part["ratio"], 100 * part["drop"], part["layer"], layers)
+        draw_by_layer(ax, part["ratio"], 100 * part["change"], part["layer"], layers)
         ax.set_title(arm_name(arm))
         ax.set_xlabel("attention to numbers (times uniform)")
-    axes[0].set_ylabel("drop without the head (points)")
+    axes[0].set_ylabel("change without the head (points)")
     axes[0].set_xlim(left=0)
     layer_bar(figure, axes, layers)
     return figure

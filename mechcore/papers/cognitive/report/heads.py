@@ -65,7 +65,7 @@ from mechcore.wording import ALL, NOT_AVAILABLE, number
 
 TARGETS = ("choice", "correct", "congruent", "condition")
 SURE = "centre_significant"
-"""The column with the centre of those heads alone whose drop is surely above 0."""
+"""The column with the centre of those heads alone whose change is surely below 0."""
 _HEAD = COMPONENT.called("head")
 _TOP = 5
 """Heads of an arm in a table."""
@@ -88,20 +88,20 @@ def head_ablation(
     n_layers = (run.config.get("model") or {}).get("n_layers")
     if ablation is not None:
         n_layers = int(ablation["layer"].max()) + 1
-        yield from _drops(ablation)
+        yield from _changes(ablation)
     if mass is None:
         yield missing("the centres of mass over layers")
     else:
         yield from _centres(mass, n_layers if isinstance(n_layers, int) else None)
 
 
-def _drops(ablation: pd.DataFrame) -> Iterator[Block]:
+def _changes(ablation: pd.DataFrame) -> Iterator[Block]:
     yield Drawing(
-        head_drops(ablation),
-        "head-drops",
-        "Drop of accuracy without each head alone, in points, mean over seeds. Red: the model is "
+        head_changes(ablation),
+        "head-changes",
+        "Change of accuracy without each head alone, in points, mean over seeds. Red: the model is "
         f"worse without the head. Every row of panels has its own scale; {basis(ablation)}",
-        "Heatmaps, layer by head, of the drop of accuracy without each head, by arm and "
+        "Heatmaps, layer by head, of the change of accuracy without each head, by arm and "
         "way of ablating; the largest are in the table below.",
     )
     if len(seeds_in(ablation)) > 1:
@@ -111,23 +111,25 @@ def _drops(ablation: pd.DataFrame) -> Iterator[Block]:
         )
     for i, fill in enumerate(fills_of(ablation)):
         yield _strongest(rows_of(ablation, fill=fill), fill, folded=i > 0)
-    rows = by_model(strongest(ablation, ["fill", "arm", "seed"], "drop", _TOP))
-    caption = f"The {_TOP} heads of every seed with the largest drop, with intervals"
-    shown: list[Shown] = ["arm", "seed", "fill", _HEAD, "drop", "incongruent_drop", "margin_drop"]
+    keys = ["fill", "arm", "seed"]
+    rows = by_model(strongest(ablation, keys, "change", _TOP, lowest=True))
+    caption = f"The {_TOP} heads of every seed with the lowest change, with intervals"
+    shown: list[Shown] = ["arm", "seed", "fill", _HEAD]
+    shown += ["change", "incongruent_change", "margin_change"]
     rows = ordered(rows, fill=fills_of(ablation))
     yield table_of(rows, of_models(ABLATION), caption, shown, folded=True)
 
 
 def _strongest(of_fill: pd.DataFrame, fill: str, *, folded: bool) -> Table:
-    values = ["drop", "incongruent_drop", "margin_drop", "sure"]
+    values = ["change", "incongruent_change", "margin_change", "sure"]
     means = over_seeds(of_fill.astype({"sure": float}), ["component"], values)
-    best = by_arm(strongest(means, ["arm"], "drop", _TOP))
+    best = by_arm(strongest(means, ["arm"], "change", _TOP, lowest=True))
     sure = [f"{share * n:.0f} of {n}" for share, n in zip(best["sure"], best["seeds"], strict=True)]
-    caption = f"The {_TOP} heads of each arm with the largest drop under {fill} ablation: means "
-    caption += "over seeds; in how many seeds the drop is surely above 0, corrected for the number "
-    caption += "of heads (Bonferroni)"
-    shown: list[Shown] = ["arm", _HEAD, "drop", OverSeeds("drop"), ("surely above 0", sure)]
-    shown += ["incongruent_drop", "margin_drop"]
+    caption = f"The {_TOP} heads of each arm with the lowest change under {fill} ablation: means "
+    caption += "over seeds; in how many seeds the change is surely below 0, corrected for the "
+    caption += "number of heads (Bonferroni)"
+    shown: list[Shown] = ["arm", _HEAD, "change", OverSeeds("change"), ("surely below 0", sure)]
+    shown += ["incongruent_change", "margin_change"]
     return table_of(best, of_models(ABLATION), caption, shown, folded=folded)
 
 
@@ -135,23 +137,25 @@ def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
     yield Drawing(
         centres(mass, n_layers),
         "ablation-centres",
-        "Centre of mass of the drops over layers, counted from 0, with its interval over trials. "
-        "Noise gives many heads a small positive drop and pulls centres to the middle layer, so "
-        "the panel on the right is of those heads alone whose drop is surely above 0; it is "
+        "Centre of mass of the changes over layers, counted from 0, with its interval over trials. "
+        "Noise gives many heads a small negative change and pulls centres to the middle layer, so "
+        "the panel on the right is of those heads alone whose change is surely below 0; it is "
         f"empty where there is none; {basis(mass)}",
-        "Dot plot of the centre of mass of the drops, a row per model; the numbers are in the "
+        "Dot plot of the centre of mass of the changes, a row per model; the numbers are in the "
         "tables below.",
     )
     keys = ["fill", "subset"]
-    means = over_seeds(mass, keys, ["centre", SURE, "first_layer_share", "total_drop"])
-    caption = "Centre of mass of the drops (layers from 0), the same of those heads alone whose "
-    caption += "drop is surely above 0, and the share of drops in the first layer: means over the "
+    means = over_seeds(mass, keys, ["centre", SURE, "first_layer_share", "total_change"])
+    caption = "Centre of mass of the changes (layers from 0), the same of those heads alone whose "
+    caption += (
+        "change is surely below 0, and the share of changes in the first layer: means over the "
+    )
     caption += "seeds that have one, in brackets how many where not all do"
     shown: list[Shown] = ["arm", *keys, SEEDS, "centre", OverSeeds("centre")]
-    shown += [SURE, OverSeeds(SURE), "first_layer_share", "total_drop"]
+    shown += [SURE, OverSeeds(SURE), "first_layer_share", "total_change"]
     yield table_of(means, of_models(MASS), caption, shown)
     caption = "Every seed: centre with its interval; in how many resamples there is none; the "
-    caption += "same of those heads alone whose drop is surely above 0, and how many they are"
+    caption += "same of those heads alone whose change is surely below 0, and how many they are"
     shown = ["arm", "seed", *keys, "centre", "undefined", SURE, "n_significant"]
     shown += ["first_layer_share", "strongest"]
     rows = mass.assign(strongest=mass["strongest"].replace("", NOT_AVAILABLE))
@@ -162,7 +166,7 @@ def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
 def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
     """Centre of mass over layers with its interval: a row per model, a panel per subset.
 
-    The last panel is of heads alone whose drop is surely above 0.
+    The last panel is of heads alone whose change is surely below 0.
     """
     models, fills = models_of(mass), fills_of(mass)
     subsets = in_order(mass["subset"], [ALL])
@@ -180,7 +184,7 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
             for j, (fill, shift) in enumerate(zip(fills, offsets(len(fills), 0.3), strict=True))
         ]
         draw_dots(ax, series, labels if ax is axes[0] else None)
-        sure = "\nonly heads surely above 0" if column == SURE else ""
+        sure = "\nonly heads surely below 0" if column == SURE else ""
         ax.set_title(f"{shorten(subset, 24)} trials{sure}")
         ax.set_xlabel("layer")
         ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
@@ -259,21 +263,21 @@ def _best_heads(svm: pd.DataFrame) -> Table:
 
 
 @styled
-def head_drops(ablation: pd.DataFrame) -> Figure:
-    """Drop without each head, mean over seeds: layer x head by arm and way of ablating."""
+def head_changes(ablation: pd.DataFrame) -> Figure:
+    """Change without each head, mean over seeds: layer x head by arm and way of ablating."""
     arms, fills = arms_of(ablation), fills_of(ablation)
-    means = over_seeds(ablation, ["fill", "component", "layer", "head"], ["drop"])
-    means, palette = in_percent(means, "drop"), matplotlib.colormaps["RdBu_r"]
+    means = over_seeds(ablation, ["fill", "component", "layer", "head"], ["change"])
+    means, palette = in_percent(means, "change"), matplotlib.colormaps["RdBu"]
     shape, figure, axes = _maps(ablation, len(fills), len(arms), bars_below=False)
     for row, fill in zip(axes, fills, strict=True):
         of_fill = rows_of(means, fill=fill)
-        most = float(of_fill["drop"].abs().max())
+        most = float(of_fill["change"].abs().max())
         scale = ScalarMappable(Normalize(-(most or 1.0), most or 1.0), palette)
         for ax, arm in zip(row, arms, strict=True):
             part = rows_of(of_fill, arm=arm)
-            _draw_map(ax, shape, part, "drop", scale, 0 if most >= 10 else 1)
+            _draw_map(ax, shape, part, "change", scale, 0 if most >= 10 else 1)
         row[0].set_ylabel(f"{shorten(fill, 12)} ablation\n\nlayer")
-        figure.colorbar(scale, ax=row, label="drop (points)", fraction=0.04, aspect=18)
+        figure.colorbar(scale, ax=row, label="change (points)", fraction=0.04, aspect=18)
     _name_maps(axes, [arm_name(arm) for arm in arms])
     return figure
 

@@ -40,16 +40,16 @@ _TERMS = (
         "task and not of how they do it.",
     ),
     (
-        "Drop",
-        "The accuracy of the whole model less that of the model with one head ablated. Mean "
-        "ablation puts the head's average output *mean* in place of *x*, zero ablation puts zeros.",
+        "Change",
+        "The accuracy with one head ablated less that of the whole model. Mean ablation puts the "
+        "head's average output *mean* in place of *x*, zero ablation puts zeros.",
     ),
     (
         "Centre of mass",
-        "The mean layer of all heads, each weighted with its drop if that is above zero: from 0, "
-        "all in the first layer, to the number of the last one. Noise gives small positive drops "
+        "The mean layer of all heads, each weighted with its change if that is below zero: from 0, "
+        "all in the first layer, to the number of the last one. Noise gives small negative changes "
         "in all layers and pulls it to the middle, so the centre is also taken of those heads "
-        "alone whose drop has an interval above zero.",
+        "alone whose change has an interval above zero.",
     ),
     (
         "Attention to the numbers",

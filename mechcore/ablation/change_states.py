@@ -1,6 +1,6 @@
-"""What the drops of components in both domains are evidence for, each taken by itself.
+"""What the changes of components in both domains are evidence for, each taken by itself.
 
-Out of domain drops may come twice: with the training mean as the fill, and with the mean of the
+Out of domain changes may come twice: with the training mean as the fill, and with the mean of the
 texts there. See `mechcore.ablation.roles` for what is lost, gained and absent.
 """
 
@@ -16,7 +16,7 @@ from mechcore.evaluation.p_values import ROUNDING, adjusted_p
 from mechcore.tables import Column
 
 FIGURES = ("information", "threshold", "shift")
-_ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
+_ENDS = ("_change", "_change_low", "_change_high", "_change_se", "_p")
 _CLUSTERS = ("n_clusters", "df", "population")
 
 INJECTED = Column(
@@ -65,43 +65,45 @@ def _by_component(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _larger_p(wide: pd.DataFrame, figure: str) -> np.ndarray:
-    """The larger p of a drop out of domain with either mean; 1 where the signs are opposite."""
-    drops, p = (
+    """The larger p of a change out of domain with either mean; 1 where the signs are opposite."""
+    changes, p = (
         wide[[f"{figure}_{end}_{place}" for place in ("ood", OOD_MEAN)]].to_numpy(float)
-        for end in ("drop", "p")
+        for end in ("change", "p")
     )
     larger = p.max(1)
-    return np.where((drops.prod(1) < 0) & ~np.isnan(larger), 1.0, larger)
+    return np.where((changes.prod(1) < 0) & ~np.isnan(larger), 1.0, larger)
 
 
-def drop_states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings) -> list[str]:
-    """What is known of each component's drop: lost, gained, absent, open or missing."""
-    outside = ["ood", OOD_MEAN] if f"{figure}_drop_{OOD_MEAN}" in wide else ["ood"]
+def change_states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings) -> list[str]:
+    """What is known of each component's change: lost, gained, absent, open or missing."""
+    outside = ["ood", OOD_MEAN] if f"{figure}_change_{OOD_MEAN}" in wide else ["ood"]
     pairs = [("id", each) if place == "id" else (each, "id") for each in outside]
-    drops = np.array([wide[f"{figure}_drop_{own}"] for own, _ in pairs], float)
+    changes = np.array([wide[f"{figure}_change_{own}"] for own, _ in pairs], float)
     absence = np.max([_p_of_absence(wide, figure, *pair, settings) for pair in pairs], axis=0)
     absent = adjusted_p(absence, "benjamini-hochberg") < settings.alpha
     large = wide[f"{figure}_p_adjusted_{place}"].to_numpy(float) < settings.alpha
-    large &= (np.abs(drops) >= settings.least - ROUNDING).all(0)
-    lost, gained = (large & (sign * drops > 0).all(0) for sign in (1, -1))
-    conditions = [np.isnan(drops).any(0), lost, gained, absent]
+    large &= (np.abs(changes) >= settings.least - ROUNDING).all(0)
+    lost, gained = (large & (sign * changes > 0).all(0) for sign in (-1, 1))
+    conditions = [np.isnan(changes).any(0), lost, gained, absent]
     return np.select(conditions, ["missing", "lost", "gained", "absent"], "open").tolist()
 
 
 def _p_of_absence(
     wide: pd.DataFrame, figure: str, place: str, other: str, settings: RoleSettings
 ) -> np.ndarray:
-    """The p of each component's drop being as large as the least effect, or as a minor share."""
-    drop, error = (wide[f"{figure}_{end}_{place}"].to_numpy(float) for end in ("drop", "drop_se"))
+    """The p of each component's change being as large as the least effect, or as a minor share."""
+    change, error = (
+        wide[f"{figure}_{end}_{place}"].to_numpy(float) for end in ("change", "change_se")
+    )
     bound, bound_error = np.full(len(wide), settings.least), np.zeros(len(wide))
     if figure == "information":
-        share = settings.minor * wide[f"{figure}_drop_{other}"].to_numpy(float)
+        share = -settings.minor * wide[f"{figure}_change_{other}"].to_numpy(float)
         relative = share > bound
         bound = np.where(relative, share, bound)
-        other_error = settings.minor * wide[f"{figure}_drop_se_{other}"].to_numpy(float)
+        other_error = settings.minor * wide[f"{figure}_change_se_{other}"].to_numpy(float)
         bound_error = np.where(relative, other_error, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = (np.abs(drop) - bound) / np.hypot(error, bound_error)
+        z = (np.abs(change) - bound) / np.hypot(error, bound_error)
     df = wide.get(f"df_{place}", pd.Series(np.nan, wide.index)).fillna(np.inf)
     p: np.ndarray = stats.t.cdf(z, df)
     return p
