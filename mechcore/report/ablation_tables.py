@@ -59,7 +59,7 @@ def share_tables(run: RunFolder) -> Iterator[Table]:
 def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Table:
     """Changes over all examples without each set."""
     overall = placed(ablation[ablation["subset"] == ALL])
-    shown: list[Shown] = ["set", PLACED, "n", "accuracy", "accuracy_drop", "margin", "margin_drop"]
+    shown: list[Shown] = ["set", PLACED, "accuracy_drop", "margin_drop", "accuracy", "margin", "n"]
     return table_of(overall, ABLATION, caption, shown, folded=folded)
 
 

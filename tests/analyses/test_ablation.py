@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from pages import rows_of, tables_of, with_tables, words_of
+from study.sources import checkpoint_like, data_config
 
 from mechcore.analyses.ablation import Ablation
+from mechcore.main_study.analyses import Analyses
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import make_plan
 from mechcore.report.blocks import Drawing, Paragraph
 from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.steps.config import ModelConfig
 from mechcore.wording import MINUS, SPACE
 
 
@@ -39,8 +45,44 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     for cells, (_, row) in zip(rows_of(sets), ablation.iterrows(), strict=True):
         ends = (-row.margin_drop, -row.margin_drop_high, -row.margin_drop_low)
         change, low, high = (re.sub(r"^[+-](0\.00)$", r"\1", f"{end:+.2f}") for end in ends)
-        assert cells[-1].replace(MINUS, "-") == f"{change} [{low}, {high}]"
+        assert cells[3].replace(MINUS, "-") == f"{change} [{low}, {high}]"
     assert len(controls.rows) == len(run.tables["ablation_controls"].query("subset == 'all'"))
+
+
+def test_named_components_are_called_so(run: RunFolder) -> None:
+    settings = {"analyses": {"ablation": {"components": ["L0.H0"]}}}
+    named = RunFolder(run.path, {**run.config, "settings": settings}, run.tables)
+    assert words_of(Ablation.blocks(named)).startswith("Components are ablated in the full model")
+    worst, _ = Ablation.headlines(named)
+    assert worst.startswith("Of the components, ablating ")
+
+
+def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
+    config = StudyConfig(
+        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
+        data=data_config(tmp_path / "data"),
+        only=("ablation", "interactions"),
+    )
+    assert "prune" in {job.step.kind for job in make_plan(config).jobs}
+    named = replace(config, analyses=Analyses(ablation=Ablation(("L1.H0", "L2.MLP"))))
+    kinds = [job.step.kind for job in make_plan(named).jobs]
+    assert sorted(kinds) == ["ablation", "describe", "means"]
+
+
+def test_shapley_values_and_dividends_are_listed(run: RunFolder) -> None:
+    table = run.tables["interactions"].query("size == 2")
+    shares = {
+        "shapley": table.assign(shapley=table["interaction"]),
+        "dividends": table.assign(dividend=table["interaction"]),
+    }
+    *_, values, beyond = tables_of(Ablation.blocks(with_tables(run, **shares)))
+    assert [values.header[-1], beyond.header[-1]] == ["shapley", "dividend"]
+    overall = table[table["subset"] == "all"]
+    assert len(values.rows) == len(beyond.rows) == len(overall)
+    first = overall.query("metric == 'margin'").iloc[0]
+    (cells,) = [row for row in rows_of(values) if row[0] == first["set"] and "id" in row[1]
+                and "nats" in row[2]]  # fmt: skip
+    assert cells[3].replace(MINUS, "-").startswith(f"{-first['interaction']:+.2f} [")
 
 
 def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None:

@@ -32,7 +32,7 @@ def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     overall = run.tables["sweep"].query("subset == 'all'")
     assert [row[0] for row in rows_of(table)] == overall["set"].tolist()
     accuracies = [f"{100 * value:.1f} %" for value in overall["accuracy"]]
-    assert [row[3] for row in rows_of(table)] == accuracies
+    assert [row[4] for row in rows_of(table)] == accuracies
 
 
 def test_sets_without_names_of_components_are_not_drawn(run: RunFolder) -> None:

@@ -100,6 +100,10 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
     fewer = replace(changed, analyses=replace(changed.analyses, ablation=few))
     assert counted(fewer, SIZE)["ablation"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]
     assert found["paths"] == [80 * (4 + 0.3 * (90 + 80))]  # no roles, so no controls
+    named = Ablation(("mlps", "L1.H0"), sets=("L1.H0+L2.H1",), subsets=True, controls=0)
+    fewer = replace(changed, analyses=replace(changed.analyses, ablation=named))
+    # 5 MLPs and a head, all their subsets, 6 pairs of 4, one set and 16 others.
+    assert counted(fewer, SIZE)["ablation"] == [0.5 * (6 + 2**6 + 6 + 1 + 16) * 80]
 
 
 @pytest.mark.parametrize(("sweep", "sets"), [("heads", 40), ("mlps", 5), ("all", 45)])

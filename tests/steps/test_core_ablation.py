@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,34 @@ def test_other_heads_are_drawn_for_those_of_the_core_in_turn(
         assert rounds * wanted[layer] <= count <= (rounds + (rest > 0)) * wanted[layer]
     short = [layer for layer, count in wanted.items() if (rounds + 1) * count > 4 - count]
     assert len(drawn) == n or short
+
+
+def test_mlps_are_beside_other_mlps() -> None:
+    named = parse_components(["L1.H0", "L0.MLP"])
+    drawn = beside(named, ModelShape(3, 4), 4, 0)
+    assert {each.layer for each in drawn if each.is_head} == {1}
+    assert list(map(str, drawn[-1:])) == ["L2.MLP"]
+    assert sum(each.is_head for each in drawn) == 2
+    assert beside(parse_components(["0.mlp", "1.mlp", "2.mlp"]), ModelShape(3, 4), 4, 0) == []
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+def test_named_components_are_beside_others_like_them_and_go_on_when_interrupted(
+    inputs: Inputs, means: MeanActivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = step(components=("L0.H1", "L1.MLP"), sets=("L0.H1+L1.H2",), controls=9)
+    members = named.named(ModelShape.of(inputs.model))
+    tables = core_ablation_tables(inputs, means, members, named, {}, tmp_path)
+    kinds = tables["ablation"].drop_duplicates("set").set_index("set")["kind"].to_dict()
+    assert list(kinds)[:-1] == ["L0.H1", "L1.H2", "L1.MLP", "L0.H1+L1.MLP", "L0.H1+L1.H2"]
+    assert kinds["other components (mean of 2)"] == "non-core"
+    controls = tables["ablation_controls"].query("subset == 'all' and metric == 'margin'")
+    # Of a head of layer 0 and the other MLP there are three sets.
+    assert set(controls.query("size == 2")["n_controls"]) == {3}
+    monkeypatch.setattr("mechcore.ablation.engines.TreeEngine.run", None)
+    again = core_ablation_tables(inputs, means, members, named, {}, tmp_path)
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(again[name], table)
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
