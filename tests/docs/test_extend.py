@@ -159,8 +159,8 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
         drops[fill] = pd.read_csv(tmp_path / fill / "tables/ablation.csv")["margin_drop"]
     assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
     options = ("--prune-method", "late-first", "--seeds", "1", "--sparsities", "0.5")
-    out = mechcore("prune", *options, *small, "--out", str(tmp_path / "masks"))
-    assert "late-first-s0.50-seed1" in out
+    mechcore("accuracy", *options, *small, "--out", str(tmp_path / "out"))
+    assert (tmp_path / "out" / "masks" / "late-first-s0.50-seed1.safetensors").is_file()
 
 
 def test_what_was_added_passes_the_checks_of_the_page(installed: Path, told: Path) -> None:
