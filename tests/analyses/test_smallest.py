@@ -27,8 +27,8 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
     words, (table,) = words_of(section.blocks), tables_of(section.blocks)
     assert words.startswith(
         "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 "
-        "components, a change of \u22120.2 points in domain (at worst \u22120.6) and \u22120.5 points "
-        "out of domain (at worst \u22120.9)."
+        "components, a change of \u22120.2 points in domain (at worst \u22120.6) and "
+        "\u22120.5 points out of domain (at worst \u22120.9)."
     )
     assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
     assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
