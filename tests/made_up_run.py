@@ -266,7 +266,7 @@ def _ablated(
 
 
 def _write_roles(save: Callable, world: World, components: Sequence[str]) -> None:
-    """Changes without every component in and out of domain, and the roles that these are evidence for."""
+    """Changes without every component in and out of domain, and the roles they are evidence for."""
     rng = np.random.default_rng(7)
     heads = [name for name in components if "MLP" not in name]
     losses = ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05))

@@ -158,7 +158,7 @@ def test_changes_on_the_other_half_are_not_too_large() -> None:
     selected, held_out = -selected, -held_out
     # Of a loss of 1.6 points with an error of 0.8 on a half, corrected for 24 components, only
     # draws of more than about 2.3 points are found, 2.8 on average: 1.2 too many. The mean of some
-    # 50 changes on the other half, correlated by the full model's answers, has an error of about 0.2.
+    # 50 on the other half, correlated by the full model's answers, has an error of about 0.2.
     assert 20 < weights.sum() < 300
     assert truth == pytest.approx(0.016, abs=0.003)
     assert np.average(selected, weights=weights) > truth + 0.007

@@ -270,9 +270,9 @@ def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
     rows = found.set_index("component", drop=False)
     assert rows.loc["L0.H3", "open"] == (
         "information out of domain: a change of -5.0 points (-5.4 to -4.6; p = 1 among all "
-        "components), with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is neither shown nor ruled out "
-        "with both means; the mean decides: needed out of domain only with the training mean "
-        "alone, no detectable effect with the out-of-domain mean alone"
+        "components), with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is neither "
+        "shown nor ruled out with both means; the mean decides: needed out of domain only with "
+        "the training mean alone, no detectable effect with the out-of-domain mean alone"
     )
     assert explain_role(rows.loc["L0.H0"]).startswith(
         "L0.H0 is needed out of domain only: without it the model loses 0.0 points of information "

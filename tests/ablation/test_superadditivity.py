@@ -161,8 +161,8 @@ def test_margins_by_hand() -> None:
     assert margin.loc[("all", pair), "sum_of_single_changes"] == pytest.approx(-3.5 / 3)
     assert margin.loc[("all", triple), "interaction"] == pytest.approx(-7 / 3)
     assert margin.loc[("all", triple), "size"] == 3
-    # -4, -0.5 and -1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom is
-    # 4.30265, an end at most three times as far; of one value there is no interval.
+    # -4, -0.5 and -1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom
+    # is 4.30265, an end at most three times as far; of one value there is no interval.
     low, high = margin.loc[("all", pair), ["low", "high"]]
     for away in (-2 - low, high + 2):
         assert 4.4783 <= away + 1e-3 <= 3 * 4.4783 + 2e-3

@@ -93,8 +93,8 @@ def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None
     assert worst_sentence.startswith(
         f"Of the core heads, ablating {worst.set} alone lowers out-of-domain accuracy most: "
         f"{100 * worst.accuracy_change:+.1f} points [{100 * worst.accuracy_change_low:+.1f}, "
-        f"{100 * worst.accuracy_change_high:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %; "
-        "in-domain accuracy changes by "
+        f"{100 * worst.accuracy_change_high:+.1f}] on {worst.data}, to "
+        f"{100 * worst.accuracy:.1f} %; in-domain accuracy changes by "
     )
     outside = controls.query("role == 'ood' and subset == 'all'")
     (beside,) = outside.query("metric == 'accuracy' and set == @worst.set").itertuples()

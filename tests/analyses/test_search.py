@@ -134,7 +134,7 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None
 
 @pytest.mark.parametrize(
     ("decision", "name"),
-    [("above", "superadditive by more than 0.1 nats of margin"), ("top", "among the largest")],
+    [("below", "superadditive by more than 0.1 nats of margin"), ("top", "among the largest")],
 )
 def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
     run: RunFolder, decision: str, name: str

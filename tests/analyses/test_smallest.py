@@ -26,8 +26,9 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
     assert (section.id, section.files) == ("smallest", ["smallest.csv"])
     words, (table,) = words_of(section.blocks), tables_of(section.blocks)
     assert words.startswith(
-        "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 components "
-        "and loses 0.2 points in domain (at most 0.6) and 0.5 points out of domain (at most 0.9)."
+        "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 "
+        "components, a change of \u22120.2 points in domain (at worst \u22120.6) and "
+        "\u22120.5 points out of domain (at worst \u22120.9)."
     )
     assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
     assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
@@ -44,7 +45,7 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
 
 
 @pytest.mark.parametrize(
-    "smallest", [{"within": False}, {"id_accuracy_loss": 0.0, "ood_accuracy_loss": 0.4}]
+    "smallest", [{"within": False}, {"id_accuracy_change": 0.0, "ood_accuracy_change": -0.4}]
 )
 def test_what_is_none_or_loses_much_on_one_label_is_not_for_export(
     run: RunFolder, smallest: dict[str, float]

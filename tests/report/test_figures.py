@@ -189,7 +189,7 @@ def test_interactions_mark_the_floor_on_accuracy_alone(small: RunFolder, name: s
         hollow = int((faces[:, :3] == 1).all(axis=1).sum())
         expected = int(part.loc[part["metric"] == "accuracy", "floor"].sum())
         assert hollow == (expected if metric == "accuracy" else 0)
-        scale = -100 if metric == "accuracy" else -1  # below zero: worse together
+        scale = 100 if metric == "accuracy" else 1  # below zero: worse together
         drawn = np.concatenate([np.asarray(c.get_offsets())[:, 0] for c in dots])
         wanted = scale * part.loc[part["metric"] == metric, "interaction"]
         assert sorted(drawn) == pytest.approx(sorted(wanted))

@@ -110,8 +110,8 @@ COLUMNS = {
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
     "interaction_stability": " ".join(STABILITY.required),
-    "interactions": "set size data role subset n metric joint_change sum_of_single_changes interaction "
-    "low high p p_adjusted superadditive floor ceiling",
+    "interactions": "set size data role subset n metric joint_change sum_of_single_changes "
+    "interaction low high p p_adjusted superadditive floor ceiling",
 }
 
 

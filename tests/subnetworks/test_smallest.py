@@ -63,9 +63,9 @@ def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
     assert row["reason"] == ""
     ends = [f"{MINUS}{-100 * row[f'{role}_change_low']:.1f}" for role in ("id", "ood")]
     assert explain_smallest(row.to_dict()) == (
-        "smallest subnetwork within 5 points of accuracy: middle, which keeps 7 components and "
-        f"a change of {MINUS}1.0 points in domain (at worst {ends[0]}) and {MINUS}1.0 points out of "
-        f"domain (at worst {ends[1]}); where other examples choose, {MINUS}1.0 in domain and "
+        "smallest subnetwork within 5 points of accuracy: middle, which keeps 7 components, "
+        f"a change of {MINUS}1.0 points in domain (at worst {ends[0]}) and {MINUS}1.0 points out "
+        f"of domain (at worst {ends[1]}); where other examples choose, {MINUS}1.0 in domain and "
         f"{MINUS}1.0 out of domain"
     )
     assert "which keeps 1 component, a change of" in explain_smallest({**row, "kept": 1})
@@ -146,8 +146,8 @@ def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
         assert found[f"{role}_accuracy_change"].tolist() == pytest.approx([-0.45, -0.45])
     information = found.to_dict("records")[1]
     assert explain_smallest(information).endswith(
-        f"; of accuracy, with its bias as it is, {MINUS}45.0 points in domain and {MINUS}45.0 points "
-        "out of domain"
+        f"; of accuracy, with its bias as it is, {MINUS}45.0 points in domain and {MINUS}45.0 "
+        "points out of domain"
     )
     assert not is_for_export(information)
     assert not is_for_export({**information, "id_accuracy_change": 0.0})

@@ -146,7 +146,7 @@ def mass_centre(changes: Sequence[float]) -> float:
     return sum(layer * weight for layer, weight in pairs) / total if total else float("nan")
 
 
-# -- changes ----------------------------------------------------------------------------------------
+# -- changes --------------------------------------------------------------------------------------
 
 
 def test_changes_against_edited_weights(tables: Any, expected: Any) -> None:

@@ -218,8 +218,8 @@ SENTENCES = {
         "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
         "1.50 times the attention of a uniform head (3 seeds: 1.50 [1.40, 1.60], 1.50 [1.40, "
         "1.60], 1.50 [1.40, 1.60]). Met in 3 of 3 seeds. Fine-tuned, the same is 1.50 (3 seeds). "
-        "Rank correlation of attention to the numbers with the change, over all heads from scratch: "
-        "0.50 (p at most 0.05 in 3 of 3 seeds)."
+        "Rank correlation of attention to the numbers with the change, over all heads from "
+        "scratch: 0.50 (p at most 0.05 in 3 of 3 seeds)."
     ),
     4: (
         "Decoded from layer 1 (from 0) at the answer, fine-tuned, means over 3 seeds: context "
