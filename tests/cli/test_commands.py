@@ -537,15 +537,15 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str],
             mask = Mask.full(model).without(*name.split("+"))
             without = evaluate(model, data, mask=mask, means=means, fill=fill)
             row = rows.loc[(role, name)]
-            assert row["accuracy_drop"] == pytest.approx(full.accuracy - without.accuracy)
-            margin = full.margin.mean() - without.margin.mean()
-            assert row["margin_drop"] == pytest.approx(margin, abs=1e-3)
+            assert row["accuracy_change"] == pytest.approx(without.accuracy - full.accuracy)
+            margin = without.margin.mean() - full.margin.mean()
+            assert row["margin_change"] == pytest.approx(margin, abs=1e-3)
         for column, name in (("shapley", "shapley"), ("dividend", "dividends")):
             part = pd.read_csv(f"found/tables/{name}.csv").query("role == @role")
             total = part[part["subset"] == "all"].groupby("metric")[column].sum()
             whole = rows.loc[(role, "L1.H0+L2.H3+L3.MLP")]
-            assert total["margin"] == pytest.approx(whole["margin_drop"], abs=1e-6)
-            assert total["accuracy"] == pytest.approx(whole["accuracy_drop"], abs=1e-9)
+            assert total["margin"] == pytest.approx(whole["margin_change"], abs=1e-6)
+            assert total["accuracy"] == pytest.approx(whole["accuracy_change"], abs=1e-9)
 
 
 @pytest.mark.usefixtures("no_report")
@@ -634,7 +634,7 @@ def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture
     answers = "--answers entailment=yes,non-entailment=no"
     assert call(f"{command} --prompt {{a}} {answers} --out found") == 0
     rows = pd.read_csv("found/tables/ablation.csv")
-    accuracy = rows["accuracy"] + rows["accuracy_drop"]
+    accuracy = rows["accuracy"] - rows["accuracy_change"]
     assert accuracy[rows["subset"] == "all"].min() > 0.9
     capsys.readouterr()
     assert call(f"{command} --out other") == 2

@@ -73,7 +73,7 @@ def test_only_texts_go_on_in_the_next_line(
     )
     assert shown(frame, capsys, monkeypatch, width=28) == [
         "              accuracy",
-        "what it is        drop     n",
+        "what it is      change     n",
         "────────────────────────────",
         "a long          -0.250  1600",
         "sentence",

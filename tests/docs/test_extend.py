@@ -156,8 +156,8 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
     for fill in ("mean", "half"):
         options = ("--components", "L0.H0", "--fill", fill, "--resamples", "10")
         mechcore("ablation", *options, *small, "--out", str(tmp_path / fill))
-        drops[fill] = pd.read_csv(tmp_path / fill / "tables/ablation.csv")["margin_drop"]
-    assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
+        changes[fill] = pd.read_csv(tmp_path / fill / "tables/ablation.csv")["margin_change"]
+    assert (changes["mean"] - changes["half"]).abs().max() > 1e-6
     options = ("--prune-method", "late-first", "--seeds", "1", "--sparsities", "0.5")
     mechcore("accuracy", *options, *small, "--out", str(tmp_path / "out"))
     assert (tmp_path / "out" / "masks" / "late-first-s0.50-seed1.safetensors").is_file()

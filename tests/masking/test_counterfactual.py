@@ -164,7 +164,7 @@ def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:
     pairs = data.part([*range(5, 12), *range(5)])
     first, again = (ablate(*arguments, fill=Counterfactual.of(pairs), **options) for _ in range(2))
     for each in first.without:
-        np.testing.assert_array_equal(first.drops(each, "margin"), again.drops(each, "margin"))
+        np.testing.assert_array_equal(first.changes(each, "margin"), again.changes(each, "margin"))
     ablate(*arguments, fill=Counterfactual.of(data), **options)
     assert len(list((tmp_path / "state").iterdir())) == 2
     with pytest.raises(InputError, match="has 12 pairs for 5 examples"):

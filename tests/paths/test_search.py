@@ -36,7 +36,7 @@ def test_predictions_are_derivatives(cases: Cases, name: str) -> None:
     model, data = cases.get(name, torch.float64).model, encoded(name)
     means, cuts = means_of(model, data), [PathSet.of(each) for each in CUTS]
     screening = Screening(model, data, means, cuts, "mean", None)
-    found = screening.drops(len(data), seed=0, batch_size=3)
+    found = screening.changes(len(data), seed=0, batch_size=3)
     readout = Readout.of(model, data, None)
     correct = readout.correct_classes(data)
     for cut, change in zip(cuts, found.tolist(), strict=True):
@@ -54,7 +54,7 @@ def test_the_answers_own_paths_are_exact(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means, cut = means_of(model, data), PathSet.of("L0.H1>answer")
     screening = Screening(model, data, means, [cut], "mean", None)
-    (found,) = screening.drops(9, seed=3, batch_size=2)
+    (found,) = screening.changes(9, seed=3, batch_size=2)
     rows = np.random.default_rng(3).permutation(len(data))[:9]
     exact = ablate(model, [cut], data, means, role="ood")
     assert float(found) == pytest.approx(float(exact.changes(cut, "margin")[rows].mean()), abs=1e-5)
