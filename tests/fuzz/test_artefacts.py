@@ -10,13 +10,10 @@ import pytest
 import torch
 from fuzz.artefacts import accuracies, copies
 from fuzz.harness import check_all
-from fuzz.tables import write_examples
 from helpers import Cases, padded, texts
 
-from mechcore.ablation.reading import read_components
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MismatchError
-from mechcore.files import write_csv
 from mechcore.identity import Identity
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -108,17 +105,6 @@ def test_means(cases: Cases, tmp_path: Path, work: Path) -> None:
     path = tmp_path / "means.safetensors"
     MeanActivations.compute(model, padded(texts(), "right"), n_samples=2).save(path)
     check_all(work, 150, copies([path]), lambda path: MeanActivations.load(path, model))
-
-
-def test_core_tables(tmp_path: Path, work: Path) -> None:
-    path = tmp_path / "core.csv"
-    write_csv(path, pd.DataFrame({"component": ["L0.H1", "L1.H2"], "layer": [0, 1]}))
-    core = copies([path])
-
-    def write_core_or_examples(rng: random.Random, folder: Path) -> Path:
-        return (write_examples if rng.random() < 0.1 else core)(rng, folder)
-
-    check_all(work, 100, write_core_or_examples, read_components)
 
 
 @pytest.mark.parametrize("grid", [False, True])
