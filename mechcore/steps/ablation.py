@@ -17,7 +17,7 @@ from mechcore.ablation import (
     ablation_table,
     interactions,
 )
-from mechcore.ablation.drop_states import INJECTED
+from mechcore.ablation.change_states import INJECTED
 from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.settings import OOD_MEAN
