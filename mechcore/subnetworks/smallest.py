@@ -232,5 +232,5 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
 
 def is_for_export(row: Mapping[Any, Any]) -> bool:
     """Whether a subnetwork is within the limit as it stands, in accuracy too."""
-    lost = max(row[f"{role}_accuracy_loss"] for role in PLACES)
-    return bool(row["within"]) and lost <= row["limit"]
+    worst = min(row[f"{role}_accuracy_change"] for role in PLACES)
+    return bool(row["within"]) and worst >= -row["limit"]
