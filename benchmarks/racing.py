@@ -156,7 +156,7 @@ def planted_effects(
         chosen = margins[rows]
         answers[without] = chosen if metric == "margin" else (chosen > 0).astype(float)
     pairs = list(itertools.combinations(parts, 2))
-    effects = [answers[(a,)] + answers[(b,)] - answers[()] - answers[(a, b)] for a, b in pairs]
+    effects = [answers[()] + answers[(a, b)] - answers[(a,)] - answers[(b,)] for a, b in pairs]
     return [ComponentSet.of(each) for each in pairs], np.stack(effects), answers[()]
 
 
@@ -181,7 +181,7 @@ def wrong_races(
             wrong = (known.decisions != goal.decisions(exact, exact)).any()
         else:
             top = known.decisions == "top"
-            wrong = exact[top].min() < np.sort(exact)[-(goal.largest or 0)] - 1e-6
+            wrong = exact[top].max() > np.sort(exact)[(goal.largest or 1) - 1] + 1e-6
         n_wrong += bool(wrong)
         seen += float(known.n.mean()) / n / runs
         broken += float((known.steps > 0).mean()) / runs

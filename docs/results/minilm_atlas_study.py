@@ -61,7 +61,7 @@ def tables(training: Path, out: Path) -> dict[str, pd.DataFrame]:
         table = pd.read_csv(out / race.removeprefix("race-") / "tables" / "race.csv")
         table[["effect", "low", "high"]] = table[["effect", "low", "high"]].round(5)
         found[race] = table.drop(columns=["size", "data", "role"])
-    paths = pd.read_csv(out / "paths" / "path_information.csv").query("subset == 'all'")
+    paths = pd.read_csv(out / "paths" / "tables" / "path_information.csv").query("subset == 'all'")
     named = ["receiver", "senders", "data", "role", "n"]
     named += [name for name in paths if name.startswith(("information_", "threshold_"))]
     found["path_information"] = paths[named]

@@ -110,8 +110,8 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
         ) from error
     if different := _differences(before, facts):
         raise InputError(
-            f"{out}: holds another training run; different are {', '.join(different)}. Go on with "
-            "the same, choose another folder, or remove this one"
+            f"{out}: holds another training run; these differ: {', '.join(different)}. Keep them, "
+            "choose another folder, or remove this one"
         )
 
 

@@ -96,12 +96,12 @@ def test_truths() -> None:
     # An answer is worth 4 nats.
     assert written("copy") == ({"L1.H2"}, {}, {"L1.H2"}, None)
     # Either head suffices; without the MLP nothing more can be lost, but neither can by a head.
-    assert written("backup") == ({"L0.H0", "L1.H2", "L1.MLP"}, {"L0.H0+L1.H2": 4.0}, None, None)
+    assert written("backup") == ({"L0.H0", "L1.H2", "L1.MLP"}, {"L0.H0+L1.H2": -4.0}, None, None)
     # Alone each head costs 2/3 and the MLP all, and any two of them together cost all.
-    series = {"L0.H1+L0.H3": -4 / 3, "L0.H1+L1.MLP": -8 / 3, "L0.H3+L1.MLP": -8 / 3}
+    series = {"L0.H1+L0.H3": 4 / 3, "L0.H1+L1.MLP": 8 / 3, "L0.H3+L1.MLP": 8 / 3}
     both = {"L0.H1", "L0.H3", "L1.MLP"}
     assert written("conjunction") == (both, series, both, None)
     # In domain the comparison is idle: the heuristic and what reads it are the core.
     core, comparison = {"L2.H0", "L2.MLP"}, {"L0.H1", "L0.H2", "L1.MLP"}
-    series = {"L2.H0+L2.MLP": -4.0}
+    series = {"L2.H0+L2.MLP": 4.0}
     assert written("heuristic") == (core | comparison, series, core, comparison)

@@ -750,7 +750,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("--model {files}/nosuch {data}", "{files}/nosuch: no such directory"),
         ("--model ./nosuch {data}", "checkpoint ./nosuch: no such directory"),
         ("--model nobody/nothing {data}", "nobody/nothing: neither a local checkpoint nor"),
-        ("--model {files} {data}", "no config.json in this directory"),
+        ("--model {files} {data}", "no config.json and no weights in this folder"),
         ("--model {files}/id.csv {data}", "id.csv: is a file; expected a directory"),
         ("--model {headless} {data}", "BertForMaskedLM, which has no classification"),
         ("--model {decoder} {data}", "needs answer words for the labels"),

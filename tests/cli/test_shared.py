@@ -90,7 +90,7 @@ def test_names_are_shown_letter_by_letter(
 def test_a_set_goes_on_in_the_next_line_between_its_members(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frame = pd.DataFrame({"set": ["L1.H0+L2.H10+L3.MLP", "L0.H1"], "change": [0.5, 0.25]})
+    frame = pd.DataFrame({"set": ["L1.H0+L2.H10+L3.MLP", "L0.H1"], "size": [0.5, 0.25]})
     assert shown(frame, capsys, monkeypatch, width=28)[2:] == [
         "L1.H0+L2.H10+L3.MLP  0.500",
         "L0.H1                0.250",

@@ -201,15 +201,15 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, whole: Path) 
     changes = {"learning_rate": 2e-3, "seed": 7}
     with pytest.raises(InputError, match="holds another training run") as caught:
         run(out, replace(LONG, **changes))
-    assert "different are learning_rate, seed. Go on" in str(caught.value)
+    assert "these differ: learning_rate, seed. Keep them" in str(caught.value)
     model = encoder(DROPOUT)
     torch.nn.init.ones_(model.classifier.bias)
-    with pytest.raises(InputError, match="different are model"):
+    with pytest.raises(InputError, match="these differ: model"):
         train_encoder(out, LONG, model)
-    with pytest.raises(InputError, match="different are examples"):
+    with pytest.raises(InputError, match="these differ: examples"):
         train_encoder(out, LONG, encoder(DROPOUT), pairs(41))
     fewer = {"id": evaluations()["id"]}
-    with pytest.raises(InputError, match="different are evaluations"):
+    with pytest.raises(InputError, match="these differ: evaluations"):
         train_classifier(
             encoder(DROPOUT), tiny_world.encoder_tokenizer(), pairs(), fewer, out, LONG, False
         )

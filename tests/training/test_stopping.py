@@ -349,14 +349,14 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(tmp_path: Path, w
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
     run(out, replace(WATCHED, watch="id"))  # the same, by name
     for change, message in (
-        ({"patience": 3}, "different are patience"),
-        ({"patience": None}, "different are patience, watch"),
-        ({"watch": "ood"}, "different are watch"),
+        ({"patience": 3}, "these differ: patience"),
+        ({"patience": None}, "these differ: patience, watch"),
+        ({"watch": "ood"}, "these differ: watch"),
     ):
         with pytest.raises(InputError, match=message):
             run(out, replace(WATCHED, **change))
     turned = dict(reversed(evaluations().items()))
-    with pytest.raises(InputError, match="different are watch"):
+    with pytest.raises(InputError, match="these differ: watch"):
         train_classifier(
             encoder(DROPOUT), tiny_world.encoder_tokenizer(), pairs(), turned, out, WATCHED, False
         )
