@@ -252,7 +252,7 @@ def test_examples_in_docstrings_become_code() -> None:
     assert fenced(text) == "Text.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
 
 
-OLDER = {"extractive_scores"}
+OLDER = {"extractive_scores", "dividends", "shapley"}
 """Shortened for the docs."""
 
 

@@ -188,7 +188,7 @@ def test_the_population_decides_what_an_interval_is_for() -> None:
     widths = {}
     for population, clusters in (("texts", None), ("clusters", TEN), ("texts", TEN)):
         interval = paired_change(*made_up(population, clusters))
-        assert interval.mean == pytest.approx(0.35)
+        assert interval.mean == pytest.approx(-0.35)
         widths[population, clusters is None] = interval.high - interval.low
     # Clusters of ten lose all alike one or six; strata leave out how the subsets differ.
     assert widths["texts", False] < widths["texts", True] < widths["clusters", False]
