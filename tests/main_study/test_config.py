@@ -17,6 +17,7 @@ from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.flips import Flips
 from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
+from mechcore.analyses.methods import Methods
 from mechcore.analyses.paths import Paths
 from mechcore.analyses.roles import Roles
 from mechcore.analyses.search import Search
@@ -275,6 +276,7 @@ configs = st.builds(
         dose=maybe(st.builds(Dose, counts, counts)),
         smallest=maybe(st.builds(Smallest, shares)),
         halves=maybe(st.builds(Halves)),
+        methods=maybe(st.builds(Methods, st.sampled_from([("l0",), ("attribution", "random")]))),
         search=maybe(st.builds(Search, subset=words, max_size=st.integers(2, 9))),
         effective_size=st.builds(
             EffectiveSize, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
@@ -337,7 +339,7 @@ def test_every_setting_is_drawn_above() -> None:
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "
         "ood_subsets max_train max_id max_ood seed",
-        Analyses: "smallest halves heads sweep roles flips ablation paths dose search "
+        Analyses: "smallest halves methods heads sweep roles flips ablation paths dose search "
         "effective_size fill",
         Resources: "cpus gpus device",
     }

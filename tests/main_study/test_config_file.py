@@ -217,7 +217,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("data: {trian: x}", "data.trian: no such setting; expected task, folder, train, id"),
         ("analyses: {head: {}}", "analyses.head: no such setting; expected smallest, halves"),
         ("analyses: {heads: {n: 1}}", "analyses.heads.n: no such setting; expected max_examples"),
-        ("analyses: {ablation: {n: 1}}", "expected max_joint, max_non_core"),
+        ("analyses: {ablation: {n: 1}}", "expected components, sets, subsets"),
         ("analyses: {effective_size: {n: 1}}", "expected sparsities, tolerance"),
         ("resources: {cpu: 1}", "resources.cpu: no such setting; expected cpus, gpus, device"),
         ("prune: {stesp: 1}", "prune: .*unknown setting 'stesp'; expected steps"),
