@@ -429,7 +429,7 @@ def test_superadditivity(run: Callable[[str], Shown]) -> None:
     p = shown.columns("p-values")
     assert all(float(b) >= float(a) for a, b in zip(p["p"], p["p_adjusted"], strict=True))
     parts = shown.text("shapley")
-    joint = float(re.search(r"joint drop of .*: ([-\d.]+) nats", parts)[1])  # type: ignore[index]
+    joint = float(re.search(r"joint change of .*: ([-\d.]+) nats", parts)[1])  # type: ignore[index]
     assert number_after(parts, "sum of dividends:") == pytest.approx(joint, abs=0.002)
     assert number_after(parts, "sum of Shapley values:") == pytest.approx(joint, abs=0.002)
     assert [len(table) - 1 for table in shown.tables("shapley")] == [3, 7]
@@ -588,6 +588,6 @@ def test_who_reads_the_core(run: Callable[[str], Shown]) -> None:
     joint = {row[0]: row[1] for row in shown.tables("together")[0] if row[0]}
     assert joint["all, and the answer"] == joint["ablated core"]
     asked = shown.columns("lab")
-    assert asked["role"] == ["ood"] * 3 + ["id"] * 3
+    assert asked["role"] == ["id"] * 3 + ["ood"] * 3
     assert asked["receiver"] == ["L1.MLP", "L2.H1", "answer"] * 2
     assert shown.pictures() == {"pairs", "halves"}
