@@ -164,8 +164,8 @@ def test_the_panel_says_what_the_tables_say(
     mine = joint[joint["set"].str.split("+").map(lambda members: "L1.H5" in members)]
     assert len(mine) == 16  # three pairs and the whole core, by two data sets and two metrics
     for _, row in mine.query("metric == 'margin'").iterrows():
-        ends = f"[{-row.high:+.2f}, {-row.low:+.2f}]"
-        assert f"{-row.interaction:+.2f} {ends}" in text
+        ends = f"[{row.low:+.2f}, {row.high:+.2f}]"
+        assert f"{row.interaction:+.2f} {ends}" in text
     assert text.count("L0.H3+L1.H5 tiny-ood") == 4  # and once by the search, on two metrics
 
 
