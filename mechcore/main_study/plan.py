@@ -17,7 +17,8 @@ from mechcore.analyses.data import Describe
 from mechcore.analyses.training import Train
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
+from mechcore.main_study.asked import asked, series, with_its_model
+from mechcore.main_study.config import TRAINED, StudyConfig
 from mechcore.pruning import METHODS
 from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
@@ -25,7 +26,7 @@ from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
-from mechcore.steps.config import TEST_ROLES, ModelConfig
+from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import (
     check_sources,
     classes_of,
@@ -35,7 +36,6 @@ from mechcore.steps.inputs import (
     sources_of,
 )
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
-from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.step import Input, Job, in_order
@@ -105,11 +105,11 @@ class _Planner:
     """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
-        config = _with_its_model(config)
+        config = with_its_model(config)
         self.name, self.config, self.hash_file = name, config, hash_file
         check_sources(config.model, config.data, ())
         self.fill = config.analyses.fill
-        self.asked = _asked(config)
+        self.asked = asked(config)
         own = config.model.source is not None
         self.roles = [role for role in ROLES if not own or sources_of(role, config.data)]
         self.known: dict[str, Job] = {}
@@ -379,38 +379,8 @@ class _Planner:
         given = self.config.checkpoints
         if not given or given == (TRAINED,):
             return self._series if given else {}
-        series = _series(given, self.config.model)
-        return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
-
-
-def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
-    return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
-
-
-def _asked(config: StudyConfig) -> list[str]:
-    """The analyses that a study asks for alone, with those that they need; else all."""
-    if others := [name for name in config.only if name not in question_names()]:
-        expected = f"expected some of {', '.join(question_names())}"
-        raise InputError(f"only: {others[0]} is no question of its own; {expected}")
-    names = [*(config.only or question_names())]
-    for name in names:  # grows on the way
-        analysis = getattr(config.analyses, name, None) or ANALYSES[name]()
-        needs = [*analysis.wants(), *analysis.reads]
-        names += [need for need in needs if need in ANALYSES and need not in names]
-    return names
-
-
-def _with_its_model(config: StudyConfig) -> StudyConfig:
-    """The study with the last of its checkpoints as its model, where it names none."""
-    asked = "effective_size" in config.only and config.model.source is None
-    if asked and not config.checkpoints:
-        return replace(config, checkpoints=(EMBEDDED,))
-    of_others = config.checkpoints not in ((), (EMBEDDED,), (TRAINED,))
-    data = config.data
-    with_data = data.task is not None or any(getattr(data, role) for role in ROLES)
-    if config.model.source is not None or not of_others or not (asked or with_data):
-        return config
-    return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
+        models = series(given, self.config.model)
+        return {step: _Model(CheckpointInput(model)) for step, model in models.items()}
 
 
 def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
