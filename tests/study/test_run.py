@@ -365,7 +365,7 @@ def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
         assert row.interaction == pytest.approx(together - alone, abs=1e-9)
         assert row.low <= row.interaction + 1e-9
         assert row.interaction <= row.high + 1e-9
-        assert row.superadditive == (row.low > 0 and row.p_adjusted <= 0.05)
+        assert row.superadditive == (row.high < 0 and row.p_adjusted <= 0.05)
 
 
 def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> None:
