@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.settings import check, setting
 from mechcore.steps.base import HEADS_FILE, MainStep, Size, core_of, inputs_of
-from mechcore.steps.bench import data_inputs
 from mechcore.study.step import Job, Work
 from mechcore.wording import listed, number, whole
 
@@ -73,6 +72,8 @@ def sampled(inputs: Inputs, n: int, seed: int) -> EncodedExamples:
 
 
 def _passes(n: int, job: Job, size: Size) -> float:
+    from mechcore.steps.bench import data_inputs
+
     (role,) = data_inputs(job)
     return float(min(n, size.examples[role]))
 
