@@ -22,6 +22,7 @@ def series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelCon
 def asked(config: StudyConfig) -> list[str]:
     """The analyses that a study asks for alone, with those that they need; else all."""
     if others := [name for name in config.only if name not in question_names()]:
+        ANALYSES[others[0]]  # which says what may be meant, if it is unknown
         expected = f"expected some of {', '.join(question_names())}"
         raise InputError(f"only: {others[0]} is no question of its own; {expected}")
     names = [*(config.only or question_names())]
