@@ -50,7 +50,7 @@ def share_tables(run: RunFolder) -> Iterator[Table]:
         table = run.filled(schema.name)
         if table is not None:
             rows = placed(table[table["subset"] == ALL])
-            ends = (-rows[end] for end in (name, "high", "low"))
+            ends = (rows[end] for end in (name, "low", "high"))
             values = [with_interval(*row) for row in zip(*ends, rows["metric"], strict=True)]
             shown: list[Shown] = [SET.called("set"), PLACED, "metric", (name, values)]
             yield table_of(rows, schema, caption, shown, folded=len(rows) > 40)

@@ -1,4 +1,4 @@
-"""What a page shows of paths that were cut: a graph, tables, and of which kind effects are."""
+"""The blocks of cut paths: a graph, tables, and the kinds of effects."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_shapley_values_and_dividends_are_listed(run: RunFolder) -> None:
     first = overall.query("metric == 'margin'").iloc[0]
     (cells,) = [row for row in rows_of(values) if row[0] == first["set"] and "id" in row[1]
                 and "nats" in row[2]]  # fmt: skip
-    assert cells[3].replace(MINUS, "-").startswith(f"{-first['interaction']:+.2f} [")
+    assert cells[3].replace(MINUS, "-").startswith(f"{first['interaction']:+.2f} [")
 
 
 def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None:
