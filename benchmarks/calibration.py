@@ -100,7 +100,7 @@ class Answered:
         rows, each = rng.choice(len(self.chance), n, p=self.chance), self.readers
         without = {c: answers.part(rows) for c, answers in each.without.items()}
         blind = {c: answers.part(rows) for c, answers in each.blind.items()}
-        readers = Readers(each.full.part(rows), without, blind, [], each.data, each.role)
+        readers = Readers(each.full.part(rows), without, blind, [], each.data, each.split)
         return self.ablations.part(rows), readers
 
     def true_mean(self, values: Float[np.ndarray, " text"], subset: str) -> float:
@@ -132,7 +132,7 @@ def answered(noise: float, *, chosen: bool = True) -> Answered:
     wanted = [ComponentSet((c,)) for c in parts]
     wanted += [ComponentSet.of(pair) for pair in itertools.combinations(parts, 2)]
     wanted += sets.subsets(TOGETHER) if chosen else []
-    options: dict[str, Any] = {"role": "id", "batch_size": 256}
+    options: dict[str, Any] = {"split": "id", "batch_size": 256}
     found = ablate(model, list(dict.fromkeys(wanted)), texts, means, **options)
     readers = readers_of(model, SENDERS, texts, means, receivers=RECEIVERS, n_controls=0, **options)
     return Answered(found, readers, chance)

@@ -166,7 +166,7 @@ def roles(make: Callable[..., Ablations], n_draws: int, *, known: bool, seed: in
         table = component_roles(*(information_table(e, n_resamples=2, seed=draw) for e in both))
         false.append(false_discoveries(table)[0])
         named = table.set_index("component")["role"]
-        right.append(np.mean([named[name] == role for name, role in PLANTED.items()]))
+        right.append(np.mean([named[name] == split for name, split in PLANTED.items()]))
     return float(np.mean(false)), float(np.mean(right))
 
 

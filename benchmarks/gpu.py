@@ -139,7 +139,7 @@ def swept(
     data: EncodedExamples,
 ) -> Tensor:
     """Sweep all sets; logits without some of them, [set, example, class]."""
-    found = ablate(model, every, data, means, batch_size=BATCH_SIZE, role="ood", **options)
+    found = ablate(model, every, data, means, batch_size=BATCH_SIZE, split="ood", **options)
     without = found.without
     return torch.stack([torch.from_numpy(without[component_set(h)].logits) for h in chosen])
 

@@ -162,7 +162,7 @@ class Comparison:
 
     def ablate(self, cuts: Sequence[Cut]) -> Ablations:
         bench = self.bench
-        options: dict[str, Any] = {"batch_size": bench.batch_size, "role": "ood"}
+        options: dict[str, Any] = {"batch_size": bench.batch_size, "split": "ood"}
         return ablate(bench.model, cuts, self.data, bench.means, precision="float32", **options)
 
     def difference(self, loop: PathLoop) -> float:

@@ -51,7 +51,7 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
         raise SystemExit(f"{arguments.pairs}: has {len(pairs)} pairs; expected {last} or more")
     model = load_model(arguments.model)
     train, held_out = (
-        as_encoded(model, part, role="train", labelled=False)
+        as_encoded(model, part, split="train", labelled=False)
         for part in (pairs[:first], pairs[first:last])
     )
     means = MeanActivations.compute(model, train)

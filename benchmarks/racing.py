@@ -46,7 +46,7 @@ def exact_effects(
     """Mean interactions on the margin, nats, [set], from an exact sweep."""
     members = sorted({c for each in chosen for c in each.components})
     alone = [ComponentSet((c,)) for c in members]
-    found = ablate(model, [*alone, *chosen], data, means, role="ood", **options)
+    found = ablate(model, [*alone, *chosen], data, means, split="ood", **options)
     changes = {each: found.changes(each, "margin").mean() for each in found.sets}
     return np.array(
         [changes[s] - sum(changes[ComponentSet((c,))] for c in s.components) for s in chosen]
@@ -122,7 +122,7 @@ def raced(options: argparse.Namespace) -> None:
         error=ERROR,
         bound=options.bound,
         seed=options.seed,
-        role="ood",
+        split="ood",
         **goal,
     )
     spent, seconds = time.process_time() - start, time.perf_counter() - clock

@@ -150,7 +150,7 @@ class Bench:
     def ablate(self, sets: Sequence[Heads], data: EncodedExamples, **options: Any) -> Ablations:
         """The sweep as a user asks for it."""
         named = [component_set(each) for each in sets]
-        options |= {"batch_size": self.batch_size, "role": "ood"}  # random weights: under chance
+        options |= {"batch_size": self.batch_size, "split": "ood"}  # random weights: under chance
         return ablate(self.model, named, data, self.means, **options)
 
     def masks(self, sets: Sequence[Heads]) -> Tensor:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.errors import InputError
 from mechcore.files import read_csv, write_csv
-from mechcore.wording import DASH, ROLES, number, number_range, percent, small, sparsity, whole
+from mechcore.wording import DASH, SPLITS, number, number_range, percent, small, sparsity, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -364,9 +364,9 @@ def write_tables(
 # -- columns that many tables have ----------------------------------------------------------------
 
 DATA = Column("data", "text", "name of the data set")
-ROLE = Column("role", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=ROLES)
+SPLIT = Column("split", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=SPLITS)
 SUBSET = Column("subset", "text", "named part of the data; ``all`` is every example")
-PLACE = (DATA, ROLE, SUBSET)
+PLACE = (DATA, SPLIT, SUBSET)
 """Which examples a row is over."""
 
 N = Column("n", "whole", "examples")

@@ -12,9 +12,9 @@ SPACE = "\u00a0"  # keeps a number and its unit on one line
 MINUS = "\u2212"
 DASH = "\u2013"
 NOT_AVAILABLE = "n/a"
-ROLES = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
+SPLITS = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
 PLACES = {"id": "in domain", "ood": "out of domain"}
-"""Where something holds, by the role of the test data."""
+"""Where something holds, by the split of the test data."""
 ALL = "all"
 """The subset that holds every example of a data set."""
 FULL = "full"
@@ -32,9 +32,9 @@ QUICK = "--quick"
 """The option whose results are not meaningful, as origins of settings name it."""
 
 
-def role_name(role: str) -> str:
-    """``in-domain`` for ``id``, and so on; a role of no name is its own."""
-    return ROLES.get(role, role)
+def split_name(split: str) -> str:
+    """``in-domain`` for ``id``, and so on; a split of no name is its own."""
+    return SPLITS.get(split, split)
 
 
 def number(value: float, digits: int = 2, *, signed: bool = False) -> str:

@@ -67,7 +67,7 @@ class World:
         return ModelShape(self.n_layers, self.n_heads)
 
     def places(self, all_subsets: bool = True) -> Iterator[tuple[str, str, str, int]]:
-        """(data, role, subset, n)."""
+        """(data, split, subset, n)."""
         for name in self.id_data:
             yield name, "id", "all", 2000
         yield self.ood_data, "ood", "all", 500 * len(self.subsets)
@@ -94,14 +94,14 @@ def write_run(path: Path, world: World = World()) -> Path:
     runs: list[tuple[str, float | None, int | None]] = [("full", None, None)]
     runs += [(f"s{s:.2f}-seed{seed}", s, seed) for s in world.sparsities for seed in world.seeds]
     for name, target, seed in runs:
-        for data, role, subset, n in places:
-            value = full[data, role, subset]
+        for data, split, subset, n in places:
+            value = full[data, split, subset]
             if target is not None:
-                loss = rng.uniform(0.01, 0.05) if role == "id" else rng.uniform(-0.1, 0.4)
+                loss = rng.uniform(0.01, 0.05) if split == "id" else rng.uniform(-0.1, 0.4)
                 value = float(np.clip(value - target * loss, 0, 1))
             half = 1.96 * np.sqrt(value * (1 - value) / n)
             margin = 8 * value - 4
-            row = (name, target, seed, data, role, subset, n, value, value - half, value + half)
+            row = (name, target, seed, data, split, subset, n, value, value - half, value + half)
             accuracy.append(dict(zip(ACCURACY, (*row, margin), strict=True)))
     save("accuracy", accuracy, ACCURACY)
 
@@ -118,7 +118,7 @@ def write_run(path: Path, world: World = World()) -> Path:
         mlps = [f"L{i}.MLP" for i in range(world.n_layers) if rng.random() < 0.9]
         kept_by[name] = {*kept, *mlps}
         of_run = {
-            row["role"]: row["accuracy"]
+            row["split"]: row["accuracy"]
             for row in accuracy
             if row["subnetwork"] == name and row["subset"] == "all"
         }
@@ -181,7 +181,7 @@ def write_run(path: Path, world: World = World()) -> Path:
     if world.training:
         save("training", _training(world), TRAINING)
     if world.balance:
-        save("data", _balance(world), ("data", "role", "subset", "label", "n", "share"))
+        save("data", _balance(world), ("data", "split", "subset", "label", "n", "share"))
     if world.groups is not None:
         groups = group_table(pd.DataFrame(accuracy), world.groups)
         save("group_accuracy", groups.to_dict("records"), list(groups.columns))
@@ -209,13 +209,13 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     interactions = []
     for members in joints:
         name = "+".join(members)
-        for data, role, subset, n in world.places():
+        for data, split, subset, n in world.places():
             for i, metric in enumerate(("accuracy", "margin")):
                 joint = changes[name, data, subset][i]
                 single = sum(changes[member, data, subset][i] for member in members)
                 half = (1.2, 15)[i] / np.sqrt(n)
                 value = joint - single
-                values = (name, len(members), data, role, subset, n, metric, joint, single, value)
+                values = (name, len(members), data, split, subset, n, metric, joint, single, value)
                 floor = changes[name, data, subset][2] < 0.05
                 values += (value - half, value + half, 0.01, 0.02, value + half < 0, floor, False)
                 interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
@@ -230,8 +230,8 @@ def _beside(world: World, changes: dict) -> Iterator[dict[str, Any]]:
         size, several = name.count("+") + 1, "+" in name
         if not any(key[0] == name for key in changes):
             continue
-        for data, role, subset, n in world.places():
-            place = (name, size, data, role, subset, min(n, 300) if several else n)
+        for data, split, subset, n in world.places():
+            place = (name, size, data, split, subset, min(n, 300) if several else n)
             for i, metric in enumerate(("accuracy", "margin")):
                 change = changes[name, data, subset][i]
                 values = (*place, metric, change, change / 10, change / 5, change / 20)
@@ -250,15 +250,15 @@ def _ablated(
     rows, changes = [], {}
     for members, kind in sets:
         name = "+".join(members) or "heads outside the core (mean of 16)"
-        for data, role, subset, n in world.places():
+        for data, split, subset, n in world.places():
             total = sum(weight[member] for member in members) + (len(members) > 1) * 0.08
-            total = total * (0.15 if role == "id" else rng.uniform(0.7, 1.3)) or 0.003
-            before = full[data, role, subset]
+            total = total * (0.15 if split == "id" else rng.uniform(0.7, 1.3)) or 0.003
+            before = full[data, split, subset]
             loss = min(total, before - 0.005)
             half, m_half = 1.96 * np.sqrt(0.2 / n), 12 / np.sqrt(n)
             m_loss = 8 * total
             changes[name, data, subset] = (-loss, -m_loss, before - loss)
-            values = (name, kind, len(members), data, role, subset, n, before - loss, -loss)
+            values = (name, kind, len(members), data, split, subset, n, before - loss, -loss)
             values += (-loss - half, -loss + half, 8 * before - 4 - m_loss, -m_loss)
             values += (-m_loss - m_half, -m_loss + m_half, m_loss / 4)
             rows.append(dict(zip(ABLATION, values, strict=True)))
@@ -274,17 +274,17 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
     losses = ((0.04, 0.0), (0.06, -0.05), (0.0, -0.06), (-0.03, 0.0), (0.0, 0.0))
     notable |= dict(zip(heads[-5:], losses, strict=True))
     rows = []
-    for data, role, n in ((world.id_data[0], "id", 2000), (world.ood_data, "ood", 2000)):
+    for data, split, n in ((world.id_data[0], "id", 2000), (world.ood_data, "ood", 2000)):
         for name in components:
-            row = {"set": name, "size": 1, "data": data, "role": role, "subset": "all", "n": n}
-            loss = notable.get(name, (0.0, 0.0))[role == "ood"] + rng.normal(0, 0.0015)
+            row = {"set": name, "size": 1, "data": data, "split": split, "subset": "all", "n": n}
+            loss = notable.get(name, (0.0, 0.0))[split == "ood"] + rng.normal(0, 0.0015)
             moved = 0.05 if name == heads[-1] else rng.normal(0, 0.0015)
-            if role == "ood" and world.one_label:
+            if split == "ood" and world.one_label:
                 rows.append(row | {"reason": ONE_LABEL})
                 continue
             losses = {"information": loss, "threshold": moved, "balanced_accuracy": loss + moved}
             for figure, value in (losses | {"shift": moved, "auc": loss}).items():
-                error = 0.0025 if role == "id" else 0.004
+                error = 0.0025 if split == "id" else 0.004
                 p = 2 * stats.norm.sf(abs(value) / error)
                 values = (-value, -value - 1.96 * error, -value + 1.96 * error, error, p, p)
                 ends = ("_change", "_change_low", "_change_high", "_change_se", "_p", "_p_adjusted")
@@ -304,7 +304,7 @@ def _write_flips(path: Path, save: Callable, world: World, rng: np.random.Genera
     for name, n_flips, n_all in ((world.core[0], 3, 9), (idle, 2, 2), ("L0.MLP", 1, 1)):
         for rank in range(1, n_flips + 1):
             row: dict[str, Any] = {"component": name, "rank": rank, "data": world.ood_data}
-            row |= {"role": "ood", "subset": world.subsets[0], "example": 10 * rank}
+            row |= {"split": "ood", "subset": world.subsets[0], "example": 10 * rank}
             row |= {"change": "right to wrong", "text_a": f"{world.subsets[0]} {rank} saw {name}"}
             row |= {"text_b": "a bird", "label": "non-entailment", "answer": "non-entailment"}
             row |= {"answer_without": "entailment", "margin": 1.5 / rank, "margin_without": -2.0}
@@ -332,10 +332,10 @@ def _write_paths(save: Callable, world: World) -> None:
     ends = ("_change", "_change_low", "_change_high")
     first = Component.parse(world.core[0]) if world.core else None
     behind = [c for c in world.shape.components if first and (c.layer, not c.is_head) > (0, False)]
-    for data, role, n in ((world.id_data[0], "id", 300), (world.ood_data, "ood", 300)):
-        scale = 0.5 if role == "id" else 1.0
-        place = {"data": data, "role": role, "subset": "all", "n": n}
-        known = not (world.one_label and role == "ood")
+    for data, split, n in ((world.id_data[0], "id", 300), (world.ood_data, "ood", 300)):
+        scale = 0.5 if split == "id" else 1.0
+        place = {"data": data, "split": split, "subset": "all", "n": n}
+        known = not (world.one_label and split == "ood")
         pairs = [(str(c), "answer", READ.get(str(c), 0.001)) for c in world.shape.components]
         for name, lost in READ.items():
             to = Component.parse(name)
@@ -383,10 +383,10 @@ def _write_paths(save: Callable, world: World) -> None:
     save("path_information", tables["path_information"], PATH_INFORMATION.names)
     save("core_dependence", dependence, CORE_DEPENDENCE.names)
     doses = []
-    for data, role in ((world.id_data[0], "id"), (world.ood_data, "ood")):
+    for data, split in ((world.id_data[0], "id"), (world.ood_data, "ood")):
         for sign, name in ((1, "L1.MLP"), (-1, "L2.H2")):  # the second is repaired
             values = dict(zip(COLUMNS, (-0.1, -0.3, -0.6, -1 - sign, -1, -sign), strict=True))
-            doses.append({"component": name, "data": data, "role": role, "n": 300})
+            doses.append({"component": name, "data": data, "split": split, "n": 300})
             doses[-1] |= {"monotone": "open" if sign < 0 else "yes"}
             doses[-1] |= {
                 f"{figure}{end}": value + off
@@ -415,9 +415,9 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
         *([("search_stability", 2, 10, world.found[0])] if world.found else []),
     ):
         rows = []
-        for data, role, rho in ((world.id_data[0], "id", 0.1), (world.ood_data, "ood", 0.8)):
+        for data, split, rho in ((world.id_data[0], "id", 0.1), (world.ood_data, "ood", 0.8)):
             for metric in ("accuracy", "margin"):
-                row = {"size": size, "data": data, "role": role, "n": 2000, "metric": metric}
+                row = {"size": size, "data": data, "split": split, "n": 2000, "metric": metric}
                 row |= {"n_ranked": n, "top": min(10, n // 2), "predicted_rho": 2 * rho / (1 + rho)}
                 row |= {"jaccard_by_chance": 0.2, "largest": f"{first} ({rho:.2f})"}
                 for kind, value in (("halves", rho), ("resamples", (1 + rho) / 2)):
@@ -433,9 +433,9 @@ def _smallest(world: World) -> list[dict[str, Any]]:
     name = f"s{world.sparsities[0]:.2f}-seed{world.seeds[0]}"
     row: dict[str, Any] = {"limit": 0.01, "subnetwork": name, "sparsity": 0.5, "kept": 18}
     row |= {"mask": f"masks/{name}.safetensors", "n_masks": 6}
-    for role, loss in (("id", 0.002), ("ood", 0.005)):
-        row |= {f"{role}_change": -loss, f"{role}_change_low": -loss - 0.004}
-        row |= {f"{role}_change_high": -loss + 0.004, f"{role}_accuracy_change": -loss}
+    for split, loss in (("id", 0.002), ("ood", 0.005)):
+        row |= {f"{split}_change": -loss, f"{split}_change_low": -loss - 0.004}
+        row |= {f"{split}_change_high": -loss + 0.004, f"{split}_accuracy_change": -loss}
     why = f"{name} comes closest of 6 masks, and loses up to 1.5 points"
     return [
         {"measure": "accuracy", "within": True, "reason": "", **row},
@@ -467,21 +467,21 @@ def _training(world: World) -> list[dict[str, Any]]:
     """Accuracies that grow over training, those of later subsets more slowly."""
     rows = []
     for i, step in enumerate(world.training):
-        for data, role, subset, _ in world.places():
+        for data, split, subset, _ in world.places():
             late = 1 + (world.subsets.index(subset) if subset in world.subsets else 1)
-            accuracy = (i + 1) / (i + 2) if role == "id" else (i + 1) / (i + 2 + late)
-            rows.append((step, data, 1 / (i + 1), role, subset, accuracy))
+            accuracy = (i + 1) / (i + 2) if split == "id" else (i + 1) / (i + 2 + late)
+            rows.append((step, data, 1 / (i + 1), split, subset, accuracy))
     return [dict(zip(TRAINING, row, strict=True)) for row in rows]
 
 
 def _balance(world: World) -> list[dict[str, Any]]:
     """Three labels in domain, one alone out of domain."""
     rows: list[tuple[str, str, str, str, int, float]] = []
-    for data, role in (("tiny-train", "train"), *((name, "id") for name in world.id_data)):
+    for data, split in (("tiny-train", "train"), *((name, "id") for name in world.id_data)):
         for label, share in (("entailment", 0.5), ("neutral", 0.3), ("contradiction", 0.2)):
-            rows.append((data, role, "all", label, round(2000 * share), share))
+            rows.append((data, split, "all", label, round(2000 * share), share))
     rows += [(world.ood_data, "ood", name, "non-entailment", 500, 1.0) for name in world.subsets]
-    names = ("data", "role", "subset", "label", "n", "share")
+    names = ("data", "split", "subset", "label", "n", "share")
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
@@ -573,7 +573,7 @@ def _config(world: World) -> dict[str, Any]:
     }
 
 
-_PLACE = ("data", "role", "subset", "n")
+_PLACE = ("data", "split", "subset", "n")
 ACCURACY = ("subnetwork", "target_sparsity", "seed", *_PLACE, "accuracy", "accuracy_low")
 ACCURACY += ("accuracy_high", "margin")
 SUBNETWORKS = ("subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity")
@@ -584,7 +584,7 @@ SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_val
 SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p")
 SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
 SIZES += ["full_accuracy"]
-TRAINING = ("step", "data", "loss", "role", "subset", "accuracy")
+TRAINING = ("step", "data", "loss", "split", "subset", "accuracy")
 TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
 TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
 ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_change", "accuracy_change_low")

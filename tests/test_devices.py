@@ -45,7 +45,7 @@ def swept(model: Any, data: EncodedExamples, means: MeanActivations, n: int, **o
     names = [str(each) for each in ModelShape.of(model).components]
     chosen = [[name] for name in names] + [[a, b] for a in names for b in names if a < b]
     found = ablate(
-        model, chosen[:n], data, means, role="ood", batch_size=4, max_tokens=1, **options
+        model, chosen[:n], data, means, split="ood", batch_size=4, max_tokens=1, **options
     )
     return torch.stack([torch.from_numpy(each.logits) for each in found.without.values()])
 
@@ -75,7 +75,7 @@ def pruning_step(model: Any, data: EncodedExamples, means: MeanActivations, n: i
 def paths(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
     """Logits with some paths from two heads cut."""
     cuts = sets.paths(["L0.H0", "L0.H1"], ["heads", "mlps"], model)[: n // 2 + 1]
-    found = ablate(model, cuts, data, means, role="ood", batch_size=4)
+    found = ablate(model, cuts, data, means, split="ood", batch_size=4)
     return torch.stack([torch.from_numpy(each.logits) for each in found.without.values()])
 
 

@@ -63,7 +63,7 @@ from mechcore.worlds.tiny_world import LABELS
 
 FEW = PruneSettings(steps=6, warmup=1, batch_size=8, tolerance=1, precision="float32")
 FEWER = tiny_world.generate("train", 6, seed=5)
-TRAIN, ID = (tiny_world.generate(role, 24, seed=5) for role in ("train", "id"))
+TRAIN, ID = (tiny_world.generate(split, 24, seed=5) for split in ("train", "id"))
 HOOKED = ("L0.H1", "L0.H3", "L1.MLP", "L2.H4", "L3.H2")
 
 
@@ -132,7 +132,7 @@ class Given:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.model = load_model(tiny_encoder_dir())
-        self.data = as_encoded(self.model, ID, role="id", words=True)
+        self.data = as_encoded(self.model, ID, split="id", words=True)
         means = MeanActivations.compute(self.model, TRAIN)
         means.save(folder / "means.safetensors")
         self.means = MeanActivations.load(folder / "means.safetensors", self.model)
@@ -222,7 +222,7 @@ def checkpoints(g: Given) -> Any:
 
 
 def jobs(g: Given) -> Any:
-    data = {role: tiny_world.generate(role, 24, seed=5).frame for role in ("train", "id", "ood")}
+    data = {split: tiny_world.generate(split, 24, seed=5).frame for split in ("train", "id", "ood")}
     config = StudyConfig(n_resamples=20, prune=FEW, sparsities=(0.3,), seeds=(1,))
     lab = mechcore.open("embedded", **data, store=g.folder / "store", settings=config)
     return [lab.sweep().table, lab.subnetworks(), lab.means.z]
@@ -295,7 +295,7 @@ def test_gradients_flow_into_mask_values_as_the_session_has_it(tmp_path: Path) -
     with torch.inference_mode():  # what is made here is used outside
         means = MeanActivations.compute(model, FEWER)
         outer = Mask(torch.ones(ModelShape.of(model).n_layers, 7))
-    batch = next(iter(as_encoded(model, FEWER, role="train").batches(6)))
+    batch = next(iter(as_encoded(model, FEWER, split="train").batches(6)))
     values = outer.values.clone().requires_grad_()
     for recorded in (True, False):
         with torch.set_grad_enabled(recorded), masked(model, Mask(values), means) as run:

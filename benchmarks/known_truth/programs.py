@@ -32,7 +32,7 @@ Values: TypeAlias = Mapping[str, Int[Tensor, " row"]]
 """Values of slots or variables by name."""
 Swaps: TypeAlias = Mapping[str, tuple[Bool[Tensor, " row"], Int[Tensor, " row"]]]
 """For variables by name: in which rows the value is replaced, and by what."""
-Role: TypeAlias = Literal["train", "id", "ood"]
+Split: TypeAlias = Literal["train", "id", "ood"]
 
 LABELS = {-1: "no", 1: "yes"}
 FILLERS = ("a", "lamp", "tree", "road", "boat", "hill", "coin")
@@ -128,7 +128,7 @@ class Program:
         return list(dict.fromkeys((*FILLERS, *of_slots, *end)))
 
     @property
-    def roles(self) -> tuple[Role, ...]:
+    def splits(self) -> tuple[Split, ...]:
         """The roles that it has texts for."""
         return ("train", "id") if self.typical is None else ("train", "id", "ood")
 
@@ -154,14 +154,14 @@ class Program:
         swaps = {v.name: (rows > 0, v.absent * rows) for v in self.variables if v.name in names}
         return self.run(slots, swaps)[self.answer]
 
-    def population(self, role: Role) -> tuple[Values, Float[Tensor, " row"]]:
-        """Every combination of values of slots, and how often texts of this role have it.
+    def population(self, split: Split) -> tuple[Values, Float[Tensor, " row"]]:
+        """Every combination of values of slots, and how often texts of this split have it.
 
         Both answers are equally frequent, as are all combinations with the same answer that are
         typical alike.
         """
         values = self.run(self._combinations)
-        typical = {"train": 1 - MINORITY, "id": 1.0, "ood": 0.0}[role]
+        typical = {"train": 1 - MINORITY, "id": 1.0, "ood": 0.0}[split]
         weights = torch.zeros(len(values[self.answer]), dtype=torch.float64)
         untypical = None if self.typical is None else values[self.typical] < 0
         for sign in LABELS:
@@ -173,9 +173,9 @@ class Program:
                     weights += 0.5 * share * (answers & among) / (answers & among).sum()
         return self._combinations, weights
 
-    def change(self, names: Collection[str], role: Role = "id") -> float:
+    def change(self, names: Collection[str], split: Split = "id") -> float:
         """Mean change of the answer's margin where these variables are absent; -1 is all of it."""
-        slots, weights = self.population(role)
+        slots, weights = self.population(split)
         right = self.run(slots)[self.answer]
         return float((weights * (right * self.without(slots, names) - 1)).sum())
 
@@ -208,16 +208,16 @@ class Program:
             ),
         )
 
-    def texts(self, role: Role, n: int, seed: int) -> list[Text]:
-        """Draw ``n`` texts of a role."""
-        rng = random.Random(f"{role} {seed}")
-        choose = self._chooser(role, rng)
+    def texts(self, split: Split, n: int, seed: int) -> list[Text]:
+        """Draw ``n`` texts of a split."""
+        rng = random.Random(f"{split} {seed}")
+        choose = self._chooser(split, rng)
         return [self._text(choose(), None, rng) for _ in range(n)]
 
-    def pairs(self, texts: Sequence[Text], role: Role, seed: int) -> list[Text]:
-        """For each of these texts draw one of a role that is as long and answers otherwise."""
-        rng = random.Random(f"{role} pairs {seed}")
-        choose = {sign: self._chooser(role, rng, sign) for sign in LABELS}
+    def pairs(self, texts: Sequence[Text], split: Split, seed: int) -> list[Text]:
+        """For each of these texts draw one of a split that is as long and answers otherwise."""
+        rng = random.Random(f"{split} pairs {seed}")
+        choose = {sign: self._chooser(split, rng, sign) for sign in LABELS}
         answers = self.run(values_of(texts))[self.answer].tolist()
         return [
             self._text(choose[-sign](), len(text.words), rng)
@@ -225,10 +225,10 @@ class Program:
         ]
 
     def _chooser(
-        self, role: Role, rng: random.Random, answer: int | None = None
+        self, split: Split, rng: random.Random, answer: int | None = None
     ) -> Callable[[], dict[str, int]]:
         """Draws values of slots as texts have them, all or those with one answer."""
-        slots, weights = self.population(role)
+        slots, weights = self.population(split)
         if answer is not None:
             weights = weights * (self.run(slots)[self.answer] == answer)
         columns = [column[weights > 0].tolist() for column in slots.values()]

@@ -16,7 +16,7 @@ import siit
 import torch
 import typer
 from library import PROGRAMS
-from programs import LABELS, Program, Role, Text, subsets, values_of
+from programs import LABELS, Program, Split, Text, subsets, values_of
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -29,8 +29,8 @@ from mechcore.files import appearing, write_json
 from mechcore.worlds.tiny_world_training import one_thread
 
 MEASURED_FILE = "measured.json"
-POOLS: Mapping[Role, int] = {"train": 2048, "id": 1024, "ood": 1024}
-"""Texts that are stored by role."""
+POOLS: Mapping[Split, int] = {"train": 2048, "id": 1024, "ood": 1024}
+"""Texts that are stored by split."""
 
 LEAST_ACCURACY = 0.99
 """Of answers, and of answers after an interchange of any one variable."""
@@ -45,13 +45,13 @@ _MEASURED_SEED = 1_000_003
 
 
 def texts_of(program: Program) -> pd.DataFrame:
-    """Texts of every role in turn, each with one of the same length that answers otherwise."""
+    """Texts of every split in turn, each with one of the same length that answers otherwise."""
     parts = []
-    for role in program.roles:
-        texts = program.texts(role, POOLS[role], 0)
+    for split in program.splits:
+        texts = program.texts(split, POOLS[split], 0)
         columns = _columns(program, texts, "")
-        columns |= _columns(program, program.pairs(texts, role, 0), "pair_")
-        parts.append(pd.DataFrame({"role": role, **columns}))
+        columns |= _columns(program, program.pairs(texts, split, 0), "pair_")
+        parts.append(pd.DataFrame({"split": split, **columns}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -106,7 +106,7 @@ class _Runs:
         return margin, siit.targets(self.program, plan, slots, other)
 
     def figures(self) -> dict[str, Any]:
-        """The figures of one role, see `measure`."""
+        """The figures of one split, see `measure`."""
         program, others = self.program, ~siit.aligned(self.program)
         names = [variable.name for variable in program.variables]
         full, right = self(torch.zeros_like(others), siit.KEEP)
@@ -155,11 +155,11 @@ def measure(
         model: a plain classifier.
         tokenizer: of the program's words.
         program: what the model should compute.
-        n: texts of every role.
+        n: texts of every split.
         seed: of the texts.
 
     Returns:
-        By role, the ``accuracy``; ``interchange``, for each variable the share of answers that are
+        By split, the ``accuracy``; ``interchange``, for each variable the share of answers that are
         the program's, undecided ones (margins nearest to 0) among them; ``stray_change``, the
         largest of any margin by intervening on one or all of the components that are aligned with
         no variable; ``change``, the mean change in margin by ablating each variable to its mean,
@@ -170,30 +170,30 @@ def measure(
     trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 1))
     means = siit.means_of(siit.recorded(model, trained_on)[1], trained_on)
     found: dict[str, dict[str, Any]] = {}
-    for role in program.roles:
-        base = program.texts(role, n, seed)
-        source = program.pairs(base, role, seed)
+    for split in program.splits:
+        base = program.texts(split, n, seed)
+        source = program.pairs(base, split, seed)
         batch, others = (siit.batch_of(tokenizer, texts) for texts in (base, source))
         outputs = siit.recorded(model, others)[1]
         runs = _Runs(model, program, base, source, batch, outputs, means)
-        found[role] = runs.figures()
+        found[split] = runs.figures()
     return found
 
 
 def failures(measured: dict[str, Any]) -> list[str]:
     """What of a model's measured figures a case may not have."""
     found = []
-    for role, figures in measured.items():
+    for split, figures in measured.items():
         shares = {"answers": figures["accuracy"], **figures["interchange"]}
         found += [
-            f"{role}: accuracy of {what} is {share}; expected at least {LEAST_ACCURACY}"
+            f"{split}: accuracy of {what} is {share}; expected at least {LEAST_ACCURACY}"
             for what, share in shares.items()
             if share < LEAST_ACCURACY
         ]
         limits = (("stray_change", LARGEST_STRAY_CHANGE), ("change_error", LARGEST_CHANGE_ERROR))
         for name, limit in limits:
             if figures[name] > limit:
-                found.append(f"{role}: {name} is {figures[name]} nats; expected at most {limit}")
+                found.append(f"{split}: {name} is {figures[name]} nats; expected at most {limit}")
     return found
 
 

@@ -180,12 +180,12 @@ def _readers(folder: Path) -> str:
     for name, title in MODELS.items():
         cut = pd.read_csv(folder / name / "path_information.csv")
         inside, outside = (
-            cut[cut["role"] == role].set_index("receiver").drop("answer", errors="ignore")
-            for role in ("id", "ood")
+            cut[cut["split"] == split].set_index("receiver").drop("answer", errors="ignore")
+            for split in ("id", "ood")
         )
         blind = [f"information_change{end}" for end in ("", "_low", "_high")]
         controls = pd.read_csv(folder / name / "core_dependence.csv")  # of those that change most
-        controls = controls.query("role == 'ood' and metric == 'information'")
+        controls = controls.query("split == 'ood' and metric == 'information'")
         controls = controls.set_index("receiver")
         size = outside.loc[controls.index, blind[0]].abs()
         order = size.sort_values(ascending=False, kind="stable").index

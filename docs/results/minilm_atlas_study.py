@@ -39,7 +39,7 @@ def study(training: Path, name: str, out: Path) -> None:
     senders = ["--senders", ",".join(core), "--max-ood", "600", "--max-examples", "600"]
     found = out / "paths" / "tables" / "path_information.csv"
     _run(found, "paths", *tested, *senders, "--receivers", "all", "--together", "--max-id", "600")
-    most = pd.read_csv(found).query("role == 'ood' and subset == 'all' and receiver != 'answer'")
+    most = pd.read_csv(found).query("split == 'ood' and subset == 'all' and receiver != 'answer'")
     order = most["information_change"].abs().sort_values(ascending=False, kind="stable").index
     receivers = ["--receivers", ",".join(most.loc[order, "receiver"].head(N_CONTROLLED))]
     controls = [*receivers, "--controls", "39", "--max-id", "48"]
@@ -60,13 +60,13 @@ def tables(training: Path, out: Path) -> dict[str, pd.DataFrame]:
     for race in HALVES:
         table = pd.read_csv(out / race.removeprefix("race-") / "tables" / "race.csv")
         table[["effect", "low", "high"]] = table[["effect", "low", "high"]].round(5)
-        found[race] = table.drop(columns=["size", "data", "role"])
+        found[race] = table.drop(columns=["size", "data", "split"])
     paths = pd.read_csv(out / "paths" / "tables" / "path_information.csv").query("subset == 'all'")
-    named = ["receiver", "senders", "data", "role", "n"]
+    named = ["receiver", "senders", "data", "split", "n"]
     named += [name for name in paths if name.startswith(("information_", "threshold_"))]
     found["path_information"] = paths[named]
     dependence = pd.read_csv(out / "controls" / "tables" / "core_dependence.csv")
-    found["core_dependence"] = dependence.query("subset == 'all' and role == 'ood'")
+    found["core_dependence"] = dependence.query("subset == 'all' and split == 'ood'")
     return found
 
 

@@ -66,7 +66,7 @@ def _fine_tuning(training: pd.DataFrame) -> str:
 
 def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFrame) -> str:
     """Changes on both halves of HANS; the last column is their mean."""
-    measured = pd.concat([ablation, sweep]).drop_duplicates(["set", "role", "subset"])
+    measured = pd.concat([ablation, sweep]).drop_duplicates(["set", "split", "subset"])
     names = entailed.loc[where_of(entailed) == "ood:all", "set"]
     halves = (measured, entailed)
     on_hans = [frame[where_of(frame) == "ood:all"].set_index("set") for frame in halves]

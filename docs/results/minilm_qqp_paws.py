@@ -127,8 +127,8 @@ def _by_data(table: pd.DataFrame) -> list[pd.DataFrame]:
 def _readers(dependence: pd.DataFrame) -> str:
     """Components that change most answers to PAWS when they do not see the core."""
     by_metric = {
-        (role, metric, subset): part.set_index("receiver")
-        for (role, metric, subset), part in dependence.groupby(["role", "metric", "subset"])
+        (split, metric, subset): part.set_index("receiver")
+        for (split, metric, subset), part in dependence.groupby(["split", "metric", "subset"])
     }
     halves = [by_metric["ood", "accuracy", half] for half in HALVES.values()]
     blind = [f"blind_change{end}" for end in ("", "_low", "_high")]
@@ -143,8 +143,8 @@ def _readers(dependence: pd.DataFrame) -> str:
                 points(of_name, *blind),
             ]
             cells.append(random_heads(row) if row["n_controls"] else "")
-        for role in ("ood", "id"):
-            cells.append(points(by_metric[role, "information", "all"].loc[[name]], *blind))
+        for split in ("ood", "id"):
+            cells.append(points(by_metric[split, "information", "all"].loc[[name]], *blind))
         rows.append(cells)
     what = ("without it", "blind", "random heads")
     head = ["receiver", *(f"{half}, {each}" for half in HALVES.values() for each in what)]

@@ -53,7 +53,7 @@ def _full(accuracy: pd.DataFrame) -> str:
     by_set = full.set_index("set")["accuracy"]
     rows = [
         [structure]
-        + [percent(by_set[f"{role}:{structure}, {n}"]) for role in ("id", "ood") for n in NUMBERS]
+        + [percent(by_set[f"{split}:{structure}, {n}"]) for split in ("id", "ood") for n in NUMBERS]
         for structure in STRUCTURES
     ]
     head = [f"{data}, {number}" for data in (STUDY.id, STUDY.ood) for number in NUMBERS]

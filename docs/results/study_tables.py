@@ -19,7 +19,7 @@ class Study:
     Attributes:
         id: the in-domain data.
         ood: the out-of-domain data.
-        sets: titles of all data and of single subsets, by role and subset, as ``"ood:all"``.
+        sets: titles of all data and of single subsets, by split and subset, as ``"ood:all"``.
         n_seeds: of pruning.
         size: heads and MLPs of the model.
         sparsities: of the subnetworks.
@@ -161,7 +161,7 @@ class Study:
         """Components that change most out of domain when they do not see ``senders``."""
         rows = dependence.query("subset == 'all' and metric == 'information'")
         inside, outside = (
-            rows[rows["role"] == role].set_index("receiver") for role in ("id", "ood")
+            rows[rows["split"] == split].set_index("receiver") for split in ("id", "ood")
         )
         order = outside["blind_change"].abs().sort_values(ascending=False, kind="stable").index
         told = []
@@ -207,7 +207,7 @@ def random_heads(row: pd.Series) -> str:
 
 def where_of(frame: pd.DataFrame) -> pd.Series:
     """Which data a row is about, as ``"ood:all"``."""
-    return frame["role"] + ":" + frame["subset"]
+    return frame["split"] + ":" + frame["subset"]
 
 
 def changes(

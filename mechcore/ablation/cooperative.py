@@ -90,7 +90,7 @@ def dividends(
         seed: of the resamples.
 
     Returns:
-        One row per set of components, subset of the data and metric: set, size, data, role,
+        One row per set of components, subset of the data and metric: set, size, data, split,
         subset, n, metric, change, dividend with its interval (shares or nats), p and p_adjusted.
 
     Raises:
@@ -150,7 +150,7 @@ def shapley(
         seed: of the resamples.
 
     Returns:
-        One row per component, subset of the data and metric: set (the component), data, role,
+        One row per component, subset of the data and metric: set (the component), data, split,
         subset, n, metric and shapley with its interval over examples (shares or nats).
 
     Raises:

@@ -26,7 +26,7 @@ from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.sequences import confidence_sequence
-from mechcore.tables import DATA, ROLE, Column, N, Schema
+from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
 Effect: TypeAlias = Literal["interaction", "change"]
 
@@ -50,7 +50,7 @@ DECISIONS = Schema(
         SET,
         SIZE,
         DATA,
-        ROLE,
+        SPLIT,
         Column(
             "decision",
             "text",
@@ -223,7 +223,7 @@ class Effects:
                 self.low[part] = np.maximum(self.low[part], low)
                 self.high[part] = np.minimum(self.high[part], high)
 
-    def table(self, data: str, role: str) -> pd.DataFrame:
+    def table(self, data: str, split: str) -> pd.DataFrame:
         """The columns of `DECISIONS`; ``data`` is what the examples are called."""
         means = [self.values[row, :n].mean(dtype=float) for row, n in enumerate(self.n)]
         return pd.DataFrame(
@@ -231,7 +231,7 @@ class Effects:
                 "set": list(map(str, self.sets)),
                 "size": list(map(len, self.sets)),
                 "data": data,
-                "role": role,
+                "split": split,
                 "decision": self.decisions,
                 "effect": means,
                 "low": self.low,

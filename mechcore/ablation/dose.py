@@ -26,7 +26,7 @@ from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
-from mechcore.tables import COMPONENT, DATA, ROLE, Column, N, Schema, estimate
+from mechcore.tables import COMPONENT, DATA, SPLIT, Column, N, Schema, estimate
 
 DOSES = (0.25, 0.5, 0.75, 1.0)
 MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
@@ -45,7 +45,7 @@ DOSE = Schema(
     (
         COMPONENT,
         DATA,
-        ROLE,
+        SPLIT,
         N,
         *(
             column
@@ -81,7 +81,7 @@ def dose_table(
     means: MeanActivations | None = None,
     *,
     fill: FillMaker = "mean",
-    role: Literal["id", "ood"] = "id",
+    split: Literal["id", "ood"] = "id",
     class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     n_resamples: int = 1000,
@@ -95,7 +95,7 @@ def dose_table(
         data: labelled examples of any form, see `mechcore.data.given`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces outputs, see `mechcore.masked`.
-        role: ``"id"`` or ``"ood"``, of the data.
+        split: ``"id"`` or ``"ood"``, of the data.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         n_resamples: bootstrap resamples over examples, or over their clusters.
@@ -110,14 +110,14 @@ def dose_table(
     chosen = parse_components(components)
     if not chosen:
         return DOSE.frame([])
-    data = as_encoded(model, data, role=role)
+    data = as_encoded(model, data, split=split)
     options: dict[str, Any] = {"fill": fill, "class_names": class_names, "seed": seed}
     options["batch_size"] = batch_size
     cuts = paths(chosen, ANSWER, model, together=False)
-    direct = ablate(model, cuts, data, means, role=role, **options)
+    direct = ablate(model, cuts, data, means, split=split, **options)
     without = [Mask.full(ModelShape.of(model)).without(each).values for each in chosen]
     masks = Mask.stack([Mask(1 - dose * (1 - v)) for v in without for dose in DOSES])
-    answers = evaluate(model, data, mask=masks, means=means, in_domain=role == "id", **options)
+    answers = evaluate(model, data, mask=masks, means=means, in_domain=split == "id", **options)
     full = direct.full.margin
     changes = np.stack([each.margin for each in answers]).reshape(-1, len(DOSES), len(full)) - full
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
@@ -127,7 +127,7 @@ def dose_table(
         values = np.stack([*by_dose, blind, by_dose[-1] - blind])
         sample = direct.full.samples()[""]
         intervals = mean_intervals(values, clusters=sample, **statistics)
-        row: dict[str, Any] = {"component": str(component), "data": direct.data, "role": role}
+        row: dict[str, Any] = {"component": str(component), "data": direct.data, "split": split}
         row |= {"n": len(full), "monotone": _monotone(by_dose, sample, **statistics)}
         for name, interval in zip(COLUMNS, intervals, strict=True):
             row |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

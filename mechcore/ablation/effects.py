@@ -226,7 +226,7 @@ class Ablations(Shown):
         full: the full model's answers.
         without: answers without each set.
         data: name of the data set.
-        role: ``"id"`` or ``"ood"``.
+        split: ``"id"`` or ``"ood"``.
         agreement: share of answers that are those of float32, on a sample, where the engine ran
             in another precision.
         layers: evaluations of a layer that the answers took for each example; None if unknown.
@@ -235,16 +235,16 @@ class Ablations(Shown):
     full: Evaluation
     without: Mapping[Cut, Answers]
     data: str
-    role: str
+    split: str
     agreement: float | None = None
     layers: float | None = None
 
     @classmethod
     def of(
-        cls, full: Evaluation, without: Mapping[ComponentSet, Evaluation], data: str, role: str
+        cls, full: Evaluation, without: Mapping[ComponentSet, Evaluation], data: str, split: str
     ) -> Ablations:
         """From the models' logits."""
-        return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, role)
+        return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, split)
 
     def changes(self, cut: Cut, metric: Metric) -> np.ndarray:
         """Change of ``metric`` on every example, [example]; negative is worse."""
@@ -274,7 +274,7 @@ class Ablations(Shown):
 
     def _summary(self) -> str:
         full = f"full accuracy={self.full.accuracy:.3f}"
-        return f"{len(self.without)} sets, {self.data!r} ({self.role}), {full}"
+        return f"{len(self.without)} sets, {self.data!r} ({self.split}), {full}"
 
     def _rows(self) -> pd.DataFrame:
         table = ablation_table(self)
@@ -393,7 +393,7 @@ def place(
         "set": name,
         "size": size,
         "data": ablations.data,
-        "role": ablations.role,
+        "split": ablations.split,
         "subset": subset,
         "n": int(members.sum()),
     } | drawn_from(ablations.full, members)

@@ -25,9 +25,11 @@ CHANGES = {"right to wrong": True, "wrong to right": False}
 """Kinds of flips, and whether the full model's answer is right."""
 
 COUNTS = {
-    (change, role): f"{change.replace(' ', '_')}_{role}" for role in OUT_FIRST for change in CHANGES
+    (change, split): f"{change.replace(' ', '_')}_{split}"
+    for split in OUT_FIRST
+    for change in CHANGES
 }
-"""Columns with the number of all flips, by their kind and the role of the data."""
+"""Columns with the number of all flips, by their kind and the split of the data."""
 
 FLIPS = Schema(
     "flips",
@@ -48,8 +50,8 @@ FLIPS = Schema(
         Column("margin", "number", "the full model's log-odds of the correct classes", "nats"),
         Column("margin_without", "number", "those without the component", "nats"),
         *(
-            Column(name, "whole", f"all answers {PLACES[role]} that go from {change} without it")
-            for (change, role), name in COUNTS.items()
+            Column(name, "whole", f"all answers {PLACES[split]} that go from {change} without it")
+            for (change, split), name in COUNTS.items()
         ),
     ),
 )
@@ -69,14 +71,14 @@ def flip_table(
     Args:
         found: answers without single components, with their logits, in domain and out of domain;
             of larger sets nothing is listed.
-        examples: what was answered, by role.
+        examples: what was answered, by split.
         classes: names of the classes, in the order of the logits.
         most: examples of each component.
 
     Returns:
         The columns of `FLIPS`, by component.
     """
-    ordered = sorted(found, key=lambda each: OUT_FIRST.index(each.role))
+    ordered = sorted(found, key=lambda each: OUT_FIRST.index(each.split))
     alone = [each for each in ordered[0].sets if len(each) == 1] if ordered else []
     rows: list[dict[str, Any]] = []
     for name in alone:
@@ -86,11 +88,11 @@ def flip_table(
             right, now = each.full.correct, each.without[name].correct
             for change, before in CHANGES.items():
                 flipped = (right == before) & (now != before)
-                counts[COUNTS[change, each.role]] = int(flipped.sum())
+                counts[COUNTS[change, each.split]] = int(flipped.sum())
             where = np.flatnonzero(right != now)
             size = np.abs(each.changes(name, "margin")[where])
             ranked = where[np.argsort(-size, kind="stable")][: most - len(chosen)]
-            chosen += [_row(each, name, int(i), examples[each.role], classes) for i in ranked]
+            chosen += [_row(each, name, int(i), examples[each.split], classes) for i in ranked]
         about = {"component": str(name.components[0])}
         rows += [about | {"rank": i} | row | counts for i, row in enumerate(chosen, start=1)]
     return pd.DataFrame(rows, columns=FLIPS.names)
@@ -104,7 +106,7 @@ def _row(
     text = examples.frame.iloc[i]
     return {
         "data": ablations.data,
-        "role": ablations.role,
+        "split": ablations.split,
         "subset": full.subsets[i],
         "example": i,
         "change": next(each for each, before in CHANGES.items() if before == full.correct[i]),

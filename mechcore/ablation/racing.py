@@ -195,7 +195,7 @@ def race(
     >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
     check_metric(metric)
-    data = as_encoded(model, data, role=options.get("role", "id"))
+    data = as_encoded(model, data, split=options.get("split", "id"))
     n_all, chosen = len(data), _checked(as_sets(sets, model), effect)
     goal = Goal(least, largest)
     check_goal(error, least, largest, bound, metric)
@@ -233,7 +233,7 @@ def race(
     course.run(goal, audited, most_examples or n_all)
     return Race(
         tuple(chosen),
-        known.table(data.examples.name, options.get("role", "id")),
+        known.table(data.examples.name, options.get("split", "id")),
         known.audit(np.flatnonzero(audited), goal),
         metric,
         least,

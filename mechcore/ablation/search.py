@@ -190,7 +190,7 @@ def find_superadditive(
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
     check_metric(metric)
-    data = as_encoded(model, data, role=options.get("role", "id"))
+    data = as_encoded(model, data, split=options.get("split", "id"))
     goal: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
     sizes = {"max_size": max_size, "n_pairs": n_pairs, "beam": beam}
     n_found = max(FOUND, largest or 0) if n_found is None else n_found

@@ -26,7 +26,7 @@ from mechcore.evaluation.agreement import (
     spearman_brown,
 )
 from mechcore.evaluation.evaluate import METRICS, Metric
-from mechcore.tables import DATA, ROLE, Column, N, Schema, estimate
+from mechcore.tables import DATA, SPLIT, Column, N, Schema, estimate
 
 TOP = 10
 """How many of the largest are compared, of 20 or more; of fewer, half of them."""
@@ -41,7 +41,7 @@ STABILITY = Schema(
     (
         Column("size", "whole", "components in each of the sets ranked; 1 for single components"),
         DATA,
-        ROLE,
+        SPLIT,
         N,
         METRIC.called("metric", names={}),
         Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
@@ -170,7 +170,7 @@ def _rows(
     sample = ablations.full.samples()[""]
     if len(sets) < FEWEST or sample.reason:
         return []
-    place = {"size": len(sets[0]), "data": ablations.data, "role": ablations.role}
+    place = {"size": len(sets[0]), "data": ablations.data, "split": ablations.split}
     place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
     names = list(map(str, sets))
     return [

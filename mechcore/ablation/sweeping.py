@@ -77,7 +77,7 @@ def sweep(
         options: see `ablate`, whose result keeps the answers example by example.
 
     Returns:
-        One row per set and subset of the data: set, kind, size, data, role, subset, n, accuracy,
+        One row per set and subset of the data: set, kind, size, data, split, subset, n, accuracy,
         accuracy_change and its interval (shares), margin, margin_change and its interval (nats), kl
         (nats, full model to ablated one).
 
@@ -103,7 +103,7 @@ def ablate(
     fill: FillMaker = "mean",
     engine: Engine = "auto",
     precision: Precision = "float32",
-    role: Literal["id", "ood"] = "id",
+    split: Literal["id", "ood"] = "id",
     class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     max_tokens: int | None = None,
@@ -125,7 +125,7 @@ def ablate(
             reference.
         precision: ``"bfloat16"`` or ``"float16"`` computes the tree's matrix products in it, and
             measures on a sample how many answers stay those of float32.
-        role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
+        split: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch at most, of similar length, for encoded examples.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
@@ -137,18 +137,18 @@ def ablate(
         InputError: see `sweep`.
         MismatchError: the means, or a mask among the sets, belong to another model.
     """
-    _check_options(engine, precision, role, batch_size, seed)
+    _check_options(engine, precision, split, batch_size, seed)
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     paths = [each for each in listed if isinstance(each, PathSet)]
     components = [each for each in listed if isinstance(each, ComponentSet)]
-    data = as_data(model, data, role)
+    data = as_data(model, data, split)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:
             raise InputError("sweep: no batch; expected at least one")
     if paths and components:
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
-        options |= {"role": role, "class_names": class_names, "batch_size": batch_size}
+        options |= {"split": split, "class_names": class_names, "batch_size": batch_size}
         options |= {"max_tokens": max_tokens, "seed": seed, "state": state}
         ablated = ablate(model, components, data, means, **options)
         return ablated.with_more(ablate(model, paths, data, means, **options))
@@ -191,12 +191,12 @@ def ablate(
     unasked = f" (engine {parts.name!r})" * (engine == "auto" and parts.name != "tree")
     _work(parts, buffer, Steps(partial, buffer.tensors), f"ablate on {name}{unasked}")
     full = evaluation_of(buffer.full, job.correct_classes, data, job.readout.mapping)
-    if role == "id":
+    if split == "id":
         warn_under_chance(full)
-    return Ablations(full, buffer.answers(listed), name, role, agreement, parts.work)
+    return Ablations(full, buffer.answers(listed), name, split, agreement, parts.work)
 
 
-def _check_options(engine: str, precision: str, role: str, batch_size: int, seed: int) -> None:
+def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:
     if engine not in (engines := get_args(Engine)):
         raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
     if batch_size < 1:
@@ -205,8 +205,8 @@ def _check_options(engine: str, precision: str, role: str, batch_size: int, seed
         expected = " or ".join(map(repr, known))
         raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
     check_seed(seed)
-    if role not in PLACES:
-        raise InputError(f"sweep: role is {role!r}; expected {' or '.join(map(repr, PLACES))}")
+    if split not in PLACES:
+        raise InputError(f"sweep: split is {split!r}; expected {' or '.join(map(repr, PLACES))}")
 
 
 def _engine(

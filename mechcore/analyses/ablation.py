@@ -13,7 +13,7 @@ from mechcore.components import KINDS, ModelShape, parse_components
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
 from mechcore.steps.base import CORE, SHARED, Size, inputs_of, means_of
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
     ALL,
@@ -22,7 +22,7 @@ from mechcore.wording import (
     listed,
     p_value,
     percent,
-    role_name,
+    split_name,
     whole,
     with_interval,
 )
@@ -46,7 +46,7 @@ class Ablation(AblatingNamed, Analysis):
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
     reads: ClassVar[tuple[str, ...]] = ("swept",)
     shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls", "shapley", "dividends")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.effects:ABLATION",
         "mechcore.ablation.superadditivity:INTERACTIONS",
@@ -129,7 +129,7 @@ class Ablation(AblatingNamed, Analysis):
         n_sets = paired * (paired - 1) / 2 + len(self.sets) + self.subsets * 2**n
         if "swept" not in job.needs:
             n_sets += n + self.max_non_core
-        sampled = sum(min(self.control_examples, size.examples.get(r, 0)) for r in TEST_ROLES)
+        sampled = sum(min(self.control_examples, size.examples.get(r, 0)) for r in TEST_SPLITS)
         return SHARED * (n_sets * size.tested + self.controls * sampled)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
@@ -205,7 +205,7 @@ def _worst_single(run: RunFolder) -> pd.Series | None:
     table = run.table("ablation")
     if table is None:
         return None
-    chosen = (table["kind"] == SINGLE) & (table["role"] == "ood") & (table["subset"] == ALL)
+    chosen = (table["kind"] == SINGLE) & (table["split"] == "ood") & (table["subset"] == ALL)
     singles = table[chosen].dropna(subset=["accuracy_change"])
     if len(singles) == 0 or singles["accuracy_change"].min() >= 0:
         return None
@@ -230,15 +230,16 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
             f"is worse without it. Lines are 95 % intervals over examples.{left_out}",
             f"Dot plot of the change of {metric} by set; its numbers are in the table below.",
         )
-    for i, (role, data) in enumerate(data_sets(ablation), start=1):
-        if len(subsets_of(ablation, role, data)) > 2:
+    for i, (split, data) in enumerate(data_sets(ablation), start=1):
+        if len(subsets_of(ablation, split, data)) > 2:
             yield Drawing(
-                figures.ablation_by_subset(ablation, role, data),
+                figures.ablation_by_subset(ablation, split, data),
                 f"ablation-subsets-{i}",
-                f"Change of accuracy in points by subset of {data} ({role_name(role)}).{left_out}",
+                f"Change of accuracy in points by subset of {data} ({split_name(split)})."
+                f"{left_out}",
                 f"Heatmap of changes of accuracy, ablated sets by subsets of {data}; "
                 "the numbers are in ablation.csv.",
-                fold=f"By subset of {data} (in-domain)" if role == "id" else "",
+                fold=f"By subset of {data} (in-domain)" if split == "id" else "",
             )
 
 
@@ -273,7 +274,7 @@ def _single_heads(
     from mechcore.report.run_folder import SINGLE
 
     what = ablated(run)
-    singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
+    singles = overall[(overall["kind"] == SINGLE) & (overall["split"] == "ood")]
     if singles.empty:
         return
     if singles["accuracy_change"].isna().all():
@@ -324,7 +325,7 @@ def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Se
     """A set out of domain beside its controls; without a name the largest set."""
     if controls is None:
         return None
-    rows = controls[(controls["role"] == "ood") & (controls["subset"] == ALL)]
+    rows = controls[(controls["split"] == "ood") & (controls["subset"] == ALL)]
     rows = rows[rows["metric"] == metric]
     rows = rows[rows["set"] == name] if name else rows[rows["size"] > 1]
     return None if rows.empty else rows.iloc[0]
@@ -353,7 +354,7 @@ def _together(row: pd.Series, run: RunFolder) -> str:
 
 
 def _in_domain(overall: pd.DataFrame, name: str) -> str:
-    inside = overall[(overall["role"] == "id") & (overall["set"] == name)]
+    inside = overall[(overall["split"] == "id") & (overall["set"] == name)]
     changes = listed([_change(row) for _, row in inside.iterrows()])
     return f"; in-domain accuracy changes by {changes}" if changes else ""
 

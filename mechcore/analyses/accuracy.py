@@ -19,8 +19,8 @@ from mechcore.wording import (
     number,
     percent,
     percent_range,
-    role_name,
     sparsity,
+    split_name,
     subsets_named,
     whole,
 )
@@ -93,12 +93,12 @@ class Accuracy(Analysis):
         majority = {place: label[1] for place, label in counted.items() if label is not None}
         stroke = " A grey stroke is the share of the most frequent label." if majority else ""
         beside = "; most frequent label: accuracy of always answering it" if majority else ""
-        inside = (accuracy["role"] == "id") & (accuracy["subset"] != ALL)
+        inside = (accuracy["split"] == "id") & (accuracy["subset"] != ALL)
         outer, inner = accuracy[~inside], accuracy[inside]
         parts = [(outer, "accuracy", "")]
-        for i, (role, data) in enumerate(data_sets(inner), start=1):
+        for i, (split, data) in enumerate(data_sets(inner), start=1):
             name = f"accuracy-subsets-{i}"
-            parts.append((of_data(inner, role, data), name, f" on subsets of {data}"))
+            parts.append((of_data(inner, split, data), name, f" on subsets of {data}"))
         for part, name, on in parts:
             yield Drawing(
                 figures.accuracy_by_subset(part, majority),
@@ -136,11 +136,11 @@ class Accuracy(Analysis):
         if accuracy is None:
             return
         full = accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
-        for role, data in data_sets(full):
-            row = of_data(full, role, data).iloc[0]
+        for split, data in data_sets(full):
+            row = of_data(full, split, data).iloc[0]
             ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
-            note = f"{ends} on {data}{over_subsets(accuracy, role, data)}"
-            yield Tile(f"Full model, {role_name(role)}", percent(row["accuracy"]), note)
+            note = f"{ends} on {data}{over_subsets(accuracy, split, data)}"
+            yield Tile(f"Full model, {split_name(split)}", percent(row["accuracy"]), note)
 
 
 _OVER_SEEDS = "for subnetworks the lowest and highest over seeds"
@@ -163,11 +163,11 @@ def _table(
     targets = sorted(accuracy["target_sparsity"].dropna().unique())
     header = ["data", "subset", "n", *(["most frequent label"] if majority else [])]
     rows = []
-    for role, data, subset in places(accuracy):
-        part = of_data(accuracy, role, data, subset)
-        cells = [f"{data} ({role_name(role)})", subset, whole(part["n"].iloc[0])]
+    for split, data, subset in places(accuracy):
+        part = of_data(accuracy, split, data, subset)
+        cells = [f"{data} ({split_name(split)})", subset, whole(part["n"].iloc[0])]
         if majority:
-            share = majority.get((role, data, subset))
+            share = majority.get((split, data, subset))
             cells.append(DASH if share is None else percent(share))
         rows.append([*cells, *_cells(part, ACCURACY[metric], targets)])
     return Table(caption, [*header, *_models(targets)], rows, frozenset({0, 1}), folded)
@@ -256,8 +256,8 @@ def _of_which(run: RunFolder) -> str:
     accuracy = run.filled("accuracy")
     if accuracy is None:
         return ""
-    outside = accuracy[accuracy["role"] == "ood"]
-    named = [(data, proper_subsets(outside, role, data)) for role, data in data_sets(outside)]
+    outside = accuracy[accuracy["split"] == "ood"]
+    named = [(data, proper_subsets(outside, split, data)) for split, data in data_sets(outside)]
     parts = [f"{data}, {subsets_named(names)}" for data, names in named if names]
     return f" (out-of-domain: {'; '.join(parts)})" if parts else ""
 
@@ -294,10 +294,10 @@ def _subnetwork_sentences(run: RunFolder) -> Iterator[str]:
     pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
     for target, part in pruned.groupby("target_sparsity"):
         parts = []
-        for role, data in data_sets(part):
-            rows = of_data(part, role, data)
+        for split, data in data_sets(part):
+            rows = of_data(part, split, data)
             where = ", ".join(filter(None, [data, _apart(rows)]))
-            parts.append(f"{percent_range(rows['accuracy'])} {role_name(role)} ({where})")
+            parts.append(f"{percent_range(rows['accuracy'])} {split_name(split)} ({where})")
         seeds = count(part["subnetwork"].nunique(), "seed")
         yield (
             f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "

@@ -60,7 +60,7 @@ class Planning(Protocol):
         """What replaces an ablated output."""
 
     @property
-    def roles(self) -> Sequence[str]:
+    def splits(self) -> Sequence[str]:
         """The data that there are, of ``"train"``, ``"id"`` and ``"ood"``."""
 
     def job(
@@ -68,7 +68,7 @@ class Planning(Protocol):
         step: MainStep,
         *,
         needs: Mapping[str, Job] | None = None,
-        roles: Sequence[str] | None = None,
+        splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
         """A job of a step, with what is `of_study` filled in.
@@ -76,12 +76,12 @@ class Planning(Protocol):
         Args:
             step: what is done.
             needs: jobs that it needs, beside those that the step names.
-            roles: the data that it reads, in place of those of the step.
+            splits: the data that it reads, in place of those of the step.
             label: for people, in place of that of the step.
         """
 
-    def means(self, role: str) -> Job:
-        """Mean activations on the data of a role."""
+    def means(self, split: str) -> Job:
+        """Mean activations on the data of a split."""
 
     def masks_of_halves(self) -> Mapping[str, Job]:
         """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
@@ -122,7 +122,7 @@ class Analysis(MainStep):
         beside: the same, where a study is asked for them, too.
         answers: whether it needs what the model answers; what does not can be asked of a model
             without a head.
-        roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
+        splits: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
             other results alone.
         schemas: of its tables.
         shows: names of those that its section is made from; all by default.

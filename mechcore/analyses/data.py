@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.analyses.base import Analysis, tables_in
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.errors import warn
 from mechcore.steps.base import FACTS_FILE, inputs_of
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Work
-from mechcore.wording import DASH, PLACES, count, listed, percent, role_name, whole
+from mechcore.wording import DASH, PLACES, count, listed, percent, split_name, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,15 +57,15 @@ class Describe(Analysis):
         inputs = inputs_of(work)
         model = inputs.model
         data = {
-            role: {
+            split: {
                 "name": encoded.examples.name,
                 "n": len(encoded),
-                "n_available": inputs.available[role],
+                "n_available": inputs.available[split],
                 "n_cut": encoded.n_cut,
                 "subsets": encoded.examples.subset_names,
                 "fingerprint": encoded.fingerprint,
             }
-            for role, encoded in inputs.data.items()
+            for split, encoded in inputs.data.items()
         }
         facts = {
             "kind": kind_of(model),
@@ -75,15 +75,15 @@ class Describe(Analysis):
             "class_names": list(inputs.config.class_names or model_classes(model) or []),
             "identity": asdict(ModelIdentity.of(model)),
         }
-        readouts = {role: inputs.readout(role) for role in TEST_ROLES if role in inputs.data}
-        for role, readout in readouts.items() if self.judges else ():
-            reason = reason_against(readout.correct_classes(inputs.data[role]).numpy())
+        readouts = {split: inputs.readout(split) for split in TEST_SPLITS if split in inputs.data}
+        for split, readout in readouts.items() if self.judges else ():
+            reason = reason_against(readout.correct_classes(inputs.data[split]).numpy())
             if reason.startswith(TOO_FEW):
                 warn(
-                    f"{PLACES[role]}: {reason} to measure information, and so to say what "
-                    f"components do; draw or add more (--max-{role})"
+                    f"{PLACES[split]}: {reason} to measure information, and so to say what "
+                    f"components do; draw or add more (--max-{split})"
                 )
-        mapping = {role: readout.mapping for role, readout in readouts.items()}
+        mapping = {split: readout.mapping for split, readout in readouts.items()}
         content = {"model": facts, "data": data, "label_mapping": mapping}
         write_json(work.folder / FACTS_FILE, content)
         return {"data": data_table(inputs.data)}
@@ -99,20 +99,20 @@ class Describe(Analysis):
             return
         yield from map(Paragraph, cls.headlines(run))
         data_sets = _data_sets(table)
-        facts = {role: run.data_facts(role) for role, _ in data_sets}
+        facts = {split: run.data_facts(split) for split, _ in data_sets}
         yield from _cut_texts(run, facts)
         overview, by_subset = [], []
-        for role, data in data_sets:
-            name, labels = f"{data} ({role_name(role)})", labels_in(table, role, data)
-            subsets = proper_subsets(table, role, data)
+        for split, data in data_sets:
+            name, labels = f"{data} ({split_name(split)})", labels_in(table, split, data)
+            subsets = proper_subsets(table, split, data)
             counts: tuple[Any, ...] = (
-                *map(facts[role].get, ("n_available", "n_cut")),
+                *map(facts[split].get, ("n_available", "n_cut")),
                 len(subsets) or None,
             )
             cells = [whole(n) if _is_number(n) else DASH for n in counts]
             overview.append([name, whole(labels.sum()), *cells, _balance(labels)])
             for subset in subsets:
-                labels = labels_in(table, role, data, subset)
+                labels = labels_in(table, split, data, subset)
                 by_subset.append([name, subset, whole(labels.sum()), _balance(labels)])
         header = ["data", "examples", "of available", "texts cut", "subsets", "labels"]
         yield Table(
@@ -133,10 +133,10 @@ class Describe(Analysis):
         table, parts = run.filled("data"), []
         if table is None:
             return
-        for role, data in _data_sets(table):
-            if role != "train" and (most := most_frequent(table, role, data)):
+        for split, data in _data_sets(table):
+            if split != "train" and (most := most_frequent(table, split, data)):
                 label, share = most
-                parts.append(f"{percent(share)} of {data} ({role_name(role)}: {label})")
+                parts.append(f"{percent(share)} of {data} ({split_name(split)}: {label})")
         if parts:
             yield (
                 f"Always answering the most frequent label is right for {listed(parts)}. "
@@ -145,9 +145,9 @@ class Describe(Analysis):
 
 
 def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """(role, data), in the order of the roles."""
-    pairs = dict.fromkeys(zip(table["role"], table["data"], strict=True))
-    return sorted(pairs, key=lambda pair: [*ROLES, pair[0]].index(pair[0]))
+    """(split, data), in the order of the splits."""
+    pairs = dict.fromkeys(zip(table["split"], table["data"], strict=True))
+    return sorted(pairs, key=lambda pair: [*SPLITS, pair[0]].index(pair[0]))
 
 
 def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Paragraph]:
@@ -156,13 +156,15 @@ def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterat
     settings = run.config.get("settings") or {}
     length = (settings.get("model") or {}).get("max_length")
     where = f" at {whole(length)} tokens" if length else ""
-    known = {role: of["n_cut"] for role, of in facts.items() if _is_number(of.get("n_cut"))}
-    for role, n_cut in known.items():
+    known = {split: of["n_cut"] for split, of in facts.items() if _is_number(of.get("n_cut"))}
+    for split, n_cut in known.items():
         if n_cut:
-            texts = f"{whole(n_cut)} of {count(facts[role].get('n', float('nan')), 'text')}"
-            name = facts[role].get("name", role)
+            texts = f"{whole(n_cut)} of {count(facts[split].get('n', float('nan')), 'text')}"
+            name = facts[split].get("name", split)
             verb = "was" if n_cut == 1 else "were"
-            yield Paragraph(f"{texts} of {name} ({role_name(role)}) {verb} cut{where}.", note=True)
+            yield Paragraph(
+                f"{texts} of {name} ({split_name(split)}) {verb} cut{where}.", note=True
+            )
     if len(known) == len(facts) and not any(known.values()):
         yield Paragraph("No text was cut.")
 

@@ -10,7 +10,7 @@ from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import Ablating
 from mechcore.settings import check, setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import OUT_FIRST, PLACES, count, listed, number
 
@@ -29,7 +29,7 @@ class Dose(Ablating, Analysis):
     title: ClassVar[str] = "Do effects grow with the dose, and are they repaired?"
     label: ClassVar[str] = "doses"
     needs: ClassVar[tuple[str, ...]] = ("means", "roles")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.dose:DOSE")
 
     components: int = setting(
@@ -53,7 +53,7 @@ class Dose(Ablating, Analysis):
         """See `MainStep.passes`."""
         from mechcore.ablation.dose import DOSES
 
-        tested = sum(min(self.max_examples, size.examples.get(role, 0)) for role in TEST_ROLES)
+        tested = sum(min(self.max_examples, size.examples.get(split, 0)) for split in TEST_SPLITS)
         return tested * self.components * (len(DOSES) + BEHIND)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
@@ -62,15 +62,15 @@ class Dose(Ablating, Analysis):
         from mechcore.ablation.roles import ranked
         from mechcore.steps.ablation import joined
 
-        inputs = inputs_of(work).sampled(TEST_ROLES, self.max_examples, self.seed)
+        inputs = inputs_of(work).sampled(TEST_SPLITS, self.max_examples, self.seed)
         components = ranked(work.table("roles", "roles"))["component"].tolist()
         options: dict[str, Any] = {"fill": self.fill, "class_names": inputs.config.class_names}
         options |= {"batch_size": self.batch_size, "n_resamples": self.n_resamples}
         model, means, chosen = inputs.model, means_of(work, inputs), components[: self.components]
         tables = []
-        for role in TEST_ROLES:
-            options |= {"role": role, "seed": self.seed}
-            tables.append(dose_table(model, chosen, inputs.data[role], means, **options))
+        for split in TEST_SPLITS:
+            options |= {"split": split, "seed": self.seed}
+            tables.append(dose_table(model, chosen, inputs.data[split], means, **options))
         return {"dose": joined(tables)}
 
     @classmethod
@@ -87,7 +87,7 @@ class Dose(Ablating, Analysis):
         columns: list[Shown] = ["component", PLACED]
         columns += [DOSE[f"change_{100 * dose:.0f}"].called(f"dose {dose:g}") for dose in DOSES]
         columns += ["direct", "indirect"]
-        ordered = placed(table.sort_values("role", ascending=False, kind="stable"))
+        ordered = placed(table.sort_values("split", ascending=False, kind="stable"))
         yield table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
 
     @classmethod
@@ -98,10 +98,10 @@ class Dose(Ablating, Analysis):
         table = run.filled("dose")
         if table is None:
             return
-        for role in OUT_FIRST:
-            part = table[table["role"] == role]
+        for split in OUT_FIRST:
+            part = table[table["split"] == split]
             states = part["monotone"].value_counts()
-            text = f"Ablated by degrees {PLACES[role]}, {states.get(MONOTONE, 0)} of "
+            text = f"Ablated by degrees {PLACES[split]}, {states.get(MONOTONE, 0)} of "
             text += f"{count(len(part), 'component')} change the margin more with every dose"
             if NOT_MONOTONE in states:
                 text += f", and {states[NOT_MONOTONE]} are shown not to"

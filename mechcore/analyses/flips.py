@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.steps.base import Size, inputs_of
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.tables import Column
 
@@ -35,7 +35,7 @@ class Flips(Analysis):
     opens: ClassVar[bool] = True
     label: ClassVar[str] = "answers that flip"
     needs: ClassVar[tuple[str, ...]] = ("swept", "roles")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.flips:FLIPS")
 
     names: Mapping[str, str] = of_study()
@@ -56,10 +56,10 @@ class Flips(Analysis):
         from mechcore.steps.ablation import ablations_in
 
         inputs = inputs_of(work)
-        label_map = inputs.readout(TEST_ROLES[0]).label_map
+        label_map = inputs.readout(TEST_SPLITS[0]).label_map
         assert label_map is not None, "studies have data with labels"
         swept = list(ablations_in(work.needed("swept"), self.names).values())
-        examples = {role: inputs.data[role].examples for role in TEST_ROLES}
+        examples = {split: inputs.data[split].examples for split in TEST_SPLITS}
         table = flip_table(swept, examples, label_map.classes)
         acting = ranked(work.table("roles", "roles"))["component"]
         heads = [name for name in acting if Component.parse(name).is_head]
@@ -111,9 +111,9 @@ def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any
     from mechcore.data.examples import Examples
 
     by_rank: list[list[dict[str, Any]]] = [[] for _ in range(SHOWN)]
-    for _, part in flips.groupby(["role", "example"], sort=False):
+    for _, part in flips.groupby(["split", "example"], sort=False):
         first = part.iloc[0]
-        examples = inputs.data[first["role"]].examples
+        examples = inputs.data[first["split"]].examples
         one = Examples(examples.name, examples.frame.iloc[[first["example"]]])
         encoded = inputs.encode(one, words=True)
         if len(encoded.input_ids[0]) > MOST_TOKENS:

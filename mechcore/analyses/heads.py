@@ -74,8 +74,8 @@ def sampled(inputs: Inputs, n: int, seed: int) -> EncodedExamples:
 def _passes(n: int, job: Job, size: Size) -> float:
     from mechcore.steps.bench import data_inputs
 
-    (role,) = data_inputs(job)
-    return float(min(n, size.examples[role]))
+    (split,) = data_inputs(job)
+    return float(min(n, size.examples[split]))
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ class Heads(Analysis):
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The scores, and what is made of them."""
-        roles = ("train",) if plan.roles == ["train"] else ("id",)
+        splits = ("train",) if plan.splits == ["train"] else ("id",)
         scores = Scores(self.max_examples, self.min_mass, self.min_ratio, self.ignore)
-        yield "scores", plan.job(scores, roles=roles)
-        yield "heads", plan.job(self, roles=roles)
+        yield "scores", plan.job(scores, splits=splits)
+        yield "heads", plan.job(self, splits=splits)
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""

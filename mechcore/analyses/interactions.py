@@ -65,10 +65,10 @@ class Interactions(Analysis):
         table = run.filled("interactions")
         if table is None:
             return
-        overall = table[(table["role"] == "ood") & (table["subset"] == ALL)]
-        for role, data in data_sets(overall):
+        overall = table[(table["split"] == "ood") & (table["subset"] == ALL)]
+        for split, data in data_sets(overall):
             for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
-                part = of_data(overall, role, data)
+                part = of_data(overall, split, data)
                 part = part[part["metric"] == metric].dropna(subset=["interaction"])
                 if len(part):
                     where = f"On {name} out-of-domain ({data})"

@@ -12,7 +12,7 @@ from mechcore.components import KINDS, Component, ComponentLike
 from mechcore.components.paths import ANSWER, PathSet, Receiver
 from mechcore.settings import check, entries, setting, with_values
 from mechcore.steps.base import BEHIND, CORE, Size, core_of, inputs_of, means_of
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import ALL, count, listed
 
@@ -43,7 +43,7 @@ class Paths(Ablating, Analysis):
     label: ClassVar[str] = "readers of the core"
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
     reads: ClassVar[tuple[str, ...]] = ("roles", "swept")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     schemas = tables_in(
         "mechcore.paths.dependence:CORE_DEPENDENCE",
         "mechcore.paths.verdict:CORE_VERDICT",
@@ -121,8 +121,8 @@ class Paths(Ablating, Analysis):
         from mechcore.paths.dependence import MOST_READERS
 
         tested, outside = (
-            sum(min(self.max_examples, size.examples.get(role, 0)) for role in roles)
-            for roles in (TEST_ROLES, TEST_ROLES[1:])
+            sum(min(self.max_examples, size.examples.get(split, 0)) for split in splits)
+            for splits in (TEST_SPLITS, TEST_SPLITS[1:])
         )
         n_all, n_core = size.components("all"), len(self.senders) or CORE * size.n_heads
         sets = n_all + min(MOST_READERS, n_all) * n_core
@@ -149,10 +149,10 @@ class Paths(Ablating, Analysis):
             return work.empty_tables()
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
         known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}
-        sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
-        for role, swept in known.items():
-            rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)
-            known[role] = swept.part(np.array(rows))
+        sampled = inputs.sampled(TEST_SPLITS, self.max_examples, self.seed)
+        for split, swept in known.items():
+            rows = inputs.data[split].examples.sample_rows(self.max_examples, self.seed)
+            known[split] = swept.part(np.array(rows))
         return path_tables(sampled, means_of(work, inputs), senders, self, roles, known)
 
     def _named(self, model: Any) -> list[Component]:
@@ -185,7 +185,7 @@ class Paths(Ablating, Analysis):
         if verdict or not asked.chosen:
             yield from verdict or [Paragraph(_NO_VERDICT, note=True)]
         overall = dependence[dependence["subset"] == ALL]
-        outside = overall[overall["role"] == "ood"].set_index(["receiver", "metric"])
+        outside = overall[overall["split"] == "ood"].set_index(["receiver", "metric"])
         has_information = "information" in outside.index.get_level_values("metric")
         metric = "information"
         known = run.table(TABLES[metric]) is not None and (has_information or dependence.empty)
@@ -243,7 +243,7 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     from mechcore.paths.dependence import largest_readers
     from mechcore.report.path_blocks import change_of
 
-    rows = dependence[(dependence["subset"] == ALL) & (dependence["role"] == "ood")]
+    rows = dependence[(dependence["subset"] == ALL) & (dependence["split"] == "ood")]
     of = rows[rows["metric"] == "information"]
     metric = "margin" if of.empty else "information"
     rows = rows[rows["metric"] == metric].set_index("receiver")

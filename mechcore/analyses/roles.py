@@ -49,11 +49,11 @@ class Roles(RoleSettings, Analysis):
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
         from mechcore.steps.ablation import INFORMATION_OOD_MEAN, swept_answers
-        from mechcore.steps.config import TEST_ROLES
+        from mechcore.steps.config import TEST_SPLITS
 
         table = work.table("sweep", "information")
         table = table[table["subset"] == ALL]
-        inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
+        inside, outside = (table[table["split"] == split] for split in TEST_SPLITS)
         own, folders = None, {"swept": work.needed("swept")}
         if OOD_MEAN in work.job.needs:
             own = work.table("sweep", INFORMATION_OOD_MEAN.name)
@@ -140,7 +140,7 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
     caveat = f"{PLACES[place].capitalize()}, information is not known: {reason}."
     changes = run.singles
     if changes is not None:
-        chosen = (changes["subset"] == ALL) & (changes["role"] == place)
+        chosen = (changes["subset"] == ALL) & (changes["split"] == place)
         changes = changes[chosen & changes["accuracy_change"].notna()]
     if changes is None or changes.empty:
         return _Measure(place, "information", {}, caveat)

@@ -20,8 +20,8 @@ from mechcore.wording import (
     SIGNIFICANT,
     count,
     effect,
-    role_name,
     small,
+    split_name,
     subsets_named,
     whole,
     with_interval,
@@ -61,7 +61,7 @@ class Search(Ablating, Analysis):
         "mechcore.ablation.stability:SEARCH_STABILITY",
     )
 
-    role: Literal["id", "ood"] = setting(
+    split: Literal["id", "ood"] = setting(
         "ood", "Which of the test data to search on.", "--search-on"
     )
     subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
@@ -148,7 +148,7 @@ class Search(Ablating, Analysis):
 
         shape = ModelShape.of(inputs.model)
         among = self._named or shape.kind(self.components)
-        check_search(shape, inputs.data[self.role], components=among, **self.options)
+        check_search(shape, inputs.data[self.split], components=among, **self.options)
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
@@ -156,9 +156,9 @@ class Search(Ablating, Analysis):
         return fill in ("mean", "zero")
 
     @property
-    def roles(self) -> tuple[str, ...]:  # type: ignore[override]
+    def splits(self) -> tuple[str, ...]:  # type: ignore[override]
         """The data that is searched on."""
-        return (self.role,)
+        return (self.split,)
 
     def uses(self) -> list[object]:
         """The fill, and the way to predict interactions."""
@@ -171,7 +171,7 @@ class Search(Ablating, Analysis):
         from mechcore.ablation.search import FOUND
 
         n_examples, n = (
-            size.examples[self.role],
+            size.examples[self.split],
             len(self._named) or size.components(self.components),
         )
         all_pairs, half = n * (n + 1) / 2, n_examples / 2
@@ -194,7 +194,7 @@ class Search(Ablating, Analysis):
         inputs = inputs_of(work)
         return find_superadditive(
             inputs.model,
-            inputs.data[self.role],
+            inputs.data[self.split],
             means_of(work, inputs),
             components=self._named or ModelShape.of(inputs.model).kind(self.components),
             precision=self.precision,
@@ -204,7 +204,7 @@ class Search(Ablating, Analysis):
             seed=self.seed,
             class_names=inputs.config.class_names,
             batch_size=self.batch_size,
-            role=self.role,
+            split=self.split,
             state=work.partial,
         ).tables
 
@@ -297,7 +297,7 @@ def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Ite
     names = [name for name in dict.fromkeys(table["subset"]) if name != ALL]
     which = f" in {subsets_named(names)}" if names else ""
     yield (
-        f"All figures are from the half of {first['data']} ({role_name(first['role'])}) that the "
+        f"All figures are from the half of {first['data']} ({split_name(first['split'])}) that the "
         f"search did not see: {count(first['n'], 'example')}{which}. Those on the half that it "
         "chose the sets by stand beside them; as the largest of many they come out too large."
     )
@@ -344,7 +344,7 @@ def _atlas(run: RunFolder) -> Iterator[Drawing]:
         return
     where = race.iloc[0]
     yield Drawing(
-        atlas({f"{role_name(where['role'])}: {where['data']}": race}),
+        atlas({f"{split_name(where['split'])}: {where['data']}": race}),
         "atlas",
         "Interaction of every two components on the margin, as far as the race knows it: "
         "negative, and red, where both together cost more than the sum. Sets that left the race "

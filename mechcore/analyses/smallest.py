@@ -48,7 +48,7 @@ class Smallest(Analysis):
         table = smallest_subnetworks(
             {subnetwork.name: subnetwork.mask for subnetwork in answered.subnetworks},
             answered.full,
-            {role: dict(zip(names, of, strict=True)) for role, of in answered.masked.items()},
+            {split: dict(zip(names, of, strict=True)) for split, of in answered.masked.items()},
             self.loss,
             n_resamples=self.n_resamples,
             seed=self.seed,
@@ -69,7 +69,8 @@ class Smallest(Analysis):
         columns += ["subnetwork", "sparsity", "kept"]
         for name, header in _CHANGES:
             columns += [
-                SMALLEST[f"{role}_{name}"].called(header.format(PLACES[role])) for role in OUT_FIRST
+                SMALLEST[f"{split}_{name}"].called(header.format(PLACES[split]))
+                for split in OUT_FIRST
             ]
         columns.append(SMALLEST["n_masks"].called("masks"))
         yield from map(Paragraph, cls.headlines(run))

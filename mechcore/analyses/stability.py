@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
-from mechcore.wording import count, number, role_name, whole
+from mechcore.wording import count, number, split_name, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +55,10 @@ class Stability(Analysis):
         table, cores = run.filled("stability"), run.filled("half_cores")
         if table is not None:
             by_margin = table[table["metric"] == "margin"]
-            for role, data in data_sets(by_margin):
-                row = of_data(by_margin, role, data).iloc[0]
+            for split, data in data_sets(by_margin):
+                row = of_data(by_margin, split, data).iloc[0]
                 text = (
-                    f"Random halves of {data} ({role_name(role)}) rank "
+                    f"Random halves of {data} ({split_name(split)}) rank "
                     f"{count(row['n_ranked'], 'component')} by their change of margin with "
                     f"Spearman's rho = {number(row['halves_rho'])}"
                 )
@@ -94,7 +94,7 @@ def _rankings(run: RunFolder) -> Iterator[Block]:
     # Each out of domain first.
     parts = [
         table.assign(ranked=[*map(what, table["size"], table["n_ranked"])]).sort_values(
-            "role", ascending=False, kind="stable"
+            "split", ascending=False, kind="stable"
         )
         for name, what in _RANKED.items()
         if (table := run.filled(name)) is not None

@@ -19,7 +19,7 @@ from mechcore.steps.base import (
     inputs_of,
     means_of,
 )
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import ALL
 
@@ -97,12 +97,12 @@ class Swept(Ablating):
     label: ClassVar[str] = "ablation one by one"
     for_others: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     components: Literal["heads", "mlps", "all"] = "all"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        n_examples = sum(size.examples.get(role, 0) for role in self.roles)
+        n_examples = sum(size.examples.get(split, 0) for split in self.splits)
         return SHARED * size.components(self.components) * n_examples
 
     def run(self, work: Work) -> None:
@@ -113,11 +113,11 @@ class Swept(Ablating):
         inputs = inputs_of(work)
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
         alone = [ComponentSet((component,)) for component in shape.kind(self.components)]
-        for role in self.roles:
+        for split in self.splits:
             options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
             options["state"] = work.partial
-            swept = ablate_on(inputs, means, alone, role, self.fill, **options)
-            save_swept(work.folder / SWEPT[role], swept)
+            swept = ablate_on(inputs, means, alone, split, self.fill, **options)
+            save_swept(work.folder / SWEPT[split], swept)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class SweptOodMean(Swept):
     kind: ClassVar[str] = OOD_MEAN
     label: ClassVar[str] = "ablation one by one, out-of-domain mean"
     needs: ClassVar[tuple[str, ...]] = ()
-    roles: ClassVar[tuple[str, ...]] = ("ood",)
+    splits: ClassVar[tuple[str, ...]] = ("ood",)
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

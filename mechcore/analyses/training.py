@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.analyses.base import Analysis
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.steps.base import WITH_GRADIENT, Size
 from mechcore.study.step import Job, Work
 from mechcore.tables import PLACE, Column, Schema
 from mechcore.training import TrainSettings
-from mechcore.wording import ALL, count, number, percent, plain, role_name, short_source, whole
+from mechcore.wording import ALL, count, number, percent, plain, short_source, split_name, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ class Train(Analysis):
     label: ClassVar[str] = "training"
     always: ClassVar[bool] = True
     question: ClassVar[bool] = False
-    roles: ClassVar[tuple[str, ...]] = ROLES
+    splits: ClassVar[tuple[str, ...]] = SPLITS
     schemas: ClassVar[tuple[Schema, ...]] = (TRAINING,)
 
     training: TrainSettings
@@ -73,7 +73,7 @@ class Train(Analysis):
         history = fitting_of(work.job, self.training, work.device).run(work.partial)
         copy_linked(work.partial, work.folder / CHECKPOINTS)
         history.insert(1, "data", history["dataset"].map(self.names))
-        return {"training": history.rename(columns={"dataset": "role"})}
+        return {"training": history.rename(columns={"dataset": "split"})}
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
@@ -84,7 +84,9 @@ class Train(Analysis):
         history = run.filled("training")
         if history is None:
             return
-        members = {role: subsets_averaged(history, role) for role in dict.fromkeys(history["role"])}
+        members = {
+            split: subsets_averaged(history, split) for split in dict.fromkeys(history["split"])
+        }
         yield from map(Paragraph, cls.headlines(run))
         yield Paragraph(" ".join(_what_is_averaged(members)))
         yield Drawing(
@@ -98,15 +100,15 @@ class Train(Analysis):
         rows = []
         for step, part in history.groupby("step"):
             means = [
-                part.loc[(part["role"] == role) & part["subset"].isin(names), "accuracy"].mean()
-                for role, names in members.items()
+                part.loc[(part["split"] == split) & part["subset"].isin(names), "accuracy"].mean()
+                for split, names in members.items()
             ]
             loss = number(part["loss"].iloc[0], 3)
             rows.append([whole(float(str(step))), loss, *map(percent, means)])
         header = ["step", "loss (nats)"]
-        for role, names in members.items():
+        for split, names in members.items():
             over = "all examples" if names == [ALL] else f"{len(names)} subsets"
-            header.append(f"{_COLUMNS.get(role, role)} ({over})")
+            header.append(f"{_COLUMNS.get(split, split)} ({over})")
         caption = "Training loss since the row before, and accuracy (means over the subsets above)"
         yield Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
 
@@ -142,9 +144,9 @@ class Train(Analysis):
             )
 
 
-def subsets_averaged(history: pd.DataFrame, role: str) -> list[str]:
-    """The subsets whose mean stands for a role; all examples where it has no subsets."""
-    names = list(dict.fromkeys(history.loc[history["role"] == role, "subset"]))
+def subsets_averaged(history: pd.DataFrame, split: str) -> list[str]:
+    """The subsets whose mean stands for a split; all examples where it has no subsets."""
+    names = list(dict.fromkeys(history.loc[history["split"] == split, "subset"]))
     return [name for name in names if name != ALL] or names
 
 
@@ -177,10 +179,10 @@ def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:
 
 
 def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:
-    for role, names in members.items():
-        column = _COLUMNS.get(role, role)
+    for split, names in members.items():
+        column = _COLUMNS.get(split, split)
         if names == [ALL]:
-            yield f"{column} is over all {role_name(role)} examples."
+            yield f"{column} is over all {split_name(split)} examples."
         else:
             over = f"{count(len(names), 'subset')}, each counting the same: {', '.join(names)}"
             yield f"{column} is the mean over {over}."

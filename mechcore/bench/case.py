@@ -41,9 +41,9 @@ class Case(Shown):
     Attributes:
         name: what it is called in tables.
         model: a TransformerLens model.
-        data: labelled texts by role: ``train``, ``id`` and, where there is one, ``ood``.
+        data: labelled texts by split: ``train``, ``id`` and, where there is one, ``ood``.
         truth: what is true of the model.
-        pairs: for every role, texts that answer otherwise, row by row, of the same lengths.
+        pairs: for every split, texts that answer otherwise, row by row, of the same lengths.
     """
 
     name: str

@@ -106,7 +106,7 @@ def faithfulness_of(
             one example, or where examples do not tell the full model from the ablated one: the
             interval of their difference has 0 in it, or a resample has no difference.
         seed: of the resamples and of what is random in the fill.
-        options: of `mechcore.ablate`, such as ``role`` and ``batch_size``.
+        options: of `mechcore.ablate`, such as ``split`` and ``batch_size``.
 
     Raises:
         InputError: the ranking cannot be used, a size is out of range, the metric is unknown, or

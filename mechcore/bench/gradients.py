@@ -163,6 +163,6 @@ def eap_ig_scores(
         MismatchError: the means are another model's.
         InputError: see `integrated_scores`; or pairs are missing, or the examples to make them of.
     """
-    data = as_encoded(model, data, role="train", labelled=pairs is None)
+    data = as_encoded(model, data, split="train", labelled=pairs is None)
     fill = Counterfactual.of(paired(data, seed) if pairs is None else pairs)
     return integrated_scores(model, data, means, fill=fill, **options)

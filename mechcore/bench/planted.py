@@ -24,8 +24,8 @@ from mechcore.models import load_model
 LONGEST = 32
 """Tokens of a text, more than any has."""
 SIZES = {"train": 400, "id": 400, "ood": 400}
-"""Texts of each role."""
-_ROLES: Mapping[str, Domain] = {"train": "id", "id": "id", "ood": "ood"}
+"""Texts of each split."""
+_DOMAINS: Mapping[str, Domain] = {"train": "id", "id": "id", "ood": "ood"}
 _FAITHFUL = 0.02
 """Accuracy in domain that a subnetwork may lose and still answer as the whole model does."""
 _NEEDED = 0.05
@@ -104,14 +104,14 @@ class Planted:
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
         pairs: dict[str, EncodedExamples] = {}
-        for i, role in enumerate(["train", *self.domains]):
-            domain = _ROLES[role]
-            values, labels = self.population.draw(SIZES[role], domain, seed * len(SIZES) + i)
+        for i, split in enumerate(["train", *self.domains]):
+            domain = _DOMAINS[split]
+            values, labels = self.population.draw(SIZES[split], domain, seed * len(SIZES) + i)
             fillers = np.random.default_rng([seed, i]).integers(0, 3, len(values))
-            texts = as_texts(role, values, labels, fillers)
-            data[role] = encode(texts, tokenizer_of(), max_length=LONGEST)
-            opposite = as_texts(role, self.population.opposite(values), -labels, fillers)
-            pairs[role] = encode(opposite, tokenizer_of(), max_length=LONGEST)
+            texts = as_texts(split, values, labels, fillers)
+            data[split] = encode(texts, tokenizer_of(), max_length=LONGEST)
+            opposite = as_texts(split, self.population.opposite(values), -labels, fillers)
+            pairs[split] = encode(opposite, tokenizer_of(), max_length=LONGEST)
         return Case(name, load_model(folder, device=device), data, self.truth(), pairs)
 
 

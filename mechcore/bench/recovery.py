@@ -169,9 +169,9 @@ def _with_pairs(
 
 
 def _pair_request(
-    case: Case, role: str, means: MeanActivations, seed: int, batch_size: int
+    case: Case, split: str, means: MeanActivations, seed: int, batch_size: int
 ) -> PairRequest:
-    texts = case.data[role]
+    texts = case.data[split]
     return PairRequest(
         case.model,
         texts,

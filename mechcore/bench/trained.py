@@ -28,7 +28,7 @@ from mechcore.worlds.embedded import data_dir
 TRAINED = ("copy", "conjunction", "backup", "equality", "majority", "heuristic", "pointer")
 TEXTS_FILE, TRUTH_FILE = "texts.parquet", "truth.json"
 SIZES: Mapping[str, int] = {"train": 512, "id": 256, "ood": 256}
-"""Texts of a case by role, of the four times as many in the file."""
+"""Texts of a case by split, of the four times as many in the file."""
 _MAX_LENGTH = 16
 
 
@@ -83,11 +83,11 @@ def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
     tokenizer = load_tokenizer(folder)
     data: dict[str, EncodedExamples] = {}
     pairs: dict[str, EncodedExamples] = {}
-    for role, texts in pd.read_parquet(folder / TEXTS_FILE).groupby("role", sort=False):
-        n, generator = SIZES[str(role)], np.random.default_rng(seed)
+    for split, texts in pd.read_parquet(folder / TEXTS_FILE).groupby("split", sort=False):
+        n, generator = SIZES[str(split)], np.random.default_rng(seed)
         rows = texts.head(n) if seed == 0 else texts.sample(n, random_state=generator)
-        data[str(role)] = _encoded(f"{name} {role}", rows, "", tokenizer)
-        pairs[str(role)] = _encoded(f"{name} {role} pairs", rows, "pair_", tokenizer)
+        data[str(split)] = _encoded(f"{name} {split}", rows, "", tokenizer)
+        pairs[str(split)] = _encoded(f"{name} {split} pairs", rows, "pair_", tokenizer)
     return Case(name, load_model(folder, device=device), data, truth, pairs)
 
 

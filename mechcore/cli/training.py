@@ -57,7 +57,7 @@ def train(
     check_can_write(out)
     import torch
 
-    from mechcore.steps.config import TEST_ROLES
+    from mechcore.steps.config import TEST_SPLITS
     from mechcore.steps.fitting import Fitting
     from mechcore.steps.inputs import check_names, check_sources
     from mechcore.training import best_step
@@ -65,10 +65,10 @@ def train(
 
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     device_of(place)
-    roles = [role for role in TEST_ROLES if data.task or getattr(data, role) is not None]
-    check_sources(model, data, ["train", *roles])
+    splits = [split for split in TEST_SPLITS if data.task or getattr(data, split) is not None]
+    check_sources(model, data, ["train", *splits])
     check_names(model, data)
-    fitting = Fitting.of(model, data, settings, place, roles)
+    fitting = Fitting.of(model, data, settings, place, splits)
     with progress.shown():
         history = fitting.run(out)
     _show_history(history)

@@ -45,12 +45,12 @@ def near_copies(examples: Examples) -> int:
     return len(copies)
 
 
-def warn_of_copies(role: str, examples: Examples) -> None:
+def warn_of_copies(split: str, examples: Examples) -> None:
     """Say how many near-copies there are where no clusters are known."""
     n = near_copies(examples) if examples.clusters is None else 0
     if n >= max(2, LEAST * len(examples)):
         warn(
-            f"{role} data {examples.name}: {n} of {len(examples)} examples share a text, or all "
+            f"{split} data {examples.name}: {n} of {len(examples)} examples share a text, or all "
             "but one of their words, with another; intervals and p-values take them as "
             f"independent, and are too narrow for other texts: name what goes together with "
             f"--columns {CLUSTER}=NAME, a column of the file, or text_a for examples of one first "

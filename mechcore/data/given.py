@@ -5,7 +5,7 @@ Wherever mechcore needs examples, it takes any of these:
 - the path of a file or of a folder that ``datasets`` saved, see `mechcore.data.sources.Source`; a
   `Source`, or a list of them;
 - the name of a task (``"mnli-hans"``) or the YAML file of one; what the examples are for says which
-  of its roles is meant;
+  of its splits is meant;
 - a DataFrame, a ``datasets.Dataset`` or a list of dicts, one a row, with the columns of
   `mechcore.data.columns.KNOWN_COLUMNS`;
 - `Examples`;
@@ -38,7 +38,7 @@ EXPECTED = (
 
 def given_examples(
     data: Any,
-    role: str,
+    split: str,
     *,
     columns: Mapping[str, str] | None = None,
     label_map: Mapping[str, str] | None = None,
@@ -48,7 +48,7 @@ def given_examples(
 
     Args:
         data: see the module.
-        role: what they are for, ``"train"``, ``"id"`` or ``"ood"``; also the name of rows.
+        split: what they are for, ``"train"``, ``"id"`` or ``"ood"``; also the name of rows.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
         label_map: meanings of labels, likewise.
         labelled: whether there must be labels.
@@ -59,27 +59,27 @@ def given_examples(
     if isinstance(data, Examples):
         place = f"examples {data.name!r}"
         return replace(data, frame=with_labels(place, data.frame, label_map, labelled))
-    if sources := given_sources(data, role, columns, label_map):
+    if sources := given_sources(data, split, columns, label_map):
         return read_sources(sources, labelled=labelled)
     table = given_table(data)
     if table is not None:
         return examples_of(
             table,
-            f"{role} data",
-            name=role,
+            f"{split} data",
+            name=split,
             columns=columns,
             label_map=label_map,
             labelled=labelled,
         )
     texts = _texts(data)
     if texts is not None and labelled:
-        raise InputError(f"{role} data: found texts without labels; expected {EXPECTED}")
+        raise InputError(f"{split} data: found texts without labels; expected {EXPECTED}")
     return texts
 
 
 def given_sources(
     data: Any,
-    role: str,
+    split: str,
     columns: Mapping[str, str] | None = None,
     label_map: Mapping[str, str] | None = None,
 ) -> tuple[Source, ...]:
@@ -91,7 +91,7 @@ def given_sources(
     if isinstance(data, Source):
         data = [data]
     elif isinstance(data, (str, PathLike)):
-        data = getattr(find_task(fspath(data)), role) if is_task(data) else [_file(fspath(data))]
+        data = getattr(find_task(fspath(data)), split) if is_task(data) else [_file(fspath(data))]
     if not isinstance(data, (list, tuple)) or not all(isinstance(each, Source) for each in data):
         return ()
     return tuple(

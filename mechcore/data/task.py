@@ -16,7 +16,7 @@ from mechcore.errors import InputError, shown
 from mechcore.registry import Registry
 from mechcore.yaml_file import YAML, read_plain, validated
 
-ROLES = ("train", "id", "ood")
+SPLITS = ("train", "id", "ood")
 """Roles of examples: training, in-domain test and out-of-domain test."""
 
 
@@ -34,7 +34,7 @@ class Task:
         about: a sentence for people.
 
     Raises:
-        InputError: a role has no sources, or a name is missing or occurs twice.
+        InputError: a split has no sources, or a name is missing or occurs twice.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -50,15 +50,15 @@ class Task:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise InputError(f"task: name is {self.name!r}; expected one")
-        for role in ROLES:
-            sources = getattr(self, role)
+        for split in SPLITS:
+            sources = getattr(self, split)
             sources = (sources,) if isinstance(sources, Source) else tuple(sources)
             if not sources or not all(isinstance(source, Source) for source in sources):
                 raise InputError(
-                    f"task {self.name}: {role} is {shown(repr(sources))}; expected at least one "
+                    f"task {self.name}: {split} is {shown(repr(sources))}; expected at least one "
                     "source"
                 )
-            object.__setattr__(self, role, sources)
+            object.__setattr__(self, split, sources)
         _check_names(f"task {self.name}: classes", self.classes, normal_name)
         check_groups(f"task {self.name}", self.groups)
 
@@ -177,19 +177,19 @@ def read_task(path: str | Path) -> Task:
     if not isinstance(content, Mapping):
         raise InputError(f"{path}: found {type(content).__name__}; expected settings by name")
     settings = {"name": path.stem, **content}
-    for role in ROLES:
-        if role not in settings:
-            raise InputError(f"{path}: has no {role}; expected a path, or the settings of sources")
-        found = settings[role]
-        settings[role] = [
+    for split in SPLITS:
+        if split not in settings:
+            raise InputError(f"{path}: has no {split}; expected a path, or the settings of sources")
+        found = settings[split]
+        settings[split] = [
             {"path": each} if isinstance(each, str) else each
             for each in (found if isinstance(found, list) else [found])
         ]
     task = validated(Task, settings, str(path))
     placed: dict[str, Any] = {}
-    for role in ROLES:
+    for split in SPLITS:
         try:
-            placed[role] = [each.located(path.resolve().parent) for each in getattr(task, role)]
+            placed[split] = [each.located(path.resolve().parent) for each in getattr(task, split)]
         except InputError as error:
-            raise InputError(f"{path}: {role}: {error}") from error
+            raise InputError(f"{path}: {split}: {error}") from error
     return replace(task, **placed)

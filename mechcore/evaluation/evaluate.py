@@ -227,7 +227,7 @@ def evaluate(
             ``id2label``.
         in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
             a warning; pass False for out-of-domain data, where it is a finding. It also says which
-            role of a task is meant.
+            split of a task is meant.
         batch_size: examples per batch, for encoded examples.
         seed: of the draws of ``fill="resample"``.
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import Part, make_plan
@@ -64,7 +64,7 @@ class Opened(Shown):
 
     @property
     def data(self) -> dict[str, EncodedExamples]:
-        """The examples of each role, those that were drawn."""
+        """The examples of each split, those that were drawn."""
         return self._inputs.data
 
     @property
@@ -107,9 +107,9 @@ class Opened(Shown):
         """
         config = self.config
         read: dict[str, Input] = {f"model {config.model.source}": CheckpointInput(config.model)}
-        for role in ROLES if self._has_data else ():
-            name = f"{role} data {data_name(role, config.model, config.data)}"
-            read[name] = DataInput(role, config.model, config.data)
+        for split in SPLITS if self._has_data else ():
+            name = f"{split} data {data_name(split, config.model, config.data)}"
+            read[name] = DataInput(split, config.model, config.data)
         for name, what in read.items():
             with suppress(InputError, OSError):
                 now = plain(what.content(self.store.hash_file))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import EXPECTED, given_examples, given_sources, is_task
 from mechcore.data.sources import Source
-from mechcore.data.task import ROLES, TASKS
+from mechcore.data.task import SPLITS, TASKS
 from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.lab.questions import Lab
@@ -50,7 +50,7 @@ def open(
         checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"`` (or
             ``"embedded-encoder"``) and ``"embedded-decoder"`` are those that come with mechcore.
         train: training examples, of any form (`mechcore.data.given`); those in memory are copied.
-            The name of a task alone stands for the data of all roles; an embedded model alone
+            The name of a task alone stands for the data of all splits; an embedded model alone
             brings its own.
         id: in-domain test examples.
         ood: out-of-domain test examples.
@@ -65,7 +65,7 @@ def open(
         settings: everything else, such as names of classes, seeds and how many examples are drawn.
 
     Raises:
-        InputError: there is no checkpoint, data of a role are missing or cannot be read, or the
+        InputError: there is no checkpoint, data of a split are missing or cannot be read, or the
             folder of the store holds something else.
 
     >>> lab = open("embedded")  # doctest: +SKIP
@@ -94,11 +94,11 @@ def open(
             "mechcore.study.run.run_study does such studies"
         )
     given = {"train": train, "id": id, "ood": ood}
-    missing = [role for role, data in given.items() if data is None]
+    missing = [split for split, data in given.items() if data is None]
     task = is_task(train) and len(missing) == 2
-    if not task and 0 < len(missing) < len(ROLES):
+    if not task and 0 < len(missing) < len(SPLITS):
         raise InputError(
-            f"open: {' and '.join(missing)} missing; expected data of all three roles"
+            f"open: {' and '.join(missing)} missing; expected data of all three splits"
             + f", or one of the tasks {', '.join(TASKS)}" * (len(missing) == 2)
         )
     model, own = config.model, EMBEDDED.get(str(checkpoint))
@@ -106,12 +106,12 @@ def open(
         model = replace(model, source=str(checkpoint))
     else:
         model = replace(model, source=None, embedded=own)
-        model = model if missing == list(ROLES) else resolved(model)
+        model = model if missing == list(SPLITS) else resolved(model)
     if prompt is not None or answers is not None:
         model = replace(model, prompt=prompt, answers=answers)
     _check_mapping("columns", columns, "meaning: column", '{"text_a": "premise"}')
     _check_mapping("label_map", label_map, "label: name of a class", '{0: "entailment"}')
-    if own is not None and missing == list(ROLES) and (columns or label_map):
+    if own is not None and missing == list(SPLITS) and (columns or label_map):
         raise InputError(
             "open: columns and label_map are for data of your own, and an embedded model without "
             "any brings its own; name data (train, id, ood), or leave them out"
@@ -128,7 +128,7 @@ def open(
     if task:
         data = replace(data, task=str(train))
     elif not missing:
-        found = {role: _sources(each, role, data.columns, kept) for role, each in given.items()}
+        found = {split: _sources(each, split, data.columns, kept) for split, each in given.items()}
         data = replace(data, **found)  # type: ignore[arg-type]
     config = STUDY.located(replace(config, model=model, data=data), Path.cwd())
     return Lab(config, kept)
@@ -150,22 +150,22 @@ def _check_mapping(name: str, found: Any, expected: str, example: str) -> None:
             )
 
 
-def _sources(data: Any, role: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:
-    """Where a role's examples are; those in memory are written to the store, by their content."""
-    if sources := given_sources(data, role):
+def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:
+    """Where a split's examples are; those in memory are written to the store, by their content."""
+    if sources := given_sources(data, split):
         return sources
     if isinstance(data, EncodedExamples):
         data = data.examples
-    found = given_examples(data, role, columns=columns, labelled=role != "train")
+    found = given_examples(data, split, columns=columns, labelled=split != "train")
     if found is None:
         name = type(data).__name__
         is_empty = isinstance(data, Sized) and not len(data)
         raise InputError(
-            f"{role} data: found {f'an empty {name}' if is_empty else name}; expected {EXPECTED}"
+            f"{split} data: found {f'an empty {name}' if is_empty else name}; expected {EXPECTED}"
         )
     frame = found.frame.loc[:, (found.frame != "").any()]
     content = frame.to_parquet(index=False)
-    path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{role}.parquet"
+    path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{split}.parquet"
     if not path.exists():
         store.create()
         write_bytes(path, content)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mechcore.analyses import ANALYSES, question_names
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.steps.config import ModelConfig
@@ -40,7 +40,7 @@ def with_its_model(config: StudyConfig) -> StudyConfig:
         return replace(config, checkpoints=(EMBEDDED,))
     of_others = config.checkpoints not in ((), (EMBEDDED,), (TRAINED,))
     data = config.data
-    with_data = data.task is not None or any(getattr(data, role) for role in ROLES)
+    with_data = data.task is not None or any(getattr(data, split) for split in SPLITS)
     if config.model.source is not None or not of_others or not (sizes or with_data):
         return config
     return replace(config, model=[*series(config.checkpoints, config.model).values()][-1])

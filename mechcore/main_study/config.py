@@ -13,7 +13,7 @@ from mechcore.errors import InputError, shown
 from mechcore.main_study.analyses import Analyses
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
-from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig, check_name
+from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig, check_name
 from mechcore.training.settings import TrainSettings
 
 EMBEDDED = "embedded"
@@ -199,10 +199,10 @@ class StudyConfig:
                 f"and with patience ({training.patience}) training ends when it will; leave out "
                 "checkpoints, or train without patience"
             )
-        if training.watch not in (None, *TEST_ROLES):
+        if training.watch not in (None, *TEST_SPLITS):
             raise InputError(
                 f"training: watch is {shown(repr(training.watch))}; expected "
-                f"{' or '.join(TEST_ROLES)}, the roles of a study's test data"
+                f"{' or '.join(TEST_SPLITS)}, the splits of a study's test data"
             )
 
     def each_variant(self) -> dict[str, StudyConfig]:

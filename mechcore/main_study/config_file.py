@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.settings import entries
@@ -103,8 +103,8 @@ def _located_data(data: DataConfig, folder: Path) -> DataConfig:
     task = data.task
     if task is not None and Path(task).suffix in YAML:
         task = placed(task)
-    roles = {role: sources(getattr(data, role)) for role in ROLES}
-    return replace(data, task=task, folder=placed(data.folder), **roles)
+    splits = {split: sources(getattr(data, split)) for split in SPLITS}
+    return replace(data, task=task, folder=placed(data.folder), **splits)
 
 
 def _located_model(model: ModelConfig, folder: Path) -> ModelConfig:

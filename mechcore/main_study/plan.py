@@ -15,7 +15,7 @@ from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.accuracy import Accuracy
 from mechcore.analyses.data import Describe
 from mechcore.analyses.training import Train
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.asked import asked, series, with_its_model
 from mechcore.main_study.config import TRAINED, StudyConfig
@@ -26,13 +26,13 @@ from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import (
     check_sources,
     classes_of,
     data_name,
     groups_of,
-    read_role,
+    read_split,
     sources_of,
 )
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
@@ -111,11 +111,11 @@ class _Planner:
         self.fill = config.analyses.fill
         self.asked = asked(config)
         own = config.model.source is not None
-        self.roles = [role for role in ROLES if not own or sources_of(role, config.data)]
+        self.splits = [split for split in SPLITS if not own or sources_of(split, config.data)]
         self.known: dict[str, Job] = {}
         self.several: dict[str, dict[str, Job]] = {}
         self._data = config.data
-        self._names = {role: data_name(role, config.model, config.data) for role in ROLES}
+        self._names = {split: data_name(split, config.model, config.data) for split in SPLITS}
         self._groups = groups_of(config.model, config.data)
         answers = any(ANALYSES[name].answers for name in self.asked)
         self._model = _Model(CheckpointInput(config.model, answers))
@@ -137,10 +137,10 @@ class _Planner:
             self._analyse(name)
         known, masks = self._wanted()
         jobs = in_order([*known.values(), *masks])
-        roles = [role for role in ROLES if any(role in job.inputs for job in jobs)]
-        check_sources(config.model, config.data, roles)
+        splits = [split for split in SPLITS if any(split in job.inputs for job in jobs)]
+        check_sources(config.model, config.data, splits)
         describe = Describe(self._names, config.analyses.sweep is not None)
-        known = {"describe": self.job(describe, roles=roles), **known}
+        known = {"describe": self.job(describe, splits=splits), **known}
         return Part(self.name, config, known, masks)
 
     def _wanted(self) -> tuple[Mapping[str, Job], list[Job]]:
@@ -201,7 +201,7 @@ class _Planner:
         step: MainStep,
         *,
         needs: Mapping[str, Job] | None = None,
-        roles: Sequence[str] | None = None,
+        splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
         """See `Planning.job`."""
@@ -218,9 +218,9 @@ class _Planner:
         beside = [name for name in step.beside if name in self.asked]
         wanted |= {need: every[need] for need in (*step.may_read(), *beside) if need in every}
         wanted |= needs or {}
-        data = step.roles if roles is None else roles
+        data = step.splits if splits is None else splits
         inputs: dict[str, Input] = {
-            role: DataInput(role, self.config.model, self._data, self._half) for role in data
+            split: DataInput(split, self.config.model, self._data, self._half) for split in data
         }
         if inputs:
             inputs = {MODEL: self._model.model, **inputs}
@@ -237,7 +237,7 @@ class _Planner:
             "fill": self.fill,
             "batch_size": config.batch_size,
             "n_resamples": config.n_resamples,
-            "names": {role: self._names[role] for role in TEST_ROLES},
+            "names": {split: self._names[split] for split in TEST_SPLITS},
             "groups": self._groups,
             "least": (config.analyses.roles or RoleSettings()).least,
         }
@@ -248,18 +248,18 @@ class _Planner:
         ]
         return replace(step, **{name: of_study[name] for name in left_open})  # type: ignore[type-var]
 
-    def means(self, role: str) -> Job:
+    def means(self, split: str) -> Job:
         """See `Planning.means`."""
-        of = "" if role == "train" else f" of {role} texts"
-        return self.job(Means(), roles=(role,), label=f"means{of}")
+        of = "" if split == "train" else f" of {split} texts"
+        return self.job(Means(), splits=(split,), label=f"means{of}")
 
     def _train(self, settings: TrainSettings) -> Job:
         """The training, on all training data; from now on jobs are about what comes of it."""
         base, data = self.config.model, replace(self._data, max_train=None)
-        check_sources(base, data, ROLES)
+        check_sources(base, data, SPLITS)
         with warnings.catch_warnings():  # they come when the examples are used
             warnings.simplefilter("ignore", MechcoreWarning)
-            n = len(read_role("train", base, data, labelled=True)[0])
+            n = len(read_split("train", base, data, labelled=True)[0])
         steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
         steps[settings.total_steps(n)] = FINAL
         classes = () if base.class_names is not None else classes_of(base, data)
@@ -281,11 +281,13 @@ class _Planner:
         """Means, masks, and what the model and its subnetworks answer, for others to need."""
         masks = self._find_masks(sparsities, seeds, schedule)
         answers = {
-            f"{role}, full model": self._answers("full model", role, {}) for role in TEST_ROLES
+            f"{split}, full model": self._answers("full model", split, {}) for split in TEST_SPLITS
         }
         for name, job in masks.items():
             needs = {"means": self.known["means"], MASKED: job}
-            answers |= {f"{role}, {name}": self._answers(name, role, needs) for role in TEST_ROLES}
+            answers |= {
+                f"{split}, {name}": self._answers(name, split, needs) for split in TEST_SPLITS
+            }
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(
@@ -321,7 +323,7 @@ class _Planner:
         if self._matched:
             needs["trained"] = self._matched[name]
         label = f"prune {_of_masks(targets, seeds)}"
-        return self.job(step, roles=("train",), needs=needs, label=label)
+        return self.job(step, splits=("train",), needs=needs, label=label)
 
     def _accepted(
         self, target: float, seeds: tuple[int, ...], schedule: PruneSettings, trained: Job
@@ -332,9 +334,9 @@ class _Planner:
             step, needs={"trained": trained}, label=f"masks {_of_masks([target], seeds)}"
         )
 
-    def _answers(self, name: str, role: str, needs: Mapping[str, Job]) -> Job:
-        step = Answers(role, self.config.batch_size)
-        return self.job(step, roles=(role,), needs=needs, label=f"answers {role}, {name}")
+    def _answers(self, name: str, split: str, needs: Mapping[str, Job]) -> Job:
+        step = Answers(split, self.config.batch_size)
+        return self.job(step, splits=(split,), needs=needs, label=f"answers {split}, {name}")
 
     def masks_of_halves(self) -> dict[str, Job]:
         """See `Planning.masks_of_halves`."""

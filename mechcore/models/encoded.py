@@ -25,7 +25,7 @@ def as_encoded(
     model: Any,
     data: Any,
     *,
-    role: str = "id",
+    split: str = "id",
     tokenizer: PreTrainedTokenizerBase | None = None,
     columns: Mapping[str, str] | None = None,
     label_map: Mapping[str, str] | None = None,
@@ -43,7 +43,7 @@ def as_encoded(
     Args:
         model: any TransformerLens model.
         data: see `mechcore.data.given`; `EncodedExamples` come back as they are.
-        role: which role of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
+        split: which split of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
         tokenizer: in place of that of the checkpoint that the model came from.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
         label_map: meanings of labels, likewise.
@@ -62,9 +62,9 @@ def as_encoded(
     """
     if isinstance(data, EncodedExamples):
         return data
-    examples = given_examples(data, role, columns=columns, label_map=label_map, labelled=labelled)
+    examples = given_examples(data, split, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
-        raise InputError(f"{role} data: found {type(data).__name__}; expected {EXPECTED}")
+        raise InputError(f"{split} data: found {type(data).__name__}; expected {EXPECTED}")
     return encode_for(
         model,
         tokenizer or tokenizer_of(model),
@@ -79,7 +79,7 @@ def as_encoded(
 def as_data(
     model: Any,
     data: Any,
-    role: str,
+    split: str,
     *,
     labelled: bool = True,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -88,12 +88,12 @@ def as_data(
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
     if isinstance(data, EncodedExamples):
         return data
-    examples = given_examples(data, role, labelled=labelled)
+    examples = given_examples(data, split, labelled=labelled)
     if examples is None:
         if isinstance(data, Iterable) and not isinstance(data, str):
             return data
         raise InputError(
-            f"{role} data: found {type(data).__name__}; expected {EXPECTED}, or batches"
+            f"{split} data: found {type(data).__name__}; expected {EXPECTED}, or batches"
         )
     return encode_for(model, tokenizer or tokenizer_of(model), examples, words=words)
 

@@ -93,7 +93,7 @@ class Readers:
             components, or of some that are the same for all sets. Sets of which a component sees
             the same heads have the same object, and count once.
         data: name of the data set.
-        role: ``"id"`` or ``"ood"``.
+        split: ``"id"`` or ``"ood"``.
     """
 
     full: Evaluation
@@ -101,7 +101,7 @@ class Readers:
     blind: Mapping[Component, Answers]
     controls: Sequence[Mapping[Component, Answers]]
     data: str
-    role: str
+    split: str
 
     def effects(
         self, answers: Iterable[Answers], members: Bool[np.ndarray, " example"], seed: int
@@ -142,7 +142,7 @@ def readers_of(
     receivers: Iterable[ComponentLike] | None = None,
     n_controls: int = 39,
     known: Ablations | None = None,
-    role: Literal["id", "ood"] = "id",
+    split: Literal["id", "ood"] = "id",
     seed: int = 0,
     **options: Any,
 ) -> Readers:
@@ -157,7 +157,7 @@ def readers_of(
         n_controls: how many random sets of heads stand beside the core; fewer where there are
             not as many.
         known: components ablated alone on these examples, which are not ablated again.
-        role: whether the data is ``"id"`` or ``"ood"``.
+        split: whether the data is ``"id"`` or ``"ood"``.
         seed: of the controls and draws.
         options: of `mechcore.ablate`.
 
@@ -175,7 +175,7 @@ def readers_of(
     left = [each for each in alone.values() if known is None or each not in known.without]
     again = [] if known is None else _largest(known, alone.values())
     sets: list[Cut] = [*left, *again, *cut.values(), *(s for c in beside for s in c.values())]
-    found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
+    found = ablate(model, list(dict.fromkeys(sets)), data, means, split=split, seed=seed, **options)
     if known is not None:
         _check_same(known.full, found.full)
         for each in again:
@@ -187,7 +187,7 @@ def readers_of(
         {r: found.without[each] for r, each in cut.items()},
         [{r: found.without[each] for r, each in c.items()} for c in beside],
         found.data,
-        role,
+        split,
     )
 
 
@@ -226,7 +226,7 @@ def beside_random(
     cuts = list(dict.fromkeys(cut for each in beside for cut in each.values()))
     if not cuts:
         return readers
-    options |= {"role": readers.role, "seed": seed}
+    options |= {"split": readers.split, "seed": seed}
     found = ablate(model, cuts, data, means, **options)
     _check_same(readers.full, found.full)
     controls = [{r: found.without[cut] for r, cut in each.items()} for each in beside]
@@ -314,7 +314,7 @@ def core_dependence_table(
             of_controls = np.array([each[metric].changes for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
-                row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
+                row |= {"split": readers.split, "subset": subset, "n": int(members.sum())}
                 row |= {"metric": metric, "n_controls": 0} | drawn_from(readers.full, members)
                 row |= _estimate("change", changes[i])
                 row |= _estimate("blind_change", blind_changes[i])
@@ -341,7 +341,7 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
         nothing are left out.
     """
     rows = dependence[dependence["subset"] == ALL]
-    for column, wanted in (("role", "ood"), ("metric", "information")):
+    for column, wanted in (("split", "ood"), ("metric", "information")):
         there = (rows[column] == wanted).any()
         if there or column == "metric":
             rows = rows[rows[column] == (wanted if there else "margin")]

@@ -108,7 +108,7 @@ def find_paths(
     >>> cuts = sets.paths("all", "all", model, together=False)  # doctest: +SKIP
     >>> path_table(find_paths(model, hans, means, cuts).found)  # doctest: +SKIP
     """
-    data = as_encoded(model, data, role=options.get("role", "id"))
+    data = as_encoded(model, data, split=options.get("split", "id"))
     _check(cuts)
     check_options(fill, n_cut=n_cut, n_found=n_found)
     searched, reported = halves_of(data, subset, seed)

@@ -116,7 +116,7 @@ def mean_slopes(
     if batch_size < 1:
         raise InputError(f"{name}: batch_size is {batch_size}; expected at least 1")
     shape = ModelShape.of(model)
-    data = as_encoded(model, data, role="train", labelled=False)
+    data = as_encoded(model, data, split="train", labelled=False)
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)

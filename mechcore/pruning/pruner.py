@@ -99,7 +99,7 @@ def prune(
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
     targets, seeds = as_runs(sparsity, seeds)
     check_means(means, model)
-    data = as_encoded(model, data, role="train", labelled=False)
+    data = as_encoded(model, data, split="train", labelled=False)
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
         check_keeps_some(targets, shape)

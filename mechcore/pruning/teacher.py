@@ -221,7 +221,7 @@ class Teacher:
 
 def ranking_teacher(model: Any, data: Any, batch_size: int) -> Teacher:
     """The teacher of rankings, which tell small effects apart: in float32 on any hardware."""
-    data = as_encoded(model, data, role="train", labelled=False)
+    data = as_encoded(model, data, split="train", labelled=False)
     return Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
 
 

@@ -29,7 +29,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.groups import data_sets, of_data, subsets_of
-from mechcore.wording import role_name
+from mechcore.wording import split_name
 
 _UNITS = {"accuracy": "points", "margin": "nats"}
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
@@ -48,8 +48,8 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     """
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     parts = {
-        (role, data): _placed(of_data(singles, role, data, subset))
-        for role, data in data_sets(singles)
+        (split, data): _placed(of_data(singles, split, data, subset))
+        for split, data in data_sets(singles)
     }
     parts = {key: part for key, part in parts.items() if not part.empty}
     shape = GridShape.of(next(iter(parts.values())), len(parts))
@@ -59,11 +59,11 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     width = shape.cell * shape.width * len(parts) + 1.2 * len(parts) + 1.0
     figure = new_figure(max(width, 4.5), shape.cell * shape.n_layers + 1.1, square_cells=True)
     axes = figure.subplots(1, len(parts), squeeze=False)[0]
-    for ax, ((role, data), part) in zip(axes, parts.items(), strict=True):
+    for ax, ((split, data), part) in zip(axes, parts.items(), strict=True):
         values = scale * part[f"{metric}_change"]
         texts = [_short(value, float(norm.vmax or 0)) for value in values]
         draw_grid(ax, shape, part, [palette(norm(v)) for v in values], texts, {})
-        ax.set_title(shorten(f"{role_name(role)}: {data}"))
+        ax.set_title(shorten(f"{split_name(split)}: {data}"))
     _colour_bar(figure, axes, norm, f"change of {metric} ({_UNITS[metric]})")
     return figure
 
@@ -84,8 +84,8 @@ def pair_interactions(
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     pairs = pairs[pairs["subset"] == subset]
     panels = {
-        shorten(f"{role_name(role)}: {data}"): of_data(pairs, role, data)
-        for role, data in data_sets(pairs)
+        shorten(f"{split_name(split)}: {data}"): of_data(pairs, split, data)
+        for split, data in data_sets(pairs)
     }
     return _pair_grids(panels, metric)
 
@@ -182,19 +182,19 @@ def _name_components(ax: Axes, names: Sequence[str]) -> None:
 
 @styled
 def set_bars(
-    ablation: pd.DataFrame, role: str, data: str, sets: Sequence[str] | None = None
+    ablation: pd.DataFrame, split: str, data: str, sets: Sequence[str] | None = None
 ) -> Figure:
     """Accuracy of the full model and without each set on every subset, with intervals.
 
     Args:
         ablation: what `mechcore.sweep` returns.
-        role: ``"id"`` or ``"ood"``.
+        split: ``"id"`` or ``"ood"``.
         data: name of the data set.
         sets: which, in which order; by default all.
     """
-    part = of_data(ablation, role, data)
+    part = of_data(ablation, split, data)
     names = list(dict.fromkeys(part["set"])) if sets is None else list(sets)
-    subsets = subsets_of(part, role, data)
+    subsets = subsets_of(part, split, data)
     grid = {
         column: 100 * part.pivot(index="set", columns="subset", values=column).loc[names, subsets]
         for column in ("accuracy", "accuracy_change", "accuracy_change_low", "accuracy_change_high")
@@ -228,7 +228,7 @@ def set_bars(
     ax.set_ylim(0, 100)
     ax.set_ylabel("accuracy (%)")
     ax.grid(axis="y")
-    ax.set_title(shorten(f"{role_name(role)}: {data}"))
+    ax.set_title(shorten(f"{split_name(split)}: {data}"))
     legend_below(figure, handles)
     return figure
 

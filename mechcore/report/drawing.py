@@ -28,7 +28,7 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT_GREY = "#767676", "#DDDDDD"
 SERIES_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 SERIES_MARKERS = ("o", "s", "^", "v", "P", "X")
-ROLE_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
+SPLIT_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
 
 SCALES = {"accuracy": 100.0, "margin": 1.0}
 """What makes a change in a table points or nats."""

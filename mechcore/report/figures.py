@@ -24,11 +24,11 @@ from mechcore.report.drawing import (
     MAX_WIDTH,
     ORANGE,
     PURPLE,
-    ROLE_COLOURS,
     SCALES,
     SERIES_COLOURS,
     SERIES_MARKERS,
     SKY,
+    SPLIT_COLOURS,
     VERMILION,
     YELLOW,
     Dots,
@@ -44,7 +44,7 @@ from mechcore.report.drawing import (
 )
 from mechcore.report.groups import data_sets, of_data, places, subsets_of
 from mechcore.report.run_folder import SINGLE
-from mechcore.wording import ALL, FULL, number, role_name, sparsity
+from mechcore.wording import ALL, FULL, number, sparsity, split_name
 
 JOINT, NON_CORE = "joint", "non-core"
 
@@ -74,11 +74,11 @@ def accuracy_by_subset(
     """Accuracy of the full model and of every subnetwork, one row per subset.
 
     Dots are seeds; the line joins the lowest and highest seed of one target sparsity. Grey strokes
-    are ``majority``, the shares of the most frequent labels by role, data and subset.
+    are ``majority``, the shares of the most frequent labels by split, data and subset.
     """
     in_order = places(accuracy)
     row_of = {place: i for i, place in enumerate(in_order)}
-    keys = zip(accuracy["role"], accuracy["data"], accuracy["subset"], strict=True)
+    keys = zip(accuracy["split"], accuracy["data"], accuracy["subset"], strict=True)
     frame = accuracy.assign(
         row=[row_of[key] for key in keys],
         accuracy=100 * accuracy["accuracy"],
@@ -118,7 +118,8 @@ def accuracy_by_subset(
     figure = new_figure(8.6, 1.1 + row_height * len(in_order))
     ax = figure.subplots()
     labels = [
-        f"{role_name(role)}: {data}" if subset == ALL else subset for role, data, subset in in_order
+        f"{split_name(split)}: {data}" if subset == ALL else subset
+        for split, data, subset in in_order
     ]
     handles = draw_dots(ax, series, labels)
     if majority:
@@ -180,7 +181,7 @@ def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
     overall = frame[frame["subset"] == ALL]
     kinds = dict(zip(overall["set"], overall["kind"], strict=True))
     if len(kinds) > limit:
-        joint = overall[(overall["kind"] == JOINT) & (overall["role"] == "ood")]
+        joint = overall[(overall["kind"] == JOINT) & (overall["split"] == "ood")]
         largest = joint["accuracy_change"].abs().groupby(joint["set"]).max().nlargest(limit)
         others = [name for name, kind in kinds.items() if kind != JOINT]
         keep = {*others, *largest.index[: max(limit - len(others), 5)]}
@@ -213,8 +214,8 @@ def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure
     figure = new_figure(min(2.4 + 3.4 * len(panels), MAX_WIDTH), 1.3 + 0.27 * len(names))
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     handles = {}
-    for ax, (role, data) in zip(axes, panels, strict=True):
-        part = of_data(overall, role, data)
+    for ax, (split, data) in zip(axes, panels, strict=True):
+        part = of_data(overall, split, data)
         part = part[part["set"].isin(row_of)]
         series = []
         for kind, (colour, marker) in _KIND_LOOK.items():
@@ -236,19 +237,19 @@ def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure
         drawn = draw_dots(ax, series, list(map(set_label, names)) if ax is axes[0] else None)
         handles.update({dots.label: handle for dots, handle in zip(series, drawn, strict=True)})
         ax.axvline(0, color=GREY, lw=0.9)
-        ax.set_title(shorten(f"{role_name(role)}: {data}", 40))
+        ax.set_title(shorten(f"{split_name(split)}: {data}", 40))
         ax.set_xlabel(f"change of {metric} ({unit})")
     legend_below(figure, list(handles.values()))
     return figure
 
 
 @styled
-def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
+def ablation_by_subset(ablation: pd.DataFrame, split: str, data: str) -> Figure:
     """Change of accuracy in points without every set (rows) on every subset (columns)."""
     names = sets_to_draw(ablation)
-    subsets = subsets_of(ablation, role, data)
+    subsets = subsets_of(ablation, split, data)
     changes = (
-        of_data(ablation, role, data)
+        of_data(ablation, split, data)
         .pivot_table(index="set", columns="subset", values="accuracy_change", sort=False)
         .reindex(index=names, columns=subsets)
     )
@@ -283,9 +284,9 @@ def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
     return figure
 
 
-def role_colour(role: str, i: int) -> str:
-    """Blues for in-domain, reds for out-of-domain data, so that several of a role differ."""
-    shades = ROLE_COLOURS.get(role, SERIES_COLOURS)
+def split_colour(split: str, i: int) -> str:
+    """Blues for in-domain, reds for out-of-domain data, so that several of a split differ."""
+    shades = SPLIT_COLOURS.get(split, SERIES_COLOURS)
     return shades[i % len(shades)]
 
 

@@ -13,7 +13,7 @@ from mechcore.ablation.roles import NONE, UNDECIDED
 from mechcore.components import Component
 from mechcore.report.attention_views import pattern_properties
 from mechcore.report.run_folder import RunFolder
-from mechcore.wording import OUT_FIRST, PLACES, listed, role_name, whole
+from mechcore.wording import OUT_FIRST, PLACES, listed, split_name, whole
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ def flips_of(run: RunFolder) -> Mapping[str, Flips]:
 
 def _lead(row: pd.Series, n: int) -> str:
     parts = []
-    for role in OUT_FIRST:
-        counts = {change: row[name] for (change, of), name in COUNTS.items() if of == role}
+    for split in OUT_FIRST:
+        counts = {change: row[name] for (change, of), name in COUNTS.items() if of == split}
         kinds = ", ".join(f"{whole(count)} {change}" for change, count in counts.items() if count)
-        total = f"{whole(sum(counts.values()))} {PLACES[role]} ({kinds})"
-        parts.append(total if kinds else f"none {PLACES[role]}")
+        total = f"{whole(sum(counts.values()))} {PLACES[split]} ({kinds})"
+        parts.append(total if kinds else f"none {PLACES[split]}")
     which = "Those out of domain come first, and those with the largest change of margin."
     if row[[*COUNTS.values()]].sum() == n:
         which = "All are here."
@@ -73,7 +73,7 @@ def _lead(row: pd.Series, n: int) -> str:
 
 
 def _flip(row: Mapping[Any, Any], attention: dict[str, Any] | None) -> Flip:
-    where = f"{row['data']} ({role_name(row['role'])}), {row['subset']}"
+    where = f"{row['data']} ({split_name(row['split'])}), {row['subset']}"
     full, without = (
         f"{row[f'answer{end}']}, margin {FLIPS[f'margin{end}'].show(row[f'margin{end}'])} nats"
         for end in ("", "_without")

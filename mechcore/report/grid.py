@@ -23,8 +23,8 @@ from mechcore.wording import (
     effect,
     number,
     percent,
-    role_name,
     sparsity,
+    split_name,
     whole,
 )
 
@@ -122,11 +122,11 @@ def _categories(run: RunFolder) -> Iterator[Quantity]:
 
 
 def _changes(overall: pd.DataFrame) -> Iterator[Quantity]:
-    for role, data in data_sets(overall):
+    for split, data in data_sets(overall):
         for metric, unit in (("accuracy", "points"), ("margin", "nats")):
-            part = of_data(overall, role, data).dropna(subset=[f"{metric}_change"])
+            part = of_data(overall, split, data).dropna(subset=[f"{metric}_change"])
             if len(part):
-                label = f"change of {metric} ({unit}), {role_name(role)}: {data}"
+                label = f"change of {metric} ({unit}), {split_name(split)}: {data}"
                 yield _change_quantity(part, metric, label)
 
 

@@ -11,16 +11,16 @@ from mechcore.evaluation.recalibration import CANNOT_TELL, ONE_LABEL
 from mechcore.report.blocks import Paragraph, Table, table_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
-from mechcore.wording import ALL, FULL, count, listed, role_name, subsets_named
+from mechcore.wording import ALL, FULL, count, listed, split_name, subsets_named
 
-PLACED = Column("place", "text", "data set with its role", header="data")
+PLACED = Column("place", "text", "data set with its split", header="data")
 MIXED = "mixed"
 """The group of all subsets, in-domain and out-of-domain."""
 
 
 def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """(role, data) of every data set of a table, out-of-domain first."""
-    pairs = list(dict.fromkeys(zip(frame["role"], frame["data"], strict=True)))
+    """(split, data) of every data set of a table, out-of-domain first."""
+    pairs = list(dict.fromkeys(zip(frame["split"], frame["data"], strict=True)))
     return sorted(pairs, key=lambda pair: pair[0] != "ood")
 
 
@@ -31,7 +31,7 @@ def population_note(table: pd.DataFrame) -> Iterator[Paragraph]:
     known = table[(table["subset"] == ALL) & table["n_clusters"].notna()]
     if known.empty:
         return
-    of_data_sets = known.drop_duplicates(["role", "data"])
+    of_data_sets = known.drop_duplicates(["split", "data"])
     whose = [f"{row.n_clusters:.0f} of {row.data}" for row in of_data_sets.itertuples()]
     other = {"clusters": "other clusters, such as templates", "texts": "other texts of the subsets"}
     yield Paragraph(
@@ -41,58 +41,58 @@ def population_note(table: pd.DataFrame) -> Iterator[Paragraph]:
     )
 
 
-def of_data(frame: pd.DataFrame, role: str, data: str, subset: str | None = None) -> pd.DataFrame:
+def of_data(frame: pd.DataFrame, split: str, data: str, subset: str | None = None) -> pd.DataFrame:
     """The rows of one data set, and of one subset where it is given."""
-    chosen = (frame["role"] == role) & (frame["data"] == data)
+    chosen = (frame["split"] == split) & (frame["data"] == data)
     if subset is not None:
         chosen &= frame["subset"] == subset
     return frame[chosen]
 
 
-def subsets_of(frame: pd.DataFrame, role: str, data: str) -> list[str]:
+def subsets_of(frame: pd.DataFrame, split: str, data: str) -> list[str]:
     """Subsets of a data set, all examples first."""
-    names = list(dict.fromkeys(of_data(frame, role, data)["subset"]))
+    names = list(dict.fromkeys(of_data(frame, split, data)["subset"]))
     return sorted(names, key=lambda name: name != ALL)
 
 
 def places(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """(role, data, subset) of a table, as `data_sets` and `subsets_of` order them."""
+    """(split, data, subset) of a table, as `data_sets` and `subsets_of` order them."""
     return [(*pair, subset) for pair in data_sets(frame) for subset in subsets_of(frame, *pair)]
 
 
 def placed(table: pd.DataFrame) -> pd.DataFrame:
-    """With the column ``place``, the data set of a row and its role."""
-    pairs = zip(table["data"], table["role"], strict=True)
-    return table.assign(place=[f"{data} ({role_name(role)})" for data, role in pairs])
+    """With the column ``place``, the data set of a row and its split."""
+    pairs = zip(table["data"], table["split"], strict=True)
+    return table.assign(place=[f"{data} ({split_name(split)})" for data, split in pairs])
 
 
-def proper_subsets(table: pd.DataFrame, role: str, data: str) -> list[str]:
+def proper_subsets(table: pd.DataFrame, split: str, data: str) -> list[str]:
     """Subsets of a data set other than all of it."""
-    return [name for name in subsets_of(of_data(table, role, data), role, data) if name != ALL]
+    return [name for name in subsets_of(of_data(table, split, data), split, data) if name != ALL]
 
 
-def over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
+def over_subsets(accuracy: pd.DataFrame | None, split: str, data: str) -> str:
     """That a figure is over all examples of several subsets; empty where there are none."""
-    n = 0 if accuracy is None else len(proper_subsets(accuracy, role, data))
+    n = 0 if accuracy is None else len(proper_subsets(accuracy, split, data))
     return f", all examples of {count(n, 'subset')}" if n else ""
 
 
-def labels_in(table: pd.DataFrame, role: str, data: str, subset: str = ALL) -> pd.Series:
+def labels_in(table: pd.DataFrame, split: str, data: str, subset: str = ALL) -> pd.Series:
     """Examples by label, most frequent first; ``table`` is that of the data.
 
     Those of `ALL` are of all subsets together where they have no rows of their own.
     """
-    part = of_data(table, role, data)
+    part = of_data(table, split, data)
     if subset != ALL or (part["subset"] == ALL).any():
         part = part[part["subset"] == subset]
     return part.groupby("label", sort=False)["n"].sum().sort_values(ascending=False, kind="stable")
 
 
 def most_frequent(
-    table: pd.DataFrame, role: str, data: str, subset: str = ALL
+    table: pd.DataFrame, split: str, data: str, subset: str = ALL
 ) -> tuple[str, float] | None:
     """The most frequent label of a subset, or all that are, and its share; None without labels."""
-    labels = labels_in(table, role, data, subset)
+    labels = labels_in(table, split, data, subset)
     if len(labels) == 0 or not labels.index[0]:
         return None
     most = map(str, labels.index[labels == labels.iloc[0]])
@@ -136,8 +136,8 @@ def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
         table: with the changes.
     """
     known = _of_one_label(run)
-    for role, data in data_sets(table):
-        shown, of_one = (subsets_of(part, role, data) for part in (table, known))
+    for split, data in data_sets(table):
+        shown, of_one = (subsets_of(part, split, data) for part in (table, known))
         subsets = [name for name in shown if name in of_one]
         if subsets:
             told = f"on {data}" if ALL in subsets else f"on {subsets_named(subsets)} of {data}"
@@ -152,10 +152,10 @@ def _of_one_label(run: RunFolder) -> pd.DataFrame:
         return information[information["reason"] == ONE_LABEL]
     labels = run.table("data")
     if labels is None:
-        return pd.DataFrame(columns=["role", "data", "subset"])
+        return pd.DataFrame(columns=["split", "data", "subset"])
     labels = labels[labels["label"] != ""]
     whole = labels.assign(subset=ALL)
-    n = pd.concat([whole, labels]).groupby(["role", "data", "subset"])["label"].nunique()
+    n = pd.concat([whole, labels]).groupby(["split", "data", "subset"])["label"].nunique()
     return n[n == 1].reset_index()
 
 

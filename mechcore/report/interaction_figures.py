@@ -22,9 +22,9 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.figures import role_colour, set_label
+from mechcore.report.figures import set_label, split_colour
 from mechcore.report.groups import data_sets, of_data, subsets_of
-from mechcore.wording import ALL, role_name
+from mechcore.wording import ALL, split_name
 
 _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on margin (nats)"}
 
@@ -49,8 +49,8 @@ def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figu
     panels = data_sets(overall)
     shifts = offsets(len(panels), 0.44)
     groups = [
-        (f"{role_name(role)}: {data}", role, of_data(overall, role, data), shift)
-        for (role, data), shift in zip(panels, shifts, strict=True)
+        (f"{split_name(split)}: {data}", split, of_data(overall, split, data), shift)
+        for (split, data), shift in zip(panels, shifts, strict=True)
     ]
     return _interaction_panels(groups, list(map(set_label, names)))
 
@@ -60,19 +60,20 @@ def interactions_by_subset(frame: pd.DataFrame, name: str) -> Figure:
     """Interaction of one joint set on every subset, on accuracy and on the margin."""
     part = frame[frame["set"] == name]
     places = [
-        (role, data, subset)
-        for role, data in data_sets(part)
-        for subset in subsets_of(part, role, data)
+        (split, data, subset)
+        for split, data in data_sets(part)
+        for subset in subsets_of(part, split, data)
     ]
     labels = [
-        f"{role_name(role)}: {data}" if subset == ALL else subset for role, data, subset in places
+        f"{split_name(split)}: {data}" if subset == ALL else subset
+        for split, data, subset in places
     ]
     row_of = {place: i for i, place in enumerate(places)}
-    keys = zip(part["role"], part["data"], part["subset"], strict=True)
+    keys = zip(part["split"], part["data"], part["subset"], strict=True)
     keyed = part.assign(row=[row_of[key] for key in keys])
     groups = [
-        (role_name(role), role, keyed[keyed["role"] == role], 0.0)
-        for role in dict.fromkeys(role for role, _, _ in places)
+        (split_name(split), split, keyed[keyed["split"] == split], 0.0)
+        for split in dict.fromkeys(split for split, _, _ in places)
     ]
     return _interaction_panels(groups, labels)
 
@@ -81,7 +82,7 @@ def _interaction_panels(
     groups: Sequence[tuple[str, str, pd.DataFrame, float]],
     labels: Sequence[str],
 ) -> Figure:
-    """Accuracy and margin side by side; a group is (label, role, table with ``row``, offset)."""
+    """Accuracy and margin side by side; a group is (label, split, table with ``row``, offset)."""
     limited = any(bool(saturated(part).any()) for _, _, part, _ in groups)
     row_height = 0.27 if len(groups) < 3 else 0.15 * len(groups)
     figure = new_figure(9.2, 1.3 + row_height * len(labels))
@@ -90,14 +91,14 @@ def _interaction_panels(
     for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
         scale = SCALES[metric]
         series: list[Dots] = []
-        seen = [role for _, role, _, _ in groups]
-        for i, (label, role, part, shift) in enumerate(groups):
+        seen = [split for _, split, _, _ in groups]
+        for i, (label, split, part, shift) in enumerate(groups):
             some = part[part["metric"] == metric]
             rows = some["row"].to_numpy()
             series.append(
                 Dots(
                     shorten(label),
-                    role_colour(role, seen[:i].count(role)),
+                    split_colour(split, seen[:i].count(split)),
                     SERIES_MARKERS[i % len(SERIES_MARKERS)],
                     rows,
                     (scale * some["interaction"]).to_numpy(),

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from mechcore.tables import Column
 
 
-def cut_on(run: RunFolder, metric: str, role: str) -> pd.DataFrame:
-    """What changes over all examples of a role where single paths are cut."""
+def cut_on(run: RunFolder, metric: str, split: str) -> pd.DataFrame:
+    """What changes over all examples of a split where single paths are cut."""
     table = run.tables[TABLES[metric]]
-    return table[(table["subset"] == ALL) & (table["role"] == role)]
+    return table[(table["subset"] == ALL) & (table["split"] == split)]
 
 
 def change_of(row: Mapping[Any, Any], change: str, metric: str) -> str:
@@ -54,14 +54,14 @@ def graph_of(
     noun = ("head of the core", "heads of the core") if core else ("sender",)
     cut, change = cut_on(run, metric, "ood"), f"{metric}_change"
     direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
-    without = {(row["receiver"], row["role"]): row for row in blind.to_dict("records")}
+    without = {(row["receiver"], row["split"]): row for row in blind.to_dict("records")}
     nodes = []
     for name in dict.fromkeys([*readers, *sending]):
         sends = name in sending
         changes = [
-            f"{change_of(without[name, role], 'blind_change', metric)} {PLACES[role]}"
-            for role in OUT_FIRST
-            if (name, role) in without
+            f"{change_of(without[name, split], 'blind_change', metric)} {PLACES[split]}"
+            for split in OUT_FIRST
+            if (name, split) in without
         ]
         words = f"{name}, {one}." if sends else f"{name}."
         words += f" Blind to {who}: {'; '.join(changes)}." if changes else ""
@@ -94,8 +94,8 @@ def graph_of(
 def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who: str) -> Table:
     """The components that change most when they do not see the senders."""
 
-    def of(role: str, metric: str) -> pd.DataFrame:
-        rows = overall[(overall["role"] == role) & (overall["metric"] == metric)]
+    def of(split: str, metric: str) -> pd.DataFrame:
+        rows = overall[(overall["split"] == split) & (overall["metric"] == metric)]
         return rows.set_index("receiver").reindex(list(readers)).reset_index()
 
     def column(name: str, header: str, metric: str = metric) -> Column:
@@ -110,11 +110,11 @@ def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who
         column("control_change", "blind to random heads"),
         CORE_DEPENDENCE["p_control"].called("p"),
     ]
-    for role, other, header in (
+    for split, other, header in (
         ("ood", "threshold", f"threshold, blind to {who}"),
         ("id", metric, f"blind to {who}, in domain"),
     ):
-        rows, blind = of(role, other), column("blind_change", header, other)
+        rows, blind = of(split, other), column("blind_change", header, other)
         if rows["blind_change"].notna().any():
             columns.append((blind.heading, blind.texts(rows)))
     caption = (
@@ -143,15 +143,15 @@ def kinds_note(outside: pd.DataFrame, readers: Sequence[str], who: str) -> Parag
 def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     """Direct effects on the answer, or all other paths, largest first."""
     change, schema = f"{metric}_change", run.schemas[TABLES[metric]]
-    cut = {role: cut_on(run, metric, role).set_index("set") for role in OUT_FIRST}
+    cut = {split: cut_on(run, metric, split).set_index("set") for split in OUT_FIRST}
     outside = cut["ood"]
     alone = (outside["receiver"] == ANSWER) & ~outside["senders"].str.contains("+", regex=False)
     outside = outside[alone == direct]
     order = outside[change].abs().sort_values(ascending=False, kind="stable").index
     ends = {"senders": "component"} if direct else {n: n for n in ("senders", "receiver", "input")}
     columns: list[Shown] = [(ends[n], [*outside.loc[order, n]]) for n in ends]
-    for role, table in cut.items():
-        shown = schema[change].called(f"{metric} {PLACES[role]}")
+    for split, table in cut.items():
+        shown = schema[change].called(f"{metric} {PLACES[split]}")
         columns.append((shown.heading, shown.texts(table.loc[order])))
     who = "the answer does not see a component" if direct else "a receiver does not see the senders"
     caption = f"What changes when {who}: all {len(order)}"

@@ -45,9 +45,9 @@ class RunFolder:
         """Settings of the analyses, as far as ``config.json`` has them."""
         return (self.config.get("settings") or {}).get("analyses") or {}
 
-    def data_facts(self, role: str) -> Mapping[str, Any]:
-        """What ``config.json`` says of the data of a role; empty where it says nothing."""
-        facts = (self.config.get("data") or {}).get(role)
+    def data_facts(self, split: str) -> Mapping[str, Any]:
+        """What ``config.json`` says of the data of a split; empty where it says nothing."""
+        facts = (self.config.get("data") or {}).get(split)
         return facts if isinstance(facts, dict) else {}
 
     def filled(self, name: str) -> pd.DataFrame | None:

@@ -23,7 +23,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.wording import ALL, count, role_name
+from mechcore.wording import ALL, count, split_name
 
 _LOOK = {"id": ("ID", BLUE, "o"), "ood": ("OOD", VERMILION, "s")}
 _DASHES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
@@ -50,20 +50,20 @@ def training_curves(history: pd.DataFrame) -> Figure:
     figure = new_figure(8.6, 5.2)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     by_step = history.pivot_table(
-        index="step", columns=["role", "subset"], values="accuracy", sort=False
+        index="step", columns=["split", "subset"], values="accuracy", sort=False
     ).sort_index()
     named: list[_Line] = []
     bold: list[Line2D] = []
     thin: list[Line2D] = []
-    for role in dict.fromkeys(history["role"]):
-        subsets = [name for name in by_step[role].columns if name != ALL]
-        label, colour, marker = _LOOK.get(role, (role_name(role), GREY, "^"))
-        if role == "ood":
-            lines = _draw_subsets(top, by_step[role][subsets])
+    for split in dict.fromkeys(history["split"]):
+        subsets = [name for name in by_step[split].columns if name != ALL]
+        label, colour, marker = _LOOK.get(split, (split_name(split), GREY, "^"))
+        if split == "ood":
+            lines = _draw_subsets(top, by_step[split][subsets])
             named += lines if len(lines) <= _MOST_LABELLED else []
             text = f"{count(len(lines), 'subset')} of {label}"
             thin += [Line2D([], [], color=GREY, lw=0.9, label=text)] if lines else []
-        values = 100 * by_step[role][subsets or [ALL]].mean(axis=1)
+        values = 100 * by_step[split][subsets or [ALL]].mean(axis=1)
         label += f", mean of {count(len(subsets), 'subset')}" if subsets else ", all examples"
         dots = marker if len(values) <= _MOST_MARKED else None
         look = {"color": colour, "marker": dots, "ms": 4.5, "lw": 2.2, "zorder": 3}

@@ -27,7 +27,7 @@ from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 from mechcore.wording import FULL
 
@@ -50,18 +50,18 @@ def known_groups(
     there = {*ablations.full.subset_names, ALL}
     return {
         name: members
-        for name, members in (groups if ablations.role == "ood" else {}).items()
+        for name, members in (groups if ablations.split == "ood" else {}).items()
         if there.issuperset(members) and name not in there
     }
 
 
-SWEPT = {role: f"sweep-{role}.safetensors" for role in TEST_ROLES}
+SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}
 """Files of a sweep's answers."""
 INJECTED_FILE = "injected.parquet"
 
 
 def save_swept(path: Path, ablations: Ablations) -> None:
-    """Write the answers of a sweep on the data of a role."""
+    """Write the answers of a sweep on the data of a split."""
     full = ablations.full
     named = {FULL: full}
     for each, answers in ablations.without.items():
@@ -75,7 +75,7 @@ def swept_answers(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict
 
     Args:
         folders: of the results of both.
-        names: of the test data, by role.
+        names: of the test data, by split.
     """
     answers = ablations_in(folders["swept"], names)
     if OOD_MEAN in folders:
@@ -84,20 +84,20 @@ def swept_answers(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict
 
 
 def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of a sweep, by role.
+    """The answers of a sweep, by split.
 
     Args:
         folder: of the sweep's results.
-        names: of the test data, by role.
+        names: of the test data, by split.
     """
     found = {}
-    for role, file in SWEPT.items():
+    for split, file in SWEPT.items():
         named = load_answers(folder / file)
-        if not named:  # swept on the other role alone
+        if not named:  # swept on the other split alone
             continue
         full = named.pop(FULL)
         without = {ComponentSet.of([name]): answers for name, answers in named.items()}
-        found[role] = Ablations.of(full, without, names[role], role)
+        found[split] = Ablations.of(full, without, names[split], split)
     return found
 
 
@@ -105,18 +105,18 @@ def ablate_on(
     inputs: Inputs,
     means: MeanActivations | None,
     chosen: Sequence[Cut],
-    role: str,
+    split: str,
     fill: FillName,
     batch_size: int,
     **options: Any,
 ) -> Ablations:
-    """`mechcore.ablate`, of components or paths, on the test data of a role."""
+    """`mechcore.ablate`, of components or paths, on the test data of a split."""
     return ablate(
         inputs.model,
         chosen,
-        inputs.data[role],
+        inputs.data[split],
         means,
-        role=role,  # type: ignore[arg-type]
+        split=split,  # type: ignore[arg-type]
         fill=fill,
         class_names=inputs.config.class_names,
         batch_size=batch_size,

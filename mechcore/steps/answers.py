@@ -23,7 +23,7 @@ from mechcore.steps.base import (
     means_of,
     subnetworks_in,
 )
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.masks import AcceptMasks
 from mechcore.steps.tables import evaluate_full, evaluate_subnetworks
 from mechcore.study.step import Job, Work
@@ -77,14 +77,14 @@ class Answers(MainStep):
     """What the full model, or the subnetworks that it needs, answer to test data."""
 
     kind: ClassVar[str] = "answers"
-    role: str
+    split: str
     batch_size: int
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
         masks = job.needs.get(MASKED)
         n = len(masks.step.seeds) if masks and isinstance(masks.step, AcceptMasks) else 1
-        return float(size.examples[self.role] * n)
+        return float(size.examples[self.split] * n)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -92,16 +92,16 @@ class Answers(MainStep):
         if MASKED in work.job.needs:
             found = subnetworks_in(work.needed(MASKED))
             means, size = means_of(work, inputs), self.batch_size
-            answered = evaluate_subnetworks(inputs, self.role, found, means, size) if found else []
+            answered = evaluate_subnetworks(inputs, self.split, found, means, size) if found else []
             named = dict(zip([each.name for each in found], answered, strict=True))
         else:
-            named = {FULL: evaluate_full(inputs, self.role, self.batch_size)}
+            named = {FULL: evaluate_full(inputs, self.split, self.batch_size)}
         save_answers(work.folder / ANSWERS_FILE, named)
 
 
 @dataclass(frozen=True)
 class Answered:
-    """All that models answered that a job needs, by role; subnetworks by target and seed."""
+    """All that models answered that a job needs, by split; subnetworks by target and seed."""
 
     full: dict[str, Evaluation]
     subnetworks: list[Subnetwork]
@@ -117,21 +117,21 @@ def answers_of(work: Work) -> Answered:
         if isinstance(job.step, Answers):
             named, masks = load_answers(work.needed(what) / ANSWERS_FILE), job.needs.get(MASKED)
             if masks is None:
-                full[job.step.role] = named[FULL]
+                full[job.step.split] = named[FULL]
             else:
-                answered[masks.key, job.step.role] = named
+                answered[masks.key, job.step.split] = named
     subnetworks: list[Subnetwork] = []
     folders: list[Path] = []
-    masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
+    masked: dict[str, list[Evaluation]] = {split: [] for split in TEST_SPLITS}
     for what, job in work.job.needs.items():
         if isinstance(job.step, AcceptMasks):
             folders.append(work.needed(what))
             part = subnetworks_in(folders[-1])
             subnetworks += part
-            for role in TEST_ROLES:
-                masked[role] += [answered[job.key, role][subnetwork.name] for subnetwork in part]
+            for split in TEST_SPLITS:
+                masked[split] += [answered[job.key, split][subnetwork.name] for subnetwork in part]
     order = sorted(
         range(len(subnetworks)), key=lambda i: (subnetworks[i].target, subnetworks[i].seed)
     )
-    in_order = {role: [answers[i] for i in order] for role, answers in masked.items()}
+    in_order = {split: [answers[i] for i in order] for split, answers in masked.items()}
     return Answered(full, [subnetworks[i] for i in order], in_order, folders)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.components import Component, parse_components
-from mechcore.data.task import ROLES
-from mechcore.steps.config import TEST_ROLES
+from mechcore.data.task import SPLITS
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Step, Work
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _UNKNOWN = 2000
 
 @dataclass(frozen=True)
 class Size:
-    """What the cost of a job depends on: examples by role, components."""
+    """What the cost of a job depends on: examples by split, components."""
 
     examples: Mapping[str, int]
     n_heads: int
@@ -55,15 +55,17 @@ class Size:
     def guessed(cls, job: Job) -> Size:
         """A coarse guess, for a model and files that were not read yet."""
         limits: dict[str, Any] = {
-            role: getattr(job.inputs[role], "limit", None) for role in ROLES if role in job.inputs
+            split: getattr(job.inputs[split], "limit", None)
+            for split in SPLITS
+            if split in job.inputs
         }
-        counts = {role: limit or _UNKNOWN for role, limit in limits.items()}
+        counts = {split: limit or _UNKNOWN for split, limit in limits.items()}
         return cls(counts, 144, 12)
 
     @property
     def tested(self) -> int:
-        """Test examples of both roles."""
-        return sum(self.examples.get(role, 0) for role in TEST_ROLES)
+        """Test examples of both splits."""
+        return sum(self.examples.get(split, 0) for split in TEST_SPLITS)
 
     def components(self, kind: str) -> int:
         """Number of ``heads``, ``mlps`` or ``all`` components."""
@@ -80,7 +82,7 @@ class MainStep(Step):
         beside: the same, where a study is asked for them, too.
         answers: whether it needs what the model answers; what does not can be done of a model
             without a head.
-        roles: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``.
+        splits: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``.
         label: of its jobs, for people; the kind by default.
         for_others: its files are for other jobs, and no results of the study.
     """
@@ -92,7 +94,7 @@ class MainStep(Step):
     reads: ClassVar[tuple[str, ...]] = ()
     beside: ClassVar[tuple[str, ...]] = ()
     answers: ClassVar[bool] = True
-    roles: ClassVar[tuple[str, ...]] = ()
+    splits: ClassVar[tuple[str, ...]] = ()
 
     def wants(self) -> Sequence[str]:
         """What it needs with its settings, of ``needs``."""

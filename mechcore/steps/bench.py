@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechcore.steps.inputs import Inputs, data_name, open_model, read_role
+from mechcore.steps.inputs import Inputs, data_name, open_model, read_split
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import digest_of
 from mechcore.study.step import Job
@@ -33,17 +33,17 @@ class Workbench:
         self._examples: dict[tuple[str, str, str], Any] = {}
 
     def inputs(self, job: Job) -> Inputs:
-        """The model of a job with the data of its roles.
+        """The model of a job with the data of its splits.
 
         Raises:
             InputError: they cannot be used.
         """
         inputs = self._model(job)
         found = replace(inputs, data={}, available={})
-        for role, data in data_inputs(job).items():
-            encoded, available = self._role(inputs, job, role, data)
-            found.compare(role, encoded.examples)
-            found.data[role], found.available[role] = encoded, available
+        for split, data in data_inputs(job).items():
+            encoded, available = self._split(inputs, job, split, data)
+            found.compare(split, encoded.examples)
+            found.data[split], found.available[split] = encoded, available
         return found
 
     def _model(self, job: Job) -> Inputs:
@@ -65,17 +65,17 @@ class Workbench:
         self._models.move_to_end(place)
         return self._models[place]
 
-    def _role(self, inputs: Inputs, job: Job, role: str, data: DataInput) -> Any:
-        name = data_name(role, data.model, data.data)
-        place = (model_digest(job), role, digest_of([job.contents[role], name]))
+    def _split(self, inputs: Inputs, job: Job, split: str, data: DataInput) -> Any:
+        name = data_name(split, data.model, data.data)
+        place = (model_digest(job), split, digest_of([job.contents[split], name]))
         if place not in self._examples:
             holder = replace(inputs, data={}, available={})
-            examples, available = read_role(role, data.model, data.data)
+            examples, available = read_split(split, data.model, data.data)
             if data.half is not None:
                 examples = examples.halves(data.data.seed)[data.half - 1]
-            holder.add(role, examples, available)
+            holder.add(split, examples, available)
             job.check_inputs(self.store.hash_file)
-            self._examples[place] = (holder.data[role], holder.available[role])
+            self._examples[place] = (holder.data[split], holder.available[split])
         return self._examples[place]
 
 
@@ -87,8 +87,8 @@ def model_input(job: Job) -> ModelInput:
 
 
 def data_inputs(job: Job) -> dict[str, DataInput]:
-    """The data of a job by role."""
-    return {role: each for role, each in job.inputs.items() if isinstance(each, DataInput)}
+    """The data of a job by split."""
+    return {split: each for split, each in job.inputs.items() if isinstance(each, DataInput)}
 
 
 def trained_path(store: Store, job: Job) -> Path:

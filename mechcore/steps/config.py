@@ -11,13 +11,13 @@ from pydantic import ConfigDict
 
 from mechcore.data.examples import Population
 from mechcore.data.sources import Source
-from mechcore.data.task import ROLES, check_groups
+from mechcore.data.task import SPLITS, check_groups
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
 
 Embedded = Literal["encoder", "decoder"]
 
-TEST_ROLES = ("id", "ood")
+TEST_SPLITS = ("id", "ood")
 """Roles of test data: in-domain and out-of-domain."""
 
 _FORBID = ConfigDict(extra="forbid")
@@ -119,7 +119,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data, and how much of it: a task, or what is given for each role."""
+    """Which data, and how much of it: a task, or what is given for each split."""
 
     __pydantic_config__ = _FORBID
     panel: ClassVar[str] = "Data"
@@ -192,9 +192,11 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check(self, "data")
-        for role in ROLES:
-            if self.task is not None and getattr(self, role) is not None:
-                raise InputError(f"data: task and {role} exclude each other; leave one of them out")
+        for split in SPLITS:
+            if self.task is not None and getattr(self, split) is not None:
+                raise InputError(
+                    f"data: task and {split} exclude each other; leave one of them out"
+                )
         if self.folder is not None and self.task is None:
             raise InputError("data: folder is where a task's files are; name the task, too")
         check_groups("data", self.groups)

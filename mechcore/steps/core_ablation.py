@@ -16,7 +16,7 @@ from mechcore.ablation.controls import control_table
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import ablate_on, effect_tables, joined
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def core_ablation_tables(
         means: the model's.
         core: its core, or the components in its place.
         step: with the settings.
-        known: what is known already, by role, and is not ablated again.
+        known: what is known already, by split, and is not ablated again.
         state: folder for the state files of an interruptible run.
 
     Returns:
@@ -56,11 +56,11 @@ def core_ablation_tables(
     others = [ComponentSet((c,)) for c in beside(alone, shape, step.max_non_core, step.seed)]
     singles = [ComponentSet((component,)) for component in alone]
 
-    def without(wanted: Sequence[ComponentSet], role: str, file: str) -> Ablations:
-        there = known.get(role)
+    def without(wanted: Sequence[ComponentSet], split: str, file: str) -> Ablations:
+        there = known.get(split)
         left = [each for each in wanted if there is None or each not in there.without]
         if left or there is None:
-            new = _ablated(inputs, means, left, role, step, state and state / file)
+            new = _ablated(inputs, means, left, split, step, state and state / file)
             there = new if there is None else there.with_more(new)
         return replace(there, without={each: there.without[each] for each in wanted})
 
@@ -73,7 +73,7 @@ def core_ablation_tables(
     if joint:
         ood = ood.with_more(without(joint, "ood", "ood-joint"))
     kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
-    controls = [_beside_each(found, known.get(found.role), alone) for found in (id_, ood)]
+    controls = [_beside_each(found, known.get(found.split), alone) for found in (id_, ood)]
     if len(core) > 1 and step.controls:
         controls += _beside_core(inputs, means, core, step, (id_, ood), state)
     what = "heads outside the core, of its layers" if core else "heads outside the core"
@@ -91,13 +91,13 @@ def _ablated(
     inputs: Inputs,
     means: MeanActivations,
     wanted: Sequence[ComponentSet],
-    role: str,
+    split: str,
     step: Ablation,
     state: Path | None,
 ) -> Ablations:
     """The answers without each set, with the settings of the step."""
     options: dict[str, Any] = {"seed": step.seed, "state": state and f"{state}.safetensors"}
-    return ablate_on(inputs, means, wanted, role, step.fill, step.batch_size, **options)
+    return ablate_on(inputs, means, wanted, split, step.fill, step.batch_size, **options)
 
 
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:
@@ -159,11 +159,13 @@ def _beside_core(
     others = list(drawn.values())
     if not others:
         return [control_table(each, {whole: []}) for each in known]
-    sampled = inputs.sampled(TEST_ROLES, step.control_examples, seed)
+    sampled = inputs.sampled(TEST_SPLITS, step.control_examples, seed)
     return [
-        control_table(_ablated(sampled, means, [whole, *others], role, step, kept), {whole: others})
-        for role in TEST_ROLES
-        for kept in (state and state / f"controls-{role}",)
+        control_table(
+            _ablated(sampled, means, [whole, *others], split, step, kept), {whole: others}
+        )
+        for split in TEST_SPLITS
+        for kept in (state and state / f"controls-{split}",)
     ]
 
 

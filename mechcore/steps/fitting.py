@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from mechcore.data.answers import chat_prompt
 from mechcore.data.examples import Examples
 from mechcore.steps.bench import data_inputs, model_input
-from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig
-from mechcore.steps.inputs import classes_of, read_role
+from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig
+from mechcore.steps.inputs import classes_of, read_split
 from mechcore.study.step import Job
 from mechcore.training import (
     Objective,
@@ -27,7 +27,7 @@ from mechcore.training import (
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """Everything that a training reads, checked; ``evaluations`` are test examples by role."""
+    """Everything that a training reads, checked; ``evaluations`` are test examples by split."""
 
     model: PreTrainedModel
     objective: Objective
@@ -43,22 +43,22 @@ class Fitting:
         data: DataConfig,
         settings: TrainSettings,
         device: str = "cpu",
-        roles: Sequence[str] = TEST_ROLES,
+        splits: Sequence[str] = TEST_SPLITS,
     ) -> Fitting:
         """Read the data, then build the model.
 
         A classifier gets the classes of ``model.class_names``, else those of the task, else the
         labels of the training data in alphabetical order.
 
-        With a prompt the model is a language model. The training examples need labels; ``roles``
+        With a prompt the model is a language model. The training examples need labels; ``splits``
         are those of the test data.
 
         Raises:
             InputError: a file or checkpoint cannot be used, or labels and classes do not match.
         """
         assert model.source is not None
-        examples, _ = read_role("train", model, data, labelled=True)
-        evaluations = {role: read_role(role, model, data)[0] for role in roles}
+        examples, _ = read_split("train", model, data, labelled=True)
+        evaluations = {split: read_split(split, model, data)[0] for split in splits}
         if settings.max_length is None:
             settings = replace(settings, max_length=model.max_length)
         classes = classes_of(model, data)

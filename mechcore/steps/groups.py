@@ -11,8 +11,8 @@ import pandas as pd
 from mechcore.data.examples import ALL
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.recalibration import decompose, reason_against
-from mechcore.steps.config import TEST_ROLES
-from mechcore.tables import PLACE, ROLE, SEED, TARGET, Column, N, Schema, estimate
+from mechcore.steps.config import TEST_SPLITS
+from mechcore.tables import PLACE, SEED, SPLIT, TARGET, Column, N, Schema, estimate
 
 SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
 ACCURACY = Schema(
@@ -47,7 +47,7 @@ GROUP_ACCURACY = Schema(
         SUBNETWORK,
         TARGET,
         SEED,
-        ROLE,
+        SPLIT,
         Column("group", "text", "name of the group"),
         Column("accuracy", "share", "mean; missing if the data lack a subset of the group"),
         Column("n_subsets", "whole", "subsets of the group"),
@@ -86,12 +86,12 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []
     for names, part in subsets.groupby(by, sort=False, dropna=False):
-        for group, (role, members) in subset_groups(subsets, groups).items():
-            found = part[(part["role"] == role) & part["subset"].isin(members)]
+        for group, (split, members) in subset_groups(subsets, groups).items():
+            found = part[(part["split"] == split) & part["subset"].isin(members)]
             missing = [each for each in members if each not in set(found["subset"])]
             mean = float("nan") if missing else found["accuracy"].mean()
             told = (len(members), "; ".join(members), "; ".join(missing))
-            rows.append((*names, role, group, mean, *told))
+            rows.append((*names, split, group, mean, *told))
     table = pd.DataFrame(rows, columns=GROUP_ACCURACY.names, dtype=object)
     return table.infer_objects().astype({"seed": "Int64"})
 
@@ -110,8 +110,8 @@ def subset_groups(
         which subsets ``OOD`` has, and the others of ``groups``.
     """
     there = {
-        role: list(dict.fromkeys(subsets.loc[subsets["role"] == role, "subset"]))
-        for role in TEST_ROLES
+        split: list(dict.fromkeys(subsets.loc[subsets["split"] == split, "subset"]))
+        for split in TEST_SPLITS
     }
     every = {"ID": ("id", there["id"]), "OOD": ("ood", there["ood"])}
     return every | {name: ("ood", list(members)) for name, members in groups.items()}
@@ -119,5 +119,5 @@ def subset_groups(
 
 def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Rows of a table of accuracies for subsets; for all examples where there are no subsets."""
-    others = accuracy.groupby("role")["subset"].transform("nunique") > 1
+    others = accuracy.groupby("split")["subset"].transform("nunique") > 1
     return accuracy[(accuracy["subset"] != ALL) | ~others]

@@ -17,7 +17,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
-from mechcore.data.task import ROLES, Task, find_task
+from mechcore.data.task import SPLITS, Task, find_task
 from mechcore.errors import InputError, MechcoreWarning, shown, warn
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
@@ -46,8 +46,8 @@ class Inputs:
             stands in a chat.
         model: the loaded model.
         tokenizer: its tokenizer.
-        data: encoded examples by role: ``train``, ``id`` and ``ood``, as far as asked for.
-        available: how many examples there were to draw from, by role.
+        data: encoded examples by split: ``train``, ``id`` and ``ood``, as far as asked for.
+        available: how many examples there were to draw from, by split.
     """
 
     config: ModelConfig
@@ -56,32 +56,32 @@ class Inputs:
     data: dict[str, EncodedExamples]
     available: dict[str, int]
 
-    def add(self, role: str, examples: Examples, available: int, *, words: bool = False) -> None:
-        """Take in the examples of a role, drawn from so many, and check their labels."""
-        self.compare(role, examples)
-        self.data[role] = self.encode(examples, words=words)
-        self.available[role] = available
-        if role != "train":
-            self.readout(role)
+    def add(self, split: str, examples: Examples, available: int, *, words: bool = False) -> None:
+        """Take in the examples of a split, drawn from so many, and check their labels."""
+        self.compare(split, examples)
+        self.data[split] = self.encode(examples, words=words)
+        self.available[split] = available
+        if split != "train":
+            self.readout(split)
 
-    def compare(self, role: str, examples: Examples) -> None:
-        """Warn where pairs meet single texts, or texts of a role are those of another, too."""
+    def compare(self, split: str, examples: Examples) -> None:
+        """Warn where pairs meet single texts, or texts of a split are those of another, too."""
         texts = _texts(examples)
         for other, data in self.data.items():
             if self.config.prompt is None and data.examples.two_segments != examples.two_segments:
                 kinds = ("pairs", "single texts")
                 here, there = kinds if examples.two_segments else kinds[::-1]
                 warn(
-                    f"{role} data {examples.name}: read as {here}, those of {other} as {there}, "
+                    f"{split} data {examples.name}: read as {here}, those of {other} as {there}, "
                     "which a classifier may answer quite differently; if a column of second texts "
                     "was overlooked, name it with --columns text_b=NAME"
                 )
             known = _texts(data.examples)
-            both = len(texts & known) if other != role else 0
-            least = 1 if "train" in (role, other) else min(len(texts), len(known)) / 2
+            both = len(texts & known) if other != split else 0
+            least = 1 if "train" in (split, other) else min(len(texts), len(known)) / 2
             if both and both >= least:
                 warn(
-                    f"{role} data {examples.name}: {both} of {len(texts)} different texts are in "
+                    f"{split} data {examples.name}: {both} of {len(texts)} different texts are in "
                     f"the {other} data, too, as far as these are drawn; if that is not meant, name "
                     "another file"
                 )
@@ -98,14 +98,14 @@ class Inputs:
             words=words,
         )
 
-    def sampled(self, roles: Iterable[str], n: int, seed: int) -> Inputs:
-        """The same with at most ``n`` of the examples of these roles, and no others."""
-        drawn = {role: self.encode(self.data[role].examples.sample(n, seed)) for role in roles}
+    def sampled(self, splits: Iterable[str], n: int, seed: int) -> Inputs:
+        """The same with at most ``n`` of the examples of these splits, and no others."""
+        drawn = {split: self.encode(self.data[split].examples.sample(n, seed)) for split in splits}
         return replace(self, data=drawn)
 
-    def readout(self, role: str) -> Readout:
-        """How answers to the examples of ``role`` are read."""
-        return Readout.of(self.model, self.data[role], self.config.class_names)
+    def readout(self, split: str) -> Readout:
+        """How answers to the examples of ``split`` are read."""
+        return Readout.of(self.model, self.data[split], self.config.class_names)
 
 
 def _texts(examples: Examples) -> set[tuple[str, str]]:
@@ -115,12 +115,12 @@ def _texts(examples: Examples) -> set[tuple[str, str]]:
 def load_inputs(
     model: ModelConfig,
     data: DataConfig,
-    roles: tuple[str, ...],
+    splits: tuple[str, ...],
     *,
     answers: bool = True,
     device: str = "cpu",
 ) -> Inputs:
-    """Load the model and the data of the given roles.
+    """Load the model and the data of the given splits.
 
     Labels are checked against the model's classes for test data; those of training data are not
     used and may be anything. Where ``answers`` are not needed, but only attention, models without
@@ -131,13 +131,13 @@ def load_inputs(
             unknown to the checkpoint, or options contradict each other.
     """
     check_device(device)
-    check_sources(model, data, roles)
+    check_sources(model, data, splits)
     check_names(model, data)
     # Files first: they are quick.
-    found = {role: read_role(role, model, data) for role in roles}
+    found = {split: read_split(split, model, data) for split in splits}
     loaded = open_model(model, answers=answers, device=device)
-    for role, examples in found.items():
-        loaded.add(role, *examples, words=not answers)
+    for split, examples in found.items():
+        loaded.add(split, *examples, words=not answers)
     return loaded
 
 
@@ -170,14 +170,14 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
     return replace(loaded, config=replace(config, prompt=prompt, chat_template=False))
 
 
-def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) -> None:
+def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -> None:
     """Make sure that model and data are named together, and everything that belongs to them.
 
     Raises:
         InputError: they are not.
     """
-    files = {role: getattr(data, role) for role in ROLES}
-    missing = [f"--{role}" for role in roles if files[role] is None and data.task is None]
+    files = {split: getattr(data, split) for split in SPLITS}
+    missing = [f"--{split}" for split in splits if files[split] is None and data.task is None]
     if model.source is not None and missing:
         raise InputError(
             f"data: a checkpoint of your own needs data of your own; missing {', '.join(missing)} "
@@ -203,7 +203,7 @@ def check_names(model: ModelConfig, data: DataConfig) -> None:
             or a group is called as a subset is.
     """
     if data.label_map and model.source is not None:
-        frames = [_whole(role, model, data) for role in ROLES]
+        frames = [_whole(split, model, data) for split in SPLITS]
         # Training data need not have labels; of files that cannot be read nothing can be said.
         there = {label for frame in frames if frame is not None for label in frame["label"]} - {""}
         keys = set(map(label_key, there))
@@ -231,8 +231,8 @@ def check_names(model: ModelConfig, data: DataConfig) -> None:
                 )
 
 
-def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | None:
-    """All rows of a role, labels as they stand there; None if they cannot be read.
+def _whole(split: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | None:
+    """All rows of a split, labels as they stand there; None if they cannot be read.
 
     Reading them for use says why, and which of them were left out.
     """
@@ -240,12 +240,12 @@ def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | No
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MechcoreWarning)
             if model.source is None:
-                size = max(_EMBEDDED_SIZE, embedded_draw(role, data)["size"])
-                return tiny_world.generate(role, size, _EMBEDDED_SEED).frame  # type: ignore[arg-type]
+                size = max(_EMBEDDED_SIZE, embedded_draw(split, data)["size"])
+                return tiny_world.generate(split, size, _EMBEDDED_SEED).frame  # type: ignore[arg-type]
             every = [
                 # Numbers that have a meaning stay numbers, also where their names are known.
                 replace(source, label_map={n: n for n in source.label_map}, labels=(), max=None)
-                for source in sources_of(role, data)
+                for source in sources_of(split, data)
             ]
             if not every:
                 return pd.DataFrame({"label": [], "subset": []})
@@ -314,9 +314,9 @@ def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]
     return {name: group for name, group in kept.items() if group}
 
 
-def sources_of(role: str, data: DataConfig) -> tuple[Source, ...]:
-    """Where the examples of a role come from; none if nothing is said of it."""
-    given = getattr(task_of(data) or data, role)
+def sources_of(split: str, data: DataConfig) -> tuple[Source, ...]:
+    """Where the examples of a split come from; none if nothing is said of it."""
+    given = getattr(task_of(data) or data, split)
     sources = (Source(path=given),) if isinstance(given, str) else given or ()
     return tuple(
         replace(
@@ -328,21 +328,21 @@ def sources_of(role: str, data: DataConfig) -> tuple[Source, ...]:
     )
 
 
-def data_name(role: str, model: ModelConfig, data: DataConfig) -> str:
-    """What the data of a role is called in tables."""
-    return role if model.source is None else sources_name(sources_of(role, data))
+def data_name(split: str, model: ModelConfig, data: DataConfig) -> str:
+    """What the data of a split is called in tables."""
+    return split if model.source is None else sources_name(sources_of(split, data))
 
 
-def embedded_draw(role: str, data: DataConfig) -> dict[str, int]:
-    """Number and seed of the embedded examples of a role."""
-    size = getattr(data, f"max_{role}") or _EMBEDDED_SIZE
-    if role == "ood" and data.ood_label is not None:
+def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
+    """Number and seed of the embedded examples of a split."""
+    size = getattr(data, f"max_{split}") or _EMBEDDED_SIZE
+    if split == "ood" and data.ood_label is not None:
         size *= 2  # half of them have it
     return {"size": size, "seed": _EMBEDDED_SEED + data.seed}
 
 
-def read_role(
-    role: str,
+def read_split(
+    split: str,
     model: ModelConfig,
     data: DataConfig,
     *,
@@ -355,20 +355,20 @@ def read_role(
     Raises:
         InputError: they cannot be read, or none is left of those asked for.
     """
-    limit = getattr(data, f"max_{role}")
+    limit = getattr(data, f"max_{split}")
     if model.source is None:
-        draw = embedded_draw(role, data)
-        examples = tiny_world.generate(role, draw["size"], draw["seed"])  # type: ignore[arg-type]
+        draw = embedded_draw(split, data)
+        examples = tiny_world.generate(split, draw["size"], draw["seed"])  # type: ignore[arg-type]
     else:
-        with_labels = role != "train" if labelled is None else labelled
-        examples = read_sources(sources_of(role, data), labelled=with_labels)
-    if role == "ood":
+        with_labels = split != "train" if labelled is None else labelled
+        examples = read_sources(sources_of(split, data), labelled=with_labels)
+    if split == "ood":
         examples = _choose(examples, data)
     name = f"examples {examples.name!r}"
-    how = f"--max-{role} 0 (max_{role}: null in a study's file)"
+    how = f"--max-{split} 0 (max_{split}: null in a study's file)"
     drawn = at_most(limit, examples, data.seed, name, f"{how} takes all")
-    if role != "train" and model.source is not None:
-        warn_of_copies(role, drawn)
+    if split != "train" and model.source is not None:
+        warn_of_copies(split, drawn)
     return replace(drawn, population=data.population), len(examples)
 
 

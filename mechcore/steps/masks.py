@@ -51,14 +51,14 @@ MISSING_HALF_MASKS = MISSING_MASKS.after(
 
 @dataclass(frozen=True)
 class Means(MainStep):
-    """Mean activations on the data of one role."""
+    """Mean activations on the data of one split."""
 
     kind: ClassVar[str] = "means"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        (role,) = data_inputs(job)
-        return float(size.examples[role])
+        (split,) = data_inputs(job)
+        return float(size.examples[split])
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

@@ -26,7 +26,7 @@ from mechcore.paths import (
 from mechcore.paths.dependence import CORE_DEPENDENCE, beside_random, largest_readers
 from mechcore.paths.verdict import generalising
 from mechcore.steps.ablation import ablate_on, joined, known_groups
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 from mechcore.wording import INCONCLUSIVE
 
@@ -51,7 +51,7 @@ def path_tables(
         step: with the settings.
         roles: of `component_roles`; without them there is no verdict, and there are controls only
             where the paths are chosen.
-        known: what a sweep found on these examples, by role, and is not ablated again.
+        known: what a sweep found on these examples, by split, and is not ablated again.
 
     Returns:
         The tables ``paths``, ``core_dependence`` and, unless the classes are a whole vocabulary,
@@ -65,15 +65,15 @@ def path_tables(
     behind = [component for component in dict.fromkeys(receiving) if component is not None]
     readers: dict[str, Readers] = {}
     own: dict[str, Any] = {**options, "class_names": inputs.config.class_names}
-    for role in TEST_ROLES if behind else ():
-        more = {**own, "receivers": behind, "n_controls": 0, "role": role}
-        more["known"] = (known or {}).get(role)
-        readers[role] = readers_of(model, senders, inputs.data[role], means, **more)
+    for split in TEST_SPLITS if behind else ():
+        more = {**own, "receivers": behind, "n_controls": 0, "split": split}
+        more["known"] = (known or {}).get(split)
+        readers[split] = readers_of(model, senders, inputs.data[split], means, **more)
 
     def table(of: Readers) -> pd.DataFrame:
         return core_dependence_table(of, known_groups(of, step.groups), **statistics)
 
-    told = {role: table(of) for role, of in readers.items()}
+    told = {split: table(of) for split, of in readers.items()}
     dependence = joined([*told.values()]) if told else CORE_DEPENDENCE.frame([])
     largest, why = largest_readers(dependence), ""
     if readers and (roles is not None or step.chosen):
@@ -90,7 +90,10 @@ def path_tables(
     writing = [*map(str, [*senders, *behind])] if step.senders else ["all"]
     cuts = [*sets.paths(writing, ANSWER, model, together=False), *cuts]
     tables = {"core_dependence": dependence} | _of_cuts(
-        [ablate_on(inputs, means, [*dict.fromkeys(cuts)], role, **options) for role in TEST_ROLES],
+        [
+            ablate_on(inputs, means, [*dict.fromkeys(cuts)], split, **options)
+            for split in TEST_SPLITS
+        ],
         step.groups,
         **statistics,
     )

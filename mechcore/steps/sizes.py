@@ -20,7 +20,7 @@ from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
 from mechcore.worlds.embedded import encoder_checkpoints
 
-_SUBSET = SUBSET.alike("subset", "``role:subset``")
+_SUBSET = SUBSET.alike("subset", "``split:subset``")
 _ACCURACY = Column("accuracy", "share", "accuracy")
 FULL_TABLE = Schema(
     "full",
@@ -140,13 +140,13 @@ def accuracies_by_checkpoint(
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
-        ``mixed`` (both), each with the subsets of its data, as ``role:subset``, and those given.
+        ``mixed`` (both), each with the subsets of its data, as ``split:subset``, and those given.
     """
     fulls, grids = [], []
     for name, table in tables.items():
         subsets = proper_subsets(table)
         accuracy = subsets.assign(
-            subset=subsets["role"] + ":" + subsets["subset"], sparsity=subsets["target_sparsity"]
+            subset=subsets["split"] + ":" + subsets["subset"], sparsity=subsets["target_sparsity"]
         )
         accuracy.insert(0, "checkpoint", name)
         if subnetworks is not None:
@@ -157,8 +157,8 @@ def accuracies_by_checkpoint(
         grids.append(accuracy[~is_full])
     full, grid = pd.concat(fulls, ignore_index=True), pd.concat(grids, ignore_index=True)
     chosen = {
-        name: [f"{role}:{subset}" for subset in subsets]
-        for name, (role, subsets) in subset_groups(subsets, groups or {}).items()
+        name: [f"{split}:{subset}" for subset in subsets]
+        for name, (split, subsets) in subset_groups(subsets, groups or {}).items()
     }
     chosen["mixed"] = chosen["ID"] + chosen["OOD"]
     for name in _incomplete(chosen, set(full["subset"])):

@@ -59,16 +59,16 @@ ModelInput: TypeAlias = CheckpointInput | TrainedInput
 
 @dataclass(frozen=True)
 class DataInput(Input):
-    """The data of a role.
+    """The data of a split.
 
     Attributes:
-        role: which data.
+        split: which data.
         model: that they are for.
         data: where they come from, and how many are drawn.
         half: which of two random halves of what is drawn, 1 or 2; None for all of it.
     """
 
-    role: str
+    split: str
     model: ModelConfig
     data: DataConfig
     half: int | None = None
@@ -76,7 +76,7 @@ class DataInput(Input):
     @property
     def limit(self) -> int | None:
         """How many examples are drawn at most; None for all."""
-        limit: int | None = getattr(self.data, f"max_{self.role}")
+        limit: int | None = getattr(self.data, f"max_{self.split}")
         return limit
 
     def content(self, hash_file: Hasher) -> Any:
@@ -85,12 +85,12 @@ class DataInput(Input):
         if self.half is not None:
             content["half"] = self.half
         if self.model.source is None:
-            content |= {"world": self.role, **embedded_draw(self.role, self.data)}
+            content |= {"world": self.split, **embedded_draw(self.split, self.data)}
         else:
-            content["sources"] = sources_content(sources_of(self.role, self.data), hash_file)
-        if self.role == "ood":
+            content["sources"] = sources_content(sources_of(self.split, self.data), hash_file)
+        if self.split == "ood":
             content |= {"label": self.data.ood_label, "subsets": self.data.ood_subsets}
-        if self.role != "train" and self.data.population == "texts":
+        if self.split != "train" and self.data.population == "texts":
             content["population"] = self.data.population
         return content
 

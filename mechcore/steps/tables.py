@@ -25,7 +25,7 @@ from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.evaluation.intervals import share_at_most, share_interval
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork, draws_of
-from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.groups import ACCURACY, SUBNETWORK, group_table, on_both_labels
 from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
@@ -130,14 +130,14 @@ CORE_SUMMARY = Schema(
 HEADS_BATCH = 64
 
 
-def evaluate_full(inputs: Inputs, role: str, batch_size: int) -> Evaluation:
-    """The full model's answers to the data of a role."""
-    with progress.bar(f"full model, {role}", 1) as advance:
+def evaluate_full(inputs: Inputs, split: str, batch_size: int) -> Evaluation:
+    """The full model's answers to the data of a split."""
+    with progress.bar(f"full model, {split}", 1) as advance:
         found: Evaluation = evaluate(
             inputs.model,
-            inputs.data[role],
+            inputs.data[split],
             class_names=inputs.config.class_names,
-            in_domain=role == "id",
+            in_domain=split == "id",
             batch_size=batch_size,
         )
         advance()
@@ -146,16 +146,16 @@ def evaluate_full(inputs: Inputs, role: str, batch_size: int) -> Evaluation:
 
 def evaluate_subnetworks(
     inputs: Inputs,
-    role: str,
+    split: str,
     subnetworks: Sequence[Subnetwork],
     means: MeanActivations,
     batch_size: int,
 ) -> list[Evaluation]:
-    """Every subnetwork's answers to the data of a role."""
-    with progress.bar(f"subnetworks, {role}", 1) as advance:
+    """Every subnetwork's answers to the data of a split."""
+    with progress.bar(f"subnetworks, {split}", 1) as advance:
         found: list[Evaluation] = evaluate(
             inputs.model,
-            inputs.data[role],
+            inputs.data[split],
             mask=Mask.stack([each.mask for each in subnetworks]),
             means=means,
             class_names=inputs.config.class_names,
@@ -199,19 +199,19 @@ def accuracy_table(
     """Accuracy of the full model and of every subnetwork on every subset.
 
     Args:
-        full: the full model's answers by role.
+        full: the full model's answers by split.
         subnetworks: the subnetworks.
-        masked: their answers by role, in the same order.
-        names: name of the data by role.
+        masked: their answers by split, in the same order.
+        names: name of the data by split.
 
     Returns:
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
     """
     parts = []
-    for role in TEST_ROLES:
+    for split in TEST_SPLITS:
         answered: list[tuple[str, float, int | None, Evaluation]]
-        answered = [(FULL, np.nan, None, full[role])]
-        for each, evaluation in zip(subnetworks, masked[role], strict=True):
+        answered = [(FULL, np.nan, None, full[split])]
+        for each, evaluation in zip(subnetworks, masked[split], strict=True):
             answered.append((each.name, each.target, each.seed, evaluation))
         for name, target, seed, evaluation in answered:
             table = evaluation.table().assign(subnetwork=name, target_sparsity=target)
@@ -222,22 +222,22 @@ def accuracy_table(
             ]
             table["accuracy_low"] = [each.low for each in ends]
             table["accuracy_high"] = [each.high for each in ends]
-            both = [on_both_labels(full[role], evaluation, rows) for rows in members]
+            both = [on_both_labels(full[split], evaluation, rows) for rows in members]
             table[["balanced_accuracy", "information"]] = both
             exact = pd.array([seed] * len(table), dtype="Int64")
-            parts.append(table.assign(seed=exact, data=names[role], role=role))
+            parts.append(table.assign(seed=exact, data=names[split], split=split))
     return pd.concat(parts, ignore_index=True)[ACCURACY.names]
 
 
 def data_table(data: Mapping[str, EncodedExamples]) -> pd.DataFrame:
     """How many examples of each label every subset has: the columns of `DATA_TABLE`."""
     tables = []
-    for role, encoded in data.items():
+    for split, encoded in data.items():
         counts = encoded.examples.frame.groupby(["subset", "label"], sort=False).size()
         table = counts.reset_index(name="n")
         table["share"] = table["n"] / table.groupby("subset")["n"].transform("sum")
         table.insert(0, "data", encoded.examples.name)
-        table.insert(1, "role", role)
+        table.insert(1, "split", split)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
 

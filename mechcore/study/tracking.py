@@ -93,19 +93,19 @@ def summary_of(run: RunFolder) -> dict[str, float]:
     """The figures of a run that are worth comparing between runs, as far as it has them.
 
     Returns:
-        Accuracies (shares, over all subsets) as ``accuracy/ROLE/full`` and, the mean over the
-        subnetworks of a target sparsity, ``accuracy/ROLE/s0.50``, with the data's name after the
-        role where a role has several; and of the heuristic core ``core/size`` (heads),
+        Accuracies (shares, over all subsets) as ``accuracy/SPLIT/full`` and, the mean over the
+        subnetworks of a target sparsity, ``accuracy/SPLIT/s0.50``, with the data's name after the
+        split where a split has several; and of the heuristic core ``core/size`` (heads),
         ``core/expected_by_chance`` and ``core/p_value``.
     """
     found: dict[str, float] = {}
     accuracy = run.table("accuracy")
     if accuracy is not None:
         whole = accuracy[accuracy["subset"] == ALL]
-        for role, of_role in whole.groupby("role", sort=False):
-            several = of_role["data"].nunique() > 1
-            for data, rows in of_role.groupby("data", sort=False):
-                at = f"accuracy/{role}/{data}" if several else f"accuracy/{role}"
+        for split, of_split in whole.groupby("split", sort=False):
+            several = of_split["data"].nunique() > 1
+            for data, rows in of_split.groupby("data", sort=False):
+                at = f"accuracy/{split}/{data}" if several else f"accuracy/{split}"
                 found |= {f"{at}/{key}": value for key, value in _accuracies(rows)}
     core = run.table("core_summary")
     if core is not None and len(core):

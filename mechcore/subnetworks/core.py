@@ -307,19 +307,19 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
-            seed, data, role, subset, accuracy; and method, where subnetworks were found in several
+            seed, data, split, subset, accuracy; and method, where subnetworks were found in several
             ways, which are not taken together; perhaps `BOTH_LABELS`.
 
     Returns:
         One row per target sparsity and subset, and per method, the first column then:
-        target_sparsity, data, role, subset, n_seeds, full (the full model's accuracy, missing where
-        there is none), mean, std (with n - 1; missing for one seed), low, high, spread = high -
-        low; shares. Then the spreads of `BOTH_LABELS`, where given.
+        target_sparsity, data, split, subset, n_seeds, full (the full model's accuracy, missing
+        where there is none), mean, std (with n - 1; missing for one seed), low, high, spread =
+        high - low; shares. Then the spreads of `BOTH_LABELS`, where given.
 
     Raises:
         InputError: the table has no subnetwork.
     """
-    where = ["data", "role", "subset"]
+    where = ["data", "split", "subset"]
     masked = accuracy[accuracy["target_sparsity"].notna()]
     if masked.empty:
         raise InputError("accuracy spread: found no subnetwork; expected at least one")

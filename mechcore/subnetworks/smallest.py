@@ -40,33 +40,33 @@ SMALLEST = Schema(
         Column("kept", "whole", "components that it keeps"),
         *(
             column
-            for role, place in PLACES.items()
+            for split, place in PLACES.items()
             for column in estimate(
-                f"{role}_change",
+                f"{split}_change",
                 "points",
                 f"subnetwork's figure less the full model's, {place}",
-                low=f"{role}_change_low",
-                high=f"{role}_change_high",
+                low=f"{split}_change_low",
+                high=f"{split}_change_high",
             )
         ),
         *(
             Column(
-                f"{role}_accuracy_change",
+                f"{split}_accuracy_change",
                 "points",
                 f"change of accuracy as it stands, {place}; under ``accuracy`` the same as "
-                f"``{role}_change``",
+                f"``{split}_change``",
             )
-            for role, place in PLACES.items()
+            for split, place in PLACES.items()
         ),
         *(
             Column(
-                f"{role}_change_held_out",
+                f"{split}_change_held_out",
                 "points",
                 f"change {place} on one half of what the other would choose, mean of both ways; "
                 "missing where a half is too small",
                 optional=True,
             )
-            for role, place in PLACES.items()
+            for split, place in PLACES.items()
         ),
         Column("n_masks", "whole", "subnetworks at hand"),
         Column("reason", "text", "why none is within the limit"),
@@ -90,8 +90,8 @@ def smallest_subnetworks(
 
     Args:
         masks: the subnetworks at hand, by name.
-        full: the full model's answers, by role (``"id"``, ``"ood"``).
-        masked: the subnetworks' answers to the same examples, by role and name.
+        full: the full model's answers, by split (``"id"``, ``"ood"``).
+        masked: the subnetworks' answers to the same examples, by split and name.
         limit: loss accepted, as a share.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
@@ -102,17 +102,17 @@ def smallest_subnetworks(
     """
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     table = _chosen(masks, full, masked, limit, **statistics)
-    halves = {role: _halves(full[role], seed) for role in PLACES}
+    halves = {split: _halves(full[split], seed) for split in PLACES}
     held_out = np.zeros((len(MEASURES), len(PLACES)))
     for here in (0, 1):
         own, other = (
             {
-                role: {name: each.part(halves[role][half]) for name, each in answers.items()}
-                for role, answers in ((r, {"": full[r], **masked[r]}) for r in PLACES)
+                split: {name: each.part(halves[split][half]) for name, each in answers.items()}
+                for split, answers in ((r, {"": full[r], **masked[r]}) for r in PLACES)
             }
             for half in (here, 1 - here)
         )
-        fulls = {role: answers[""] for role, answers in own.items()}
+        fulls = {split: answers[""] for split, answers in own.items()}
         names = _chosen(masks, fulls, own, limit, **statistics)["subnetwork"]
         for i, (measure, name) in enumerate(zip(MEASURES, names, strict=True)):
             for j, answers in enumerate(other.values()):
@@ -123,7 +123,7 @@ def smallest_subnetworks(
                     else np.nan
                 )
                 held_out[i, j] += change / 2
-    table[[f"{role}_change_held_out" for role in PLACES]] = held_out
+    table[[f"{split}_change_held_out" for split in PLACES]] = held_out
     return table[SMALLEST.names]
 
 
@@ -150,15 +150,15 @@ def _chosen(
         row: dict[str, Any] = {"measure": measure, "limit": limit, "within": False}
         row |= {"subnetwork": "", "mask": "", "n_masks": len(masks), "reason": ""}
         rows.append(row)
-        reasons = [_reason(measure, full[role], place) for role, place in PLACES.items()]
+        reasons = [_reason(measure, full[split], place) for split, place in PLACES.items()]
         if not masks or any(reasons):
             row["reason"] = "; ".join(filter(None, reasons)) or "there is no mask"
             continue
         changes = {}
-        for role in PLACES:
-            effect = _effect(measure, full[role], [masked[role][n] for n in masks], seed)
-            changes[role] = effect.intervals(seed=seed, **statistics)
-        worst = [min(changes[role][i].low for role in PLACES) for i in range(len(masks))]
+        for split in PLACES:
+            effect = _effect(measure, full[split], [masked[split][n] for n in masks], seed)
+            changes[split] = effect.intervals(seed=seed, **statistics)
+        worst = [min(changes[split][i].low for split in PLACES) for i in range(len(masks))]
         sparsity = [mask.sparsity for mask in masks.values()]
         inside = [i for i, low in enumerate(worst) if low >= -limit]
         order = inside or range(len(masks))
@@ -166,11 +166,11 @@ def _chosen(
         name = [*masks][best]
         row |= {"within": bool(inside), "subnetwork": name, "mask": f"masks/{name}.safetensors"}
         row |= {"sparsity": sparsity[best], "kept": len(masks[name].kept)}
-        for role in PLACES:
-            change = changes[role][best]
+        for split in PLACES:
+            change = changes[split][best]
             ends = {"": change.mean, "_low": change.low, "_high": change.high}
-            row |= {f"{role}_change{end}": value for end, value in ends.items()}
-            row[f"{role}_accuracy_change"] = masked[role][name].accuracy - full[role].accuracy
+            row |= {f"{split}_change{end}": value for end, value in ends.items()}
+            row[f"{split}_accuracy_change"] = masked[split][name].accuracy - full[split].accuracy
         if not inside:
             most = -100 * worst[best]  # with as many decimals as tell it from the limit
             digits = next((d for d in range(1, 9) if round(most, d) > 100 * limit), 1)
@@ -208,15 +208,15 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
     if not row["within"]:
         return f"{start}: none; {row['reason']}"
     changes = (
-        f"{number(100 * row[f'{role}_change'], 1, signed=True)} points {place} (at worst "
-        f"{number(100 * row[f'{role}_change_low'], 1, signed=True)})"
-        for role, place in PLACES.items()
+        f"{number(100 * row[f'{split}_change'], 1, signed=True)} points {place} (at worst "
+        f"{number(100 * row[f'{split}_change_low'], 1, signed=True)})"
+        for split, place in PLACES.items()
     )
     text = (
         f"{start}: {row['subnetwork']}, which keeps {count(row['kept'], 'component')}, a change of "
         f"{' and '.join(changes)}"
     )
-    held_out = [row.get(f"{role}_change_held_out", np.nan) for role in PLACES]
+    held_out = [row.get(f"{split}_change_held_out", np.nan) for split in PLACES]
     if np.isfinite(held_out).all():
         each = zip(held_out, PLACES.values(), strict=True)
         measured = (f"{number(100 * change, 1, signed=True)} {place}" for change, place in each)
@@ -224,13 +224,13 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
     if row["measure"] == "accuracy":
         return text
     accuracy = (
-        f"{number(100 * row[f'{role}_accuracy_change'], 1, signed=True)} points {place}"
-        for role, place in PLACES.items()
+        f"{number(100 * row[f'{split}_accuracy_change'], 1, signed=True)} points {place}"
+        for split, place in PLACES.items()
     )
     return f"{text}; of accuracy, with its bias as it is, {' and '.join(accuracy)}"
 
 
 def is_for_export(row: Mapping[Any, Any]) -> bool:
     """Whether a subnetwork is within the limit as it stands, in accuracy too."""
-    worst = min(row[f"{role}_accuracy_change"] for role in PLACES)
+    worst = min(row[f"{split}_accuracy_change"] for split in PLACES)
     return bool(row["within"]) and worst >= -row["limit"]

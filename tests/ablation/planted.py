@@ -123,7 +123,7 @@ def two_domains(folder: Path, n: int = 400) -> dict[str, pd.DataFrame]:
     0 in every in-domain token, `IDLE_SIZE` in every other.
 
     Returns:
-        The data by role.
+        The data by split.
     """
     model, tokenizer = _idle(n_layer=1), Tokenizer(WordLevel(_vocabulary(), unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -143,7 +143,7 @@ def two_domains(folder: Path, n: int = 400) -> dict[str, pd.DataFrame]:
         model.score.weight[1, 6] = 1
     model.save_pretrained(folder)
     helpers.bert_like(tokenizer, segments=False).save_pretrained(folder)
-    return {role: _texts(role, n, seed) for seed, role in enumerate(("train", "id", "ood"))}
+    return {split: _texts(split, n, seed) for seed, split in enumerate(("train", "id", "ood"))}
 
 
 def _vocabulary() -> dict[str, int]:
@@ -151,13 +151,13 @@ def _vocabulary() -> dict[str, int]:
     return {word: i for i, word in enumerate([*special, *helpers.WORDS])}
 
 
-def _texts(role: str, n: int, seed: int) -> pd.DataFrame:
+def _texts(split: str, n: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     sign = np.resize([-1, 1], n)
     meaning = sign * rng.choice([1, 2, -1], n, p=[0.45, 0.45, 0.1])
-    clue = sign * rng.choice([1, -1], n, p=[0.95, 0.05] if role != "ood" else [0.3, 0.7])
+    clue = sign * rng.choice([1, -1], n, p=[0.95, 0.05] if split != "ood" else [0.3, 0.7])
     words = [[_MEANINGS[m], _CLUES[c]] for m, c in zip(meaning, clue, strict=True)]
-    if role == "ood":
+    if split == "ood":
         words = [[_TWINS[word] for word in each] for each in words]
     label = np.where(sign > 0, "entailment", "non-entailment")
     return pd.DataFrame({"text": [" ".join(each) for each in words], "label": label})

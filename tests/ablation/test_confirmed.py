@@ -120,7 +120,7 @@ def evaluation(margin: np.ndarray, label: np.ndarray, **changes: Any) -> Evaluat
     return Evaluation(logits, correct, subsets, "", **changes)
 
 
-def answers(seed: Any, n: int, role: str, **changes: Any) -> Ablations:
+def answers(seed: Any, n: int, split: str, **changes: Any) -> Ablations:
     """Of a model in which 24 components write alike, each little and right four times of five."""
     rng, label = np.random.default_rng(seed), np.arange(n) % 2
     sign = 2 * label - 1
@@ -132,7 +132,7 @@ def answers(seed: Any, n: int, role: str, **changes: Any) -> Ablations:
         ComponentSet.of([f"L0.H{i}"]): evaluation(margin, label, **changes)
         for i, margin in enumerate(margins)
     }
-    return Ablations.of(evaluation(signal + noise, label, **changes), without, "made up", role)
+    return Ablations.of(evaluation(signal + noise, label, **changes), without, "made up", split)
 
 
 def judged(found: dict[str, Ablations]) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def judged(found: dict[str, Ablations]) -> pd.DataFrame:
 
 def draws() -> Iterator[pd.DataFrame]:
     for seed in range(6):
-        both = {role: answers([seed, i], 1200, role) for i, role in enumerate(("id", "ood"))}
+        both = {split: answers([seed, i], 1200, split) for i, split in enumerate(("id", "ood"))}
         yield confirm_roles(judged(both), both, seed=seed)
 
 
@@ -221,7 +221,9 @@ def test_halves_that_are_too_small_say_so() -> None:
 
 def test_a_subset_is_halved_by_itself() -> None:
     subsets = np.repeat(np.array(["a", "b", "c"], dtype=object), [400, 400, 400])
-    both = {role: answers(i, 1200, role, subsets=subsets) for i, role in enumerate(("id", "ood"))}
+    both = {
+        split: answers(i, 1200, split, subsets=subsets) for i, split in enumerate(("id", "ood"))
+    }
     groups = {"ab": ["a", "b"]}
     roles = judged(both)
     of_group = confirm_roles(roles, both, subset="ab", groups=groups)

@@ -25,7 +25,7 @@ from mechcore.ablation import (
 from mechcore.errors import InputError
 from mechcore.evaluation.p_values import adjusted_p
 
-COLUMNS = ["set", "size", "data", "role", "subset", "n", "metric"]
+COLUMNS = ["set", "size", "data", "split", "subset", "n", "metric"]
 A, B, C = "L0.H0", "L0.H1", "L1.MLP"
 D = {A: 1, B: 2, C: 4, f"{A}+{B}": 2.5, f"{A}+{C}": 5, f"{B}+{C}": 9, f"{A}+{B}+{C}": 10}
 """Changes without every set of three components."""

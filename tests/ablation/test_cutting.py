@@ -49,7 +49,7 @@ def test_every_engine_cuts_paths_as_they_are_defined(
 ) -> None:
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data, n_samples=16)
-    options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "role": "ood"}
+    options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "split": "ood"}
     found = ablate(model, SETS, data, means, engine=engine, **options)
     assert list(map(str, found.without)) == list(SETS)
     np.testing.assert_allclose(
@@ -77,7 +77,7 @@ def test_grouped_heads_that_are_ungrouped_are_blind_one_by_one(engine: str) -> N
     labels = torch.randint(2, 40, (5,), generator=generator)
     data = [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}]
     means = MeanActivations.compute(model, data, n_samples=0)
-    found = ablate(model, ["L0.H2>L1.H3.v"], data, means, engine=engine, role="ood")  # type: ignore[arg-type]
+    found = ablate(model, ["L0.H2>L1.H3.v"], data, means, engine=engine, split="ood")  # type: ignore[arg-type]
 
     kept: dict[str, torch.Tensor] = {}
     names = ("blocks.0.attn.hook_z", "blocks.1.hook_resid_pre")
@@ -120,13 +120,13 @@ def test_components_and_paths_together(cases: Cases, tmp_path: File) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
     both = ["L0.H1", "L0.H1>L1.H2", "L0.H1+L1.MLP", "L0.MLP>answer"]
-    found = ablate(model, both, data, means, role="ood", state=tmp_path)
+    found = ablate(model, both, data, means, split="ood", state=tmp_path)
     assert {str(each) for each in found.without} == set(both)
     assert [str(each) for each in found.sets] == ["L0.H1", "L0.H1+L1.MLP"]
-    again = ablate(model, both, data, means, role="ood", state=tmp_path)
+    again = ablate(model, both, data, means, split="ood", state=tmp_path)
     for each, answers in found.without.items():
         assert np.array_equal(again.without[each].margin, answers.margin)
-    table = sweep(model, both, data, means, role="ood")
+    table = sweep(model, both, data, means, split="ood")
     whole = table[table["subset"] == "all"].set_index("set")["kind"]
     assert whole.to_dict() == dict(zip(both, ["single", "path", "joint", "path"], strict=True))
 
@@ -136,7 +136,7 @@ def test_an_interrupted_sweep_of_paths_goes_on(
 ) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data, n_samples=16)
-    options: dict[str, Any] = {"role": "ood", "fill": "resample", "batch_size": 3}
+    options: dict[str, Any] = {"split": "ood", "fill": "resample", "batch_size": 3}
     whole = ablate(model, SETS, data, means, **options)
     options["state"] = tmp_path / "state.safetensors"
     run, calls = PathEngine.run, 0
@@ -174,7 +174,7 @@ def test_a_batch_that_is_too_much_to_keep_is_done_in_pieces(
     else:
         data = encoded(name)
     means = means_of(model, data, n_samples=16)
-    options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "role": "ood"}
+    options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "split": "ood"}
     monkeypatch.setattr("mechcore.ablation.stack_cuts.MAX_KEPT", 0)
     examples: list[set[int]] = []
     start = StackCuts.start
@@ -222,7 +222,7 @@ def cost_of(model: Any, data: EncodedExamples, cut: Any, engine: str) -> float:
     with pytest.MonkeyPatch.context() as patch:
         work = importlib.import_module("mechcore.ablation.sweeping")
         patch.setattr(work, "_work", lambda parts, *_: costs.extend(parts.tasks()))
-        ablate(model, cut, data, means_of(model, data), engine=engine, role="ood")  # type: ignore[arg-type]
+        ablate(model, cut, data, means_of(model, data), engine=engine, split="ood")  # type: ignore[arg-type]
     tokens = sum(batch["input_ids"].numel() for batch in data.batches(64))
     return sum(cost for part, _, cost in costs if part >= 0) / tokens
 

@@ -19,7 +19,7 @@ from mechcore.evaluation.clusters import Sample
 def test_doses_and_the_direct_effect_are_those_of_plain_hooks(cases: Cases) -> None:
     case, data = cases.get("gpt2"), encoded("gpt2")
     means = means_of(case.model, data)
-    table = dose_table(case.model, ["L0.MLP", "L0.H1", "L1.MLP"], data, means, role="ood")
+    table = dose_table(case.model, ["L0.MLP", "L0.H1", "L1.MLP"], data, means, split="ood")
     DOSE.check(table)
     whole = Mask.full(ModelShape.of(case.model))
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_doses_and_the_direct_effect_are_those_of_plain_hooks(cases: Cases) -> N
     assert first["direct"] + first["indirect"] == pytest.approx(first["change_100"], abs=1e-6)
     last = table.iloc[2]  # nothing but the answer runs after it
     assert last["indirect"] == pytest.approx(0, abs=1e-5)
-    [answers] = ablate(case.model, ["L1.MLP"], data, means, role="ood").without.values()
+    [answers] = ablate(case.model, ["L1.MLP"], data, means, split="ood").without.values()
     assert last["change_100"] == pytest.approx(answers.margin.mean() - float(full), abs=1e-5)
     with pytest.raises(InputError, match="L9"):
         dose_table(case.model, ["L9.H0"], data, means)

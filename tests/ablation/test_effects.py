@@ -28,7 +28,7 @@ COLUMNS = [
     "kind",
     "size",
     "data",
-    "role",
+    "split",
     "subset",
     "n",
     "accuracy",
@@ -102,7 +102,7 @@ def test_the_table_by_hand() -> None:
     assert table["kind"].tolist() == ["single", "joint"] * 3
     assert table["n"].tolist() == [3, 3, 2, 2, 5, 5]
     assert set(table["data"]) == {"hans"}
-    assert set(table["role"]) == {"ood"}
+    assert set(table["split"]) == {"ood"}
     assert set(table["size"]) == {1}
     assert table["accuracy"].tolist() == pytest.approx([1 / 3, 1, 1, 0, 3 / 5, 3 / 5])
     assert table["accuracy_change"].tolist() == pytest.approx(
@@ -249,8 +249,8 @@ def test_ablating_is_editing_the_weights(
     means = MeanActivations.compute(case.model, data, n_samples=0)
     names = ["L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0"]
     sets = [ComponentSet.of([Component.parse(n) for n in each.split("+")]) for each in names]
-    found = ablate(case.model, sets, data, means, engine=engine, role="ood", batch_size=2)
-    assert (found.data, found.role) == ("few", "ood")
+    found = ablate(case.model, sets, data, means, engine=engine, split="ood", batch_size=2)
+    assert (found.data, found.split) == ("few", "ood")
     assert list(found.without) == sets
     assert found.full.subsets.tolist() == ["u", "v"] * 3
     for name, each in zip(names, sets, strict=True):
@@ -266,18 +266,18 @@ def test_ablating_is_editing_the_weights(
 
 def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [A], data, None, role="ood", fill="zero")
+    found = ablate(model, [A], data, None, split="ood", fill="zero")
     expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), fill="zero")
     np.testing.assert_allclose(found.without[A].margin, expected.margin, rtol=0, atol=1e-5)
     swapped = ["neutral", "entailment", "contradiction"]
-    other = ablate(model, [A], data, None, role="ood", fill="zero", class_names=swapped)
+    other = ablate(model, [A], data, None, split="ood", fill="zero", class_names=swapped)
     rows = [i for i, label in enumerate(LABELS) if label == "neutral"]
     assert other.full.correct_classes[rows].tolist() == [[True, False, False]] * len(rows)
 
 
 def test_no_set_leaves_the_full_model(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [], data, None, role="ood", fill="zero")
+    found = ablate(model, [], data, None, split="ood", fill="zero")
     assert found.without == {}
     torch.testing.assert_close(
         found.full.logits, evaluate(model, data, in_domain=False).logits, rtol=0, atol=1e-5
@@ -287,11 +287,11 @@ def test_no_set_leaves_the_full_model(cases: Cases) -> None:
 def test_what_cannot_be_ablated(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     with pytest.raises(InputError, match=r"component L2\.H0: out of range"):
-        ablate(model, [A, single("L2.H0")], data, None, role="ood", fill="zero")
+        ablate(model, [A, single("L2.H0")], data, None, split="ood", fill="zero")
     with pytest.raises(InputError, match="needs means"):
-        ablate(model, [A], data, None, role="ood")
+        ablate(model, [A], data, None, split="ood")
     other = MeanActivations.compute(
         cases.get("roberta").model, encoded(segments=False), n_samples=0
     )
     with pytest.raises(MismatchError, match="another model"):
-        ablate(model, [A], data, other, role="ood")
+        ablate(model, [A], data, other, split="ood")

@@ -20,11 +20,11 @@ HEAD, MLP = ComponentSet.of(["L0.H1"]), ComponentSet.of(["L1.MLP"])
 PAIR = ComponentSet.of(["L0.H0", "L0.H1"])
 
 
-def texts(role: str, labels: list[str]) -> Examples:
+def texts(split: str, labels: list[str]) -> Examples:
     rows = [
-        (f"{role} {i}", f"second {i}", label, f"part {i % 2}") for i, label in enumerate(labels)
+        (f"{split} {i}", f"second {i}", label, f"part {i % 2}") for i, label in enumerate(labels)
     ]
-    return Examples(role, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
+    return Examples(split, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
 
 
 def answers(logits: list[list[float]], examples: Examples) -> Evaluation:
@@ -50,9 +50,9 @@ def world() -> tuple[list[Ablations], dict[str, Examples]]:
         ("id", PAIR): [[0.0, 9, 0]] * 4,
     }
     found = []
-    for role, examples, full in (("id", id_, full_id), ("ood", ood, full_ood)):
-        without = {s: answers(logits, examples) for (r, s), logits in changed.items() if r == role}
-        found.append(Ablations.of(answers(full, examples), without, f"{role} data", role))
+    for split, examples, full in (("id", id_, full_id), ("ood", ood, full_ood)):
+        without = {s: answers(logits, examples) for (r, s), logits in changed.items() if r == split}
+        found.append(Ablations.of(answers(full, examples), without, f"{split} data", split))
     return found, {"id": id_, "ood": ood}
 
 
@@ -64,7 +64,7 @@ def test_flips_out_of_domain_come_first_then_the_largest_changes_of_margin(
     assert table["component"].tolist() == ["L0.H1"] * 3  # no answer flips without the MLP
     assert table["rank"].tolist() == [1, 2, 3]
     # Changes of margin in domain are 3.4, 12.3 and 9.3 nats for 0, 2 and 3.
-    assert list(zip(table["role"], table["example"], strict=True)) == [
+    assert list(zip(table["split"], table["example"], strict=True)) == [
         ("ood", 2),
         ("id", 2),
         ("id", 3),

@@ -281,7 +281,7 @@ def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> 
     middle = np.median(margin)
     data = examples([names[int(each > middle)] for each in margin])
     found = ablate(
-        model, sets.singles(model), data, fill="zero", engine=engine, role="ood", batch_size=50
+        model, sets.singles(model), data, fill="zero", engine=engine, split="ood", batch_size=50
     )
     np.testing.assert_allclose(found.full.logits[:, 1], margin, atol=1e-4)
     reader = ComponentSet.of([READER])
@@ -308,7 +308,7 @@ def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> 
 def test_logits_are_kept_in_the_state_and_of_no_vocabulary(tmp_path: Path) -> None:
     model = micro_model(tmp_path)
     data = examples(["entailment"] * 7 + ["non-entailment"] * 5)
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "state": tmp_path / "state"}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "state": tmp_path / "state"}
     first = ablate(model, [A, B], data, None, **options)
     again = ablate(model, [A, B], data, None, **options)
     for each in (A, B):

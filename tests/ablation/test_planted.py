@@ -45,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def swept(model: Any, names: tuple[str, ...], engine: Any) -> Ablations:
     """Without all subsets."""
     found = sets.subsets(names)
-    return ablate(model, found, DATA, fill="zero", engine=engine, role="ood", batch_size=5)
+    return ablate(model, found, DATA, fill="zero", engine=engine, split="ood", batch_size=5)
 
 
 def by_set(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str, float]:

@@ -168,7 +168,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> l
         return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(sets))
 
     monkeypatch.setattr(racing, "ablate", look_up)
-    monkeypatch.setattr(racing, "as_encoded", lambda model, data, role: data)
+    monkeypatch.setattr(racing, "as_encoded", lambda model, data, split: data)
     monkeypatch.setattr(racing, "as_sets", lambda sets, model: sets)
     return asked
 
@@ -330,18 +330,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_planted_pair_is_found(model: Any) -> None:
-    found = race(model, PAIRS, examples(80), fill="zero", role="ood", least=0.5, bound=SIZE)
+    found = race(model, PAIRS, examples(80), fill="zero", split="ood", least=0.5, bound=SIZE)
     assert found.decided("below") == [ComponentSet.of(PAIR)]
     row = found.decisions.set_index("set").loc["+".join(PAIR)]
     assert row["effect"] == pytest.approx(-SIZE, abs=1e-3)  # the same in every text
-    assert (row["data"], row["role"], row["n"]) == ("planted", "ood", 32)
+    assert (row["data"], row["split"], row["n"]) == ("planted", "ood", 32)
     assert found.exact_layers * 32 / 80 < found.layers < found.exact_layers
 
 
 def test_sets_with_names_are_found_as_sets(model: Any) -> None:
     # As those of a file may have: a name says nothing of the components.
     pair, more = ComponentSet.of(PAIR, "pair"), ComponentSet.of([*PAIR, DIRECT], "more")
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "least": 0.5, "effect": "change"}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "least": 0.5, "effect": "change"}
     found = race(model, [more, pair], examples(40), **options)
     assert found.decisions["set"].tolist() == ["more", "pair"]
     assert found.effects == pytest.approx({pair: -SIZE, more: -SIZE - DIRECT_SIZE}, abs=1e-3)
@@ -354,11 +354,11 @@ def test_all_that_is_called_exact_is_what_an_exact_sweep_finds(
     model: Any, metric: Any, engine: Any
 ) -> None:
     data = examples(40)
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "engine": engine}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "engine": engine}
     least = SIZE if metric == "margin" else 1.0  # what the pair has, so that it stays undecided
     found = race(model, PAIRS, data, least=least, metric=metric, **options)
     assert found.decisions["exact"].any()
-    swept = ablate(model, [*([c] for c in HEADS), *PAIRS], data, fill="zero", role="ood")
+    swept = ablate(model, [*([c] for c in HEADS), *PAIRS], data, fill="zero", split="ood")
     for row in found.decisions[found.decisions["exact"]].itertuples():
         pair = ComponentSet.of(row.set.split("+"))
         alone = [swept.changes(ComponentSet((c,)), metric).mean() for c in pair.components]
@@ -370,7 +370,7 @@ def test_all_that_is_called_exact_is_what_an_exact_sweep_finds(
 def test_an_interrupted_race_goes_on(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, options = examples(80), {"fill": "zero", "role": "ood", "largest": 3, "n_audited": 4}
+    data, options = examples(80), {"fill": "zero", "split": "ood", "largest": 3, "n_audited": 4}
     whole = race(model, PAIRS, data, **options)
     assert len(whole.n_looks) > 1
     real, calls = racing.ablate, []
@@ -405,7 +405,7 @@ def _refuse(*_: Any) -> None:
 
 
 def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "components": HEADS, "max_size": 2}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "components": HEADS, "max_size": 2}
     found = find_superadditive(
         model, examples(160), None, n_pairs=None, guarantee=0.05, least=0.5, **options
     )
@@ -422,7 +422,7 @@ def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
 
 
 def test_triples_grow_from_the_pairs_found_with_their_part_of_the_error_rate(model: Any) -> None:
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "components": HEADS, "max_size": 3}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "components": HEADS, "max_size": 3}
     found = find_superadditive(
         model, examples(160), None, n_pairs=None, guarantee=0.05, least=0.5, **options
     )
@@ -434,7 +434,7 @@ def test_triples_grow_from_the_pairs_found_with_their_part_of_the_error_rate(mod
 
 def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mechcore.ablation.search.SAMPLED", 12)
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "components": HEADS, "max_size": 2}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "components": HEADS, "max_size": 2}
     found = find_superadditive(
         model, examples(160), None, n_pairs=5, guarantee=0.05, least=0.5, **options
     )

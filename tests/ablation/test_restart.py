@@ -229,7 +229,7 @@ def test_the_full_model_is_answered_first_where_other_sets_part_and_it_does_not(
     sets = ["L0.H0", "L0.H1+L1.H0", "L0.H1+L1.H1"]
     batches = [{**padded(texts((5, 3))), "labels": torch.tensor([0, 1])}]
     shared, plain = (
-        ablate(model, sets, batches, fill="zero", engine=each, role="ood")
+        ablate(model, sets, batches, fill="zero", engine=each, split="ood")
         for each in ("restart", "reference")
     )
     torch.testing.assert_close(shared.full.logits, plain.full.logits)
@@ -280,7 +280,7 @@ NAMES = ("L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L2.H0", "L1.H2+L2.MLP")
 
 
 def swept(model: Any, engine: str) -> Ablations:
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "batch_size": 5}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "batch_size": 5}
     return ablate(model, NAMES, examples(), engine=engine, **options)  # type: ignore[arg-type]
 
 

@@ -313,11 +313,11 @@ def test_an_idle_head_has_no_role_by_the_constant_that_the_training_mean_injects
 ) -> None:
     frames = two_domains(tmp_path)
     model = load_model(tmp_path)
-    data = {r: as_encoded(model, frame, role=r) for r, frame in frames.items()}  # type: ignore[arg-type]
+    data = {r: as_encoded(model, frame, split=r) for r, frame in frames.items()}  # type: ignore[arg-type]
     means = {r: MeanActivations.compute(model, data[r], n_samples=0) for r in ("train", "ood")}
 
-    def changes(role: str, mean: str) -> pd.DataFrame:
-        swept = ablate(model, sets.singles(model), data[role], means[mean], role=role)  # type: ignore[arg-type]
+    def changes(split: str, mean: str) -> pd.DataFrame:
+        swept = ablate(model, sets.singles(model), data[split], means[mean], split=split)  # type: ignore[arg-type]
         return information_table(swept, n_resamples=20).query("subset == 'all'")
 
     tables = changes("id", "train"), changes("ood", "train")

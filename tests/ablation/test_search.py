@@ -69,7 +69,7 @@ class Searched:
             self.calls.append((list(sets), data))
             return ablate(model, sets, data, means, **more)
 
-        options = {"n_resamples": 5, "batch_size": 3, "role": "ood", **options}
+        options = {"n_resamples": 5, "batch_size": 3, "split": "ood", **options}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SEARCH, "ablate", recorded)
             self.result: Search = find_superadditive(self.model, self.data, self.means, **options)
@@ -78,7 +78,7 @@ class Searched:
     def exact(self, sets: list[ComponentSet], data: EncodedExamples) -> pd.DataFrame:
         """Interactions on the margin over all examples, by set."""
         alone = {c: ComponentSet((c,)) for each in sets for c in each.components}
-        found = ablate(self.model, [*alone.values(), *sets], data, self.means, role="ood")
+        found = ablate(self.model, [*alone.values(), *sets], data, self.means, split="ood")
         table = interactions(found, n_resamples=2)
         rows = table[(table["metric"] == "margin") & (table["subset"] == "all")]
         return rows.set_index("set")["interaction"]
@@ -243,7 +243,7 @@ def test_the_report_is_of_the_other_half(small: Searched) -> None:
     assert max(sizes.count(size) for size in sizes) == 3
     members = sorted({c for each in sets_of(names) for c in each.components})
     sets = [*(ComponentSet((c,)) for c in members), *sets_of(names)]
-    again = ablate(small.model, sets, small.reported, small.means, role="ood", batch_size=3)
+    again = ablate(small.model, sets, small.reported, small.means, split="ood", batch_size=3)
     table = interactions(again, n_resamples=5)
     order = table["set"].map({name: i for i, name in enumerate(names)})
     wanted = table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
@@ -344,7 +344,7 @@ def searching(cases: Cases) -> dict[str, Any]:
     model, data = cases.get("bert").model, encoded()
     means = MeanActivations.compute(model, data, n_samples=0)
     sizes = {"n_pairs": 4, "beam": 2, "n_found": 2, "max_size": 3}
-    run = {"n_resamples": 5, "batch_size": 3, "role": "ood", "components": SMALL[:4]}
+    run = {"n_resamples": 5, "batch_size": 3, "split": "ood", "components": SMALL[:4]}
     return {"model": model, "data": data, "means": means, **sizes, **run}
 
 

@@ -45,7 +45,7 @@ def test_changes_that_are_alike_on_every_example_are_found_again() -> None:
     STABILITY.check(table)
     assert table["metric"].tolist() == ["accuracy", "margin"]
     found = row(table, "margin")
-    assert [found[name] for name in ("size", "data", "role", "n", "n_ranked", "top")] == [
+    assert [found[name] for name in ("size", "data", "split", "n", "n_ranked", "top")] == [
         *(1, "hans", "ood"),
         *(N, 6, 3),
     ]

@@ -43,7 +43,7 @@ def bert(cases: Cases) -> dict[str, Any]:
     """What `ablate` needs first; not to be changed."""
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data, n_samples=16)
-    return {"model": model, "sets": NAMES, "data": data, "means": means, "role": "ood"}
+    return {"model": model, "sets": NAMES, "data": data, "means": means, "split": "ood"}
 
 
 def assert_equal(found: Ablations, expected: Ablations) -> None:
@@ -180,9 +180,9 @@ def check_against_edits(model: Any, reference: Any, name: str, fill: Any) -> Non
     means = None if fill == "zero" else means_of(model, data)
     logits = {n: edited_logits(reference, data, means, n) for n in ("", *NAMES)}
     for engine in ("tree", "reference"):
-        options: dict[str, Any] = {"fill": fill, "engine": engine, "role": "ood", "batch_size": 3}
+        options: dict[str, Any] = {"fill": fill, "engine": engine, "split": "ood", "batch_size": 3}
         found = ablate(model, list(NAMES), data, means, **options)
-        assert (found.data, found.role, found.agreement) == ("few", "ood", None)
+        assert (found.data, found.split, found.agreement) == ("few", "ood", None)
         assert found.full.subsets.tolist() == ["u", "v", "u", "v", "v", "v", "u"]
         truth = {n: replace(found.full, logits=each) for n, each in logits.items()}
         torch.testing.assert_close(found.full.logits, logits[""], rtol=0, atol=2e-5)
@@ -217,13 +217,13 @@ def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None
     model, data, settings = cases.get(name).model, encoded(name), dict(options)
     means = means_of(model, data, n_samples=16, per_position=settings.pop("per_position", False))
     tree, restart, reference = (
-        ablate(model, NAMES, data, means, role="ood", batch_size=2, engine=engine, **settings)
+        ablate(model, NAMES, data, means, split="ood", batch_size=2, engine=engine, **settings)
         for engine in ("tree", "restart", "reference")
     )
     assert_close(tree, reference)
     assert_close(restart, reference)
     if "seed" in settings:
-        other = ablate(model, NAMES, data, means, role="ood", fill="resample", seed=5)
+        other = ablate(model, NAMES, data, means, split="ood", fill="resample", seed=5)
         assert not np.allclose(
             other.without[as_sets(NAMES)[0]].kl, tree.without[as_sets(NAMES)[0]].kl
         )
@@ -251,7 +251,7 @@ def test_plain_batches_are_swept_as_encoded_examples_are(
 ) -> None:
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data, n_samples=16)
-    options: dict[str, Any] = {"fill": fill, "role": "ood"}
+    options: dict[str, Any] = {"fill": fill, "split": "ood"}
     whole = ablate(model, NAMES, data, means, **{**options, "fill": "mean"})
     labels = whole.full.correct_classes.int().argmax(1)
     if data.answers is not None:
@@ -326,7 +326,7 @@ def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> No
     labels = [helpers.CLASSES[i] for i in worst]
     wrong = replace(data, examples=Examples("few", data.examples.frame.assign(label=labels)))
     with pytest.warns(MechcoreWarning, match=r"in-domain accuracy 0\.000 is under chance"):
-        ablate(**{**bert, "data": wrong, "role": "id"})
+        ablate(**{**bert, "data": wrong, "split": "id"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ablate(**{**bert, "data": wrong}).full.accuracy == 0
@@ -338,7 +338,7 @@ def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> No
 def test_the_table_has_a_row_per_set_and_subset(bert: dict[str, Any]) -> None:
     table = sweep(**{**bert, "sets": {"pair": "0.0+1.mlp", "head": "0.1"}}, n_resamples=50)
     assert list(table.columns) == [
-        *("set", "kind", "size", "data", "role", "subset", "n", "accuracy", "accuracy_change"),
+        *("set", "kind", "size", "data", "split", "subset", "n", "accuracy", "accuracy_change"),
         *(
             "accuracy_change_low",
             "accuracy_change_high",
@@ -354,7 +354,7 @@ def test_the_table_has_a_row_per_set_and_subset(bert: dict[str, Any]) -> None:
     assert table["subset"].tolist() == ["u", "u", "v", "v", "all", "all"]
     assert table["n"].tolist() == [3, 3, 4, 4, 7, 7]
     assert set(table["data"]) == {"few"}
-    assert set(table["role"]) == {"ood"}
+    assert set(table["split"]) == {"ood"}
     found = ablate(**{**bert, "sets": ["0.0+1.mlp", "0.1"]})
     members = found.full.subsets == "v"
     row, answers = table.iloc[3], found.without[ComponentSet.of(["0.1"])]
@@ -374,7 +374,7 @@ def test_kl_is_that_from_the_full_model_to_the_ablated_one(cases: Cases) -> None
     for a, b in zip(full, other, strict=True):
         p, q = ([math.exp(v) / sum(map(math.exp, row)) for v in row] for row in (a, b))
         expected.append(sum(x * math.log(x / y) for x, y in zip(p, q, strict=True)))
-    table = sweep(case.model, ["0.1"], data, means, role="ood", n_resamples=2)
+    table = sweep(case.model, ["0.1"], data, means, split="ood", n_resamples=2)
     assert table[table["subset"] == "all"]["kl"].item() == pytest.approx(
         np.mean(expected), abs=1e-6
     )
@@ -406,7 +406,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"engine": "fast"}, InputError, "engine is 'fast'; expected 'auto' or 'tree' or"),
         ({"precision": "float64"}, InputError, "precision is 'float64'; expected 'float32' or"),
-        ({"role": "OOD"}, InputError, "role is 'OOD'; expected 'id' or 'ood'"),
+        ({"split": "OOD"}, InputError, "split is 'OOD'; expected 'id' or 'ood'"),
         *(
             (
                 {"engine": engine, "precision": "bfloat16"},
@@ -446,7 +446,7 @@ def test_models_that_are_not_plain_are_restarted(
 ) -> None:
     data = encoded("mistral")
     means = means_of(windowed, data)
-    options: dict[str, Any] = {"role": "ood", "batch_size": 1}
+    options: dict[str, Any] = {"split": "ood", "batch_size": 1}
     with progress.shown():
         found = ablate(windowed, NAMES, data, means, **options)
     assert capsys.readouterr().err.splitlines()[-1] == "ablate on few (engine 'restart'): 100 %"
@@ -471,18 +471,18 @@ def test_a_model_that_does_not_compute_what_its_weights_say(cases: Cases, engine
     for name in ("bert", "gpt2"):
         model, data = load_model(cases.path(name)), encoded(name)
         means = means_of(model, data)
-        plain = ablate(model, NAMES, data, means, engine="reference", role="ood")
+        plain = ablate(model, NAMES, data, means, engine="reference", split="ood")
         inner = model.blocks[1].mlp.out.original_component
         handle = inner.register_forward_hook(lambda module, args, output: 1.5 * output)
         with pytest.raises(MechcoreError, match=message):
-            ablate(model, NAMES, data, means, engine=engine, role="ood")
-        found = ablate(model, NAMES, data, means, engine="reference", role="ood")
+            ablate(model, NAMES, data, means, engine=engine, split="ood")
+        found = ablate(model, NAMES, data, means, engine="reference", split="ood")
         assert (found.full.logits - plain.full.logits).abs().max() > 1e-2
         handle.remove()
-        assert_close(ablate(model, NAMES, data, means, engine=engine, role="ood"), plain)
+        assert_close(ablate(model, NAMES, data, means, engine=engine, split="ood"), plain)
     model.add_hook(hook_mlp_out(0), lambda x, hook: 2 * x)
     with pytest.raises(MechcoreError, match=message):
-        ablate(model, NAMES, data, means, engine=engine, role="ood")
+        ablate(model, NAMES, data, means, engine=engine, split="ood")
 
 
 def test_the_check_covers_a_masked_forward_too(
@@ -696,7 +696,7 @@ def test_half_precision_is_close_and_says_how_close(
 ) -> None:
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data)
-    options: dict[str, Any] = {"role": "ood", "batch_size": 3}
+    options: dict[str, Any] = {"split": "ood", "batch_size": 3}
     found = ablate(model, MANY, data, means, precision=precision, **options)
     plain = ablate(model, MANY, data, means, **options)
     assert plain.agreement is None

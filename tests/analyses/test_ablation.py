@@ -88,7 +88,7 @@ def test_shapley_values_and_dividends_are_listed(run: RunFolder) -> None:
 def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None:
     worst_sentence, core_sentence = told(run)
     ablation, controls = run.tables["ablation"], run.tables["ablation_controls"]
-    singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
+    singles = ablation.query("kind == 'single' and split == 'ood' and subset == 'all'")
     worst = singles.loc[singles.accuracy_change.idxmin()]
     assert worst_sentence.startswith(
         f"Of the core heads, ablating {worst.set} alone lowers out-of-domain accuracy most: "
@@ -96,7 +96,7 @@ def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None
         f"{100 * worst.accuracy_change_high:+.1f}] on {worst.data}, to "
         f"{100 * worst.accuracy:.1f} %; in-domain accuracy changes by "
     )
-    outside = controls.query("role == 'ood' and subset == 'all'")
+    outside = controls.query("split == 'ood' and subset == 'all'")
     (beside,) = outside.query("metric == 'accuracy' and set == @worst.set").itertuples()
     assert (
         f". Ablating one of 7 other heads of its layer changes it by "
@@ -116,7 +116,7 @@ def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None
 def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) -> None:
     assert not any("accuracy is higher" in text for text in told(run))
     table = run.tables["ablation"].copy()
-    first = (table["set"] == run.core[0]) & (table["role"] == "ood") & (table["subset"] == "all")
+    first = (table["set"] == run.core[0]) & (table["split"] == "ood") & (table["subset"] == "all")
     for column, value in (("_change", 0.256), ("_change_low", 0.226), ("_change_high", 0.287)):
         table.loc[first, f"accuracy{column}"] = value
     table.loc[first, "accuracy"] = 0.871

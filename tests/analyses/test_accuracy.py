@@ -64,7 +64,7 @@ def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -
     assert list(accuracy.header) == [*header, f"at 50{SPACE}%", f"at 70{SPACE}%"]
     assert list(margin.header) == [name for name in accuracy.header if name != header[3]]
     assert (accuracy.folded, margin.folded) == (False, True)
-    place = run.tables["accuracy"].query("role == 'ood' and subset == 'so_swap'")
+    place = run.tables["accuracy"].query("split == 'ood' and subset == 'so_swap'")
     full = place[place["subnetwork"] == "full"].iloc[0]
     half = place[place["target_sparsity"] == 0.5]
     low, high = 100 * half["accuracy"].min(), 100 * half["accuracy"].max()
@@ -88,7 +88,7 @@ def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
     run: RunFolder, drawn: list[pd.DataFrame]
 ) -> None:
     accuracy = run.tables["accuracy"]
-    inside = accuracy[accuracy["role"] == "id"].assign(subset="fiction")
+    inside = accuracy[accuracy["split"] == "id"].assign(subset="fiction")
     with_subsets = pd.concat([inside, accuracy], ignore_index=True)
     section, _ = sections(changed(run, accuracy=with_subsets))
     pictures = [block for block in section.blocks if isinstance(block, Drawing)]
@@ -133,7 +133,7 @@ def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
 def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
     accuracy = run.tables["accuracy"].query("subset == 'all'")
     for target, part in accuracy.groupby("target_sparsity"):
-        values = {role: 100 * some.accuracy for role, some in part.groupby("role")}
+        values = {split: 100 * some.accuracy for split, some in part.groupby("split")}
         inside, outside = values["id"], values["ood"]
         assert (
             f"target of {100 * target:.0f} % (3 seeds) have an accuracy of "
@@ -147,7 +147,7 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
 def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) -> None:
     accuracy = run.tables["accuracy"]
     seed = accuracy["seed"].fillna(0).astype(float)
-    balanced = (0.5 + seed / 1000).mask(accuracy["role"] == "id")  # one label only in domain
+    balanced = (0.5 + seed / 1000).mask(accuracy["split"] == "id")  # one label only in domain
     both = accuracy.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
     text = headlines(changed(run, accuracy=both))
     assert "points apart, 0.2 points with labels weighed alike, 0.1 points in information)" in text
@@ -229,7 +229,7 @@ def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None
     outside = notes["Full model, out-of-domain"]
     assert outside.endswith("] on tiny-ood, all examples of 4 subsets")
     full = (
-        run.tables["accuracy"].query("subnetwork == 'full' and subset == 'all'").set_index("role")
+        run.tables["accuracy"].query("subnetwork == 'full' and subset == 'all'").set_index("split")
     )
     low, high = (100 * full.at["id", f"accuracy_{end}"] for end in ("low", "high"))
     assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"

@@ -20,9 +20,9 @@ def run(rich_run: Path) -> RunFolder:
     return read_run(rich_run)
 
 
-def data_of(labels: dict[tuple[str, str], int], role: str = "ood") -> pd.DataFrame:
+def data_of(labels: dict[tuple[str, str], int], split: str = "ood") -> pd.DataFrame:
     """Counts by subset and label."""
-    places = {"data": "d", "role": role, "share": 0.0}
+    places = {"data": "d", "split": split, "share": 0.0}
     rows = [
         {**places, "subset": subset, "label": label, "n": n}
         for (subset, label), n in labels.items()
@@ -103,7 +103,7 @@ def test_data_without_labels_are_said_to_be(run: RunFolder) -> None:
 
 
 def test_that_nothing_was_cut_is_said_where_it_is_known(run: RunFolder) -> None:
-    entries = {role: {"n": 5, "n_cut": 0} for role in ("train", "id", "ood")}
+    entries = {split: {"n": 5, "n_cut": 0} for split in ("train", "id", "ood")}
     assert "No text was cut." in words(replace(run, config={"data": entries}))
     del entries["ood"]["n_cut"]
     assert "cut" not in words(replace(run, config={"data": entries}))

@@ -48,7 +48,7 @@ def told(run: RunFolder, **changes: Any) -> list[str]:
 def test_superadditive_sets_are_counted_from_the_intervals(
     run: RunFolder, metric: str, scale: float, digits: int
 ) -> None:
-    table = run.tables["interactions"].query("role == 'ood' and subset == 'all'")
+    table = run.tables["interactions"].query("split == 'ood' and subset == 'all'")
     part = table[table["metric"] == metric]
     top = part[part.high < 0].sort_values("interaction").iloc[0]
     name = "the margin" if metric == "margin" else metric
@@ -135,7 +135,7 @@ def test_a_direction_is_told_where_the_interval_shows_it(
 def test_the_largest_interaction_is_the_largest_in_either_direction(run: RunFolder) -> None:
     table = run.tables["interactions"]
     size = table["interaction"].abs()
-    chosen = table.query("role == 'ood' and subset == 'all' and metric == 'margin'")
+    chosen = table.query("split == 'ood' and subset == 'all' and metric == 'margin'")
     largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
     which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
     margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)

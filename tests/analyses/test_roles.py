@@ -138,7 +138,7 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
     assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
     sweep = run.table("sweep")
     assert sweep is not None
-    changes = sweep[(sweep["role"] == "ood") & (sweep["subset"] == "all")].set_index("set")
+    changes = sweep[(sweep["split"] == "ood") & (sweep["subset"] == "all")].set_index("set")
     # Heads of the core have their own ablation, whose made-up numbers differ.
     alone = [dot for dot in drawing.dots if dot.spot.name not in run.core]
     assert len(alone) == 32
@@ -158,7 +158,7 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(run: Run
     assert first.header[3:5] == ["accuracy out of domain (points)", "accuracy in domain (points)"]
     singles = run.singles
     assert singles is not None
-    overall = singles[(singles["subset"] == "all") & (singles["role"] == "ood")]
+    overall = singles[(singles["subset"] == "all") & (singles["split"] == "ood")]
     changes = overall.drop_duplicates("set").set_index("set")["accuracy_change"]
     listed = [row[0] for table in (first, rest) for row in table.rows]
     sizes = [abs(changes[name]) for name in listed]

@@ -35,7 +35,7 @@ def raced(run: RunFolder, decisions: list[tuple[str, int]]) -> RunFolder:
         (f"L0.H{i}+L1.MLP", 2, "hans", "ood", decision, 0.01, -0.1, 0.1, n, False)
         for i, (decision, n) in enumerate(decisions)
     ]
-    columns = ["set", "size", "data", "role", "decision", "effect", "low", "high", "n", "exact"]
+    columns = ["set", "size", "data", "split", "decision", "effect", "low", "high", "n", "exact"]
     return with_tables(run, race=pd.DataFrame(rows, columns=columns))
 
 

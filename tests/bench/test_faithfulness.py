@@ -39,7 +39,7 @@ def bert(cases: Cases) -> dict[str, Any]:
 
 
 def run(bert: dict[str, Any], scores: Any = SCORES, **options: Any) -> Faithfulness:
-    options = {"n_resamples": 50, "role": "ood"} | options
+    options = {"n_resamples": 50, "split": "ood"} | options
     return faithfulness_of(bert["model"], scores, bert["data"], bert["means"], **options)
 
 

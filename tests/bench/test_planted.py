@@ -42,8 +42,8 @@ def test_every_ablated_set_answers_as_the_program(family: str, norms: bool, tmp_
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     causal = family == "decoder"
 
-    def words(role: str) -> tuple[np.ndarray, list[int]]:
-        texts = [text.split() for text in case.data[role].examples.frame["text_a"]]
+    def words(split: str) -> tuple[np.ndarray, list[int]]:
+        texts = [text.split() for text in case.data[split].examples.frame["text_a"]]
         return token_values(texts), [len(text) + 1 for text in texts]
 
     ours = EVERYTHING.means(*words("train"), causal=causal)
@@ -125,8 +125,8 @@ def test_pairs_are_texts_of_the_other_label_that_answer_otherwise(name: str) -> 
 
 def test_the_model_answers_pairs_otherwise(tmp_path: Path) -> None:
     case = planted_case("heuristic-encoder", tmp_path)
-    for role, pairs in case.pairs.items():
-        own, other = (evaluate(case.model, each) for each in (case.data[role], pairs))
+    for split, pairs in case.pairs.items():
+        own, other = (evaluate(case.model, each) for each in (case.data[split], pairs))
         assert other.accuracy == own.accuracy == 1
         assert not (other.correct_classes == own.correct_classes).any()
 

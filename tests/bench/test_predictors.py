@@ -48,7 +48,7 @@ class Plain:
         case, data = cases.get(name), encoded(name).part(range(4))
         means = means_of(case.model, data)
         components = parse_components(NAMES)
-        run: dict[str, Any] = {"batch_size": 3, "sweep": {"role": "ood"}}
+        run: dict[str, Any] = {"batch_size": 3, "sweep": {"split": "ood"}}
         self.request = PairRequest(case.model, data, means, components, **run)
         self.shape = ModelShape.of(case.model)
         self.places = [self.shape.index(c) for c in components]
@@ -185,7 +185,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def of_planted(model: Any, names: Any = None, **options: Any) -> PairRequest:
     components = ModelShape.of(model).components if names is None else parse_components(names)
-    run: dict[str, Any] = {"fill": "zero", "batch_size": 5, "sweep": {"role": "ood"}}
+    run: dict[str, Any] = {"fill": "zero", "batch_size": 5, "sweep": {"split": "ood"}}
     return PairRequest(model, DATA, None, components, **run, **options)
 
 
@@ -337,7 +337,7 @@ def test_all_pairs_cost_a_run_each(plain: Plain, name: str) -> None:
 @pytest.mark.parametrize("name", INTERACTION_METHODS.names())
 def test_a_search_takes_any_of_them(models: Any, name: str) -> None:
     heads = ModelShape.of(models["or"]).heads
-    options: dict[str, Any] = {"fill": "zero", "role": "ood", "n_pairs": 1, "max_size": 2}
+    options: dict[str, Any] = {"fill": "zero", "split": "ood", "n_pairs": 1, "max_size": 2}
     search = find_superadditive(
         models["or"],
         DATA,

@@ -50,7 +50,7 @@ def test_rows_are_those_of_the_scores(tmp_path: Path) -> None:
     (row,) = recovered_nodes(case, ["singles"], seed=3).itertuples()
     model, train = case.model, case.data["train"]
     means = MeanActivations.compute(model, train, n_samples=0)
-    found = ablate(model, sets.singles(model), train, means, role="id")
+    found = ablate(model, sets.singles(model), train, means, split="id")
     kl = {s.components[0]: found.without[s].kl.mean() for s in found.sets}
     true = [component in case.truth.components for component in kl]
     assert row.auroc == pytest.approx(roc_auc_score(true, list(kl.values())), abs=0.03)
@@ -164,10 +164,10 @@ def test_interactions_are_those_of_texts_in_domain(tmp_path: Path) -> None:
     every = dataclasses.replace(case, data={**case.data, "id": case.data["train"]})
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     sizes = {}
-    for role, given in (("id", case), ("train", every)):
+    for split, given in (("id", case), ("train", every)):
         request = PairRequest(
             given.model, given.data["id"], means, ModelShape.of(given.model).components, 400
         )
         found = INTERACTION_METHODS["exact"](request).interactions
-        sizes[role] = sum(abs(value) > 0.5 for value in found.values())
+        sizes[split] = sum(abs(value) > 0.5 for value in found.values())
     assert sizes == {"id": 1, "train": 10}

@@ -41,16 +41,16 @@ def test_the_bridge_answers_as_the_plain_model(case: Case) -> None:
 def test_ablations_by_the_package_cost_what_the_truth_says(case: Case) -> None:
     shape, truth = ModelShape.of(case.model), case.truth
     means = MeanActivations.compute(case.model, case.data["train"])
-    full = {role: evaluate(case.model, data).margin for role, data in case.data.items()}
+    full = {split: evaluate(case.model, data).margin for split, data in case.data.items()}
 
-    def changes(*off: ComponentLike, role: str = "id") -> np.ndarray:
+    def changes(*off: ComponentLike, split: str = "id") -> np.ndarray:
         mask = Mask.full(shape).without(*off)
-        return evaluate(case.model, case.data[role], mask=mask, means=means).margin - full[role]
+        return evaluate(case.model, case.data[split], mask=mask, means=means).margin - full[split]
 
     others = [c for c in shape.components if c not in truth.components]
-    for role in case.data:
+    for split in case.data:
         for off in (*([c] for c in others), others):
-            assert np.abs(changes(*off, role=role)).max() < LARGEST_CHANGE
+            assert np.abs(changes(*off, split=split)).max() < LARGEST_CHANGE
     assert truth.interactions is not None
     for pair in combinations(sorted(truth.components), 2):
         size = changes(*pair).mean() - sum(changes(each).mean() for each in pair)
@@ -62,8 +62,8 @@ def test_ablations_by_the_package_cost_what_the_truth_says(case: Case) -> None:
 
 
 def test_pairs_are_as_long_and_answer_otherwise(case: Case) -> None:
-    for role, data in case.data.items():
-        pairs = case.pairs[role]
+    for split, data in case.data.items():
+        pairs = case.pairs[split]
         assert [len(ids) for ids in pairs.input_ids] == [len(ids) for ids in data.input_ids]
         assert (pairs.examples.frame["label"] != data.examples.frame["label"]).all()
         assert evaluate(case.model, pairs).accuracy > 0.99
@@ -73,7 +73,7 @@ def test_pairs_are_as_long_and_answer_otherwise(case: Case) -> None:
 
 def test_the_same_seed_gives_the_same_data() -> None:
     one, same, other = (trained_case("copy", seed=seed) for seed in (1, 1, 2))
-    assert {role: len(data) for role, data in one.data.items()} == {"train": 512, "id": 256}
+    assert {split: len(data) for split, data in one.data.items()} == {"train": 512, "id": 256}
     assert one.data["id"].fingerprint == same.data["id"].fingerprint
     assert one.data["id"].fingerprint != other.data["id"].fingerprint
     assert one.pairs["id"].fingerprint == same.pairs["id"].fingerprint

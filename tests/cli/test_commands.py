@@ -68,12 +68,12 @@ def write(frame: pd.DataFrame, path: Path) -> None:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small files of the tiny world in every format, and a few broken ones."""
     folder = tmp_path_factory.mktemp("files")
-    for role, size in SIZES.items():
-        frame = tiny_world.generate(role, size, 11).frame  # type: ignore[arg-type]
-        if role == "ood":  # where the heuristic fails
+    for split, size in SIZES.items():
+        frame = tiny_world.generate(split, size, 11).frame  # type: ignore[arg-type]
+        if split == "ood":  # where the heuristic fails
             frame = tiny_world.generate("ood", 2 * size, 11).labelled("non-entailment").frame
         for kind in KINDS:
-            write(frame, folder / f"{role}.{kind}")
+            write(frame, folder / f"{split}.{kind}")
     write(frame.drop(columns="label"), folder / "no-label.csv")
     write(frame.drop(columns="text_a"), folder / "no-text.csv")
     write(frame.assign(label="maybe"), folder / "other-label.csv")
@@ -148,7 +148,7 @@ def call(command: str) -> int:
 
 
 def own(files: Path, kind: str = "csv") -> str:
-    data = " ".join(f"--{role} {files}/{role}.{kind}" for role in SIZES)
+    data = " ".join(f"--{split} {files}/{split}.{kind}" for split in SIZES)
     return f"--model {tiny_encoder_dir()} {data}"
 
 
@@ -181,12 +181,12 @@ def test_a_run_on_files(
     for name in ("s0.40-seed3", "s0.40-seed4", "s0.70-seed3", "s0.70-seed4"):
         assert Path(f"results/masks/{name}.safetensors").is_file()
     facts = json.loads(Path("results/config.json").read_text())
-    assert {role: each["n"] for role, each in facts["data"].items()} == SIZES
+    assert {split: each["n"] for split, each in facts["data"].items()} == SIZES
     assert facts["settings"]["model"]["source"] == str(tiny_encoder_dir())
     assert facts["settings"]["prune"]["steps"] == 3
     full = pd.read_csv("results/tables/accuracy.csv").query("subnetwork == 'full'")
     expected = evaluate(load_model(tiny_encoder_dir()), encoded(files / "ood.csv"), in_domain=False)
-    found = full[(full["role"] == "ood") & (full["subset"] == "all")]["accuracy"].tolist()
+    found = full[(full["split"] == "ood") & (full["subset"] == "all")]["accuracy"].tolist()
     assert found == [pytest.approx(expected.accuracy)]
 
     # The report can be made again from the folder.
@@ -223,11 +223,11 @@ def test_all_formats_give_the_same_results(files: Path, pruned: Path) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_the_same_results_from_columns_and_labels_of_other_names(files: Path, pruned: Path) -> None:
     renamed = {"text_a": "first", "text_b": "second", "label": "truth", "subset": "kind"}
-    for role in SIZES:
-        frame = pd.read_csv(files / f"{role}.csv").rename(columns=renamed)
+    for split in SIZES:
+        frame = pd.read_csv(files / f"{split}.csv").rename(columns=renamed)
         frame["truth"] = frame["truth"].map({"entailment": "0", "non-entailment": "1"})
-        frame.to_csv(f"{role}.csv", index=False)
-    columns = ",".join(f"{role}={name}" for role, name in renamed.items())
+        frame.to_csv(f"{split}.csv", index=False)
+    columns = ",".join(f"{split}={name}" for split, name in renamed.items())
     names = "--label-map 0=entailment,1=non-entailment"
     command = f"accuracy {own(Path())} {QUICK} --out renamed --columns {columns} {names}"
     assert call(command) == 0
@@ -245,7 +245,7 @@ def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     full = pd.read_csv("decoder/tables/accuracy.csv").query("subnetwork == 'full'")
     assert full[full["subset"] == "all"]["accuracy"].min() > 0.9
     assert call(f"demo {small} --without sweep --out encoder --ood-subsets so_swap,prep") == 0
-    rows = pd.read_csv("encoder/tables/accuracy.csv").query("role == 'ood'")
+    rows = pd.read_csv("encoder/tables/accuracy.csv").query("split == 'ood'")
     assert set(rows["subset"]) == {"so_swap", "prep", "all"}
     assert Path("decoder/tables/roles.csv").is_file()
     assert not {"sweep", "information", "roles"} & set(tables(Path("encoder/tables")))
@@ -308,7 +308,7 @@ def test_a_study_from_init_to_clean(
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
     assert "report: mine/report.html" in capsys.readouterr().out
-    singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
+    singles = pd.read_csv("mine/tables/sweep.csv").query("split == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
     assert call("run mine.yaml --dry-run") == 0
     assert capsys.readouterr().out == ("all 26 jobs are done; a run would only write the results\n")
@@ -406,7 +406,7 @@ def test_effective_size_of_checkpoints(
 ) -> None:
     (early, path), *_, (last, final) = encoder_checkpoints()
     series = f"{path},{final}"
-    data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
+    data = " ".join(f"--{split} {files}/{split}.csv" for split in SIZES)
     command = f"effective-size --checkpoints {series} {data} {QUICK} --tolerance 0.1"
     real = FindMasks.run
 
@@ -434,7 +434,7 @@ def test_effective_size_of_checkpoints(
     ]
     # The grid's figures are those of a run of the checkpoint.
     own_table = pd.read_csv(whole / "tables" / "accuracy.csv")
-    rows = own_table.query("role == 'ood' and subset != 'all' and seed == 3")
+    rows = own_table.query("split == 'ood' and subset != 'all' and seed == 3")
     part = grid[(grid["checkpoint"] == steps[1]) & (grid["seed"] == 3)]
     wanted = rows.set_index(["subset", "target_sparsity"])["accuracy"]
     for row in part[part["subset"].str.startswith("ood:")].itertuples():
@@ -529,21 +529,21 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str],
         return
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
-    rows = table[table["subset"] == "all"].set_index(["role", "set"])
-    for role in ("id", "ood"):
-        data = encoded(files / f"{role}.csv")
+    rows = table[table["subset"] == "all"].set_index(["split", "set"])
+    for split in ("id", "ood"):
+        data = encoded(files / f"{split}.csv")
         full = evaluate(model, data, in_domain=False)
         for name in [*singles, *joint]:
             mask = Mask.full(model).without(*name.split("+"))
             without = evaluate(model, data, mask=mask, means=means, fill=fill)
-            row = rows.loc[(role, name)]
+            row = rows.loc[(split, name)]
             assert row["accuracy_change"] == pytest.approx(without.accuracy - full.accuracy)
             margin = without.margin.mean() - full.margin.mean()
             assert row["margin_change"] == pytest.approx(margin, abs=1e-3)
         for column, name in (("shapley", "shapley"), ("dividend", "dividends")):
-            part = pd.read_csv(f"found/tables/{name}.csv").query("role == @role")
+            part = pd.read_csv(f"found/tables/{name}.csv").query("split == @split")
             total = part[part["subset"] == "all"].groupby("metric")[column].sum()
-            whole = rows.loc[(role, "L1.H0+L2.H3+L3.MLP")]
+            whole = rows.loc[(split, "L1.H0+L2.H3+L3.MLP")]
             assert total["margin"] == pytest.approx(whole["margin_change"], abs=1e-6)
             assert total["accuracy"] == pytest.approx(whole["accuracy_change"], abs=1e-9)
 
@@ -573,7 +573,7 @@ def test_a_search_is_that_of_the_function(
     for name, table in (("superadditive", wanted.found), ("screening", wanted.screening)):
         written = pd.read_csv(f"found/tables/{name}.csv")
         pd.testing.assert_frame_equal(written, table, rtol=0, atol=1e-5)
-    assert set(wanted.found["role"]) == {"id"}
+    assert set(wanted.found["split"]) == {"id"}
     stable = SEARCH_STABILITY.read(Path("found/tables/search_stability.csv"))
     pd.testing.assert_frame_equal(stable, wanted.stability, check_dtype=False, atol=1e-5)
     assert all(name in printed for name in wanted.found["set"])

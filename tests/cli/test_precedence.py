@@ -40,8 +40,8 @@ class Stopped(Exception):
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(FILE)
-    for role in ("train", "id", "ood"):
-        tiny_world.generate(role, 16, 3).frame.to_csv(f"{role}.csv", index=False)  # type: ignore[arg-type]
+    for split in ("train", "id", "ood"):
+        tiny_world.generate(split, 16, 3).frame.to_csv(f"{split}.csv", index=False)  # type: ignore[arg-type]
     return tmp_path
 
 

@@ -24,9 +24,9 @@ SHORT = ["--steps", "3", "--warmup-steps", "0", "--batch-size", "8", "--device",
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base, and labelled files."""
     folder = tmp_path_factory.mktemp("files")
-    for role, size in SIZES.items():
-        frame = tiny_world.generate(role, size, 11).frame  # type: ignore[arg-type]
-        frame.to_csv(folder / f"{role}.csv", index=False)
+    for split, size in SIZES.items():
+        frame = tiny_world.generate(split, size, 11).frame  # type: ignore[arg-type]
+        frame.to_csv(folder / f"{split}.csv", index=False)
     frame.assign(label="maybe").to_csv(folder / "other.csv", index=False)
     frame.assign(label=range(len(frame))).to_csv(folder / "numbers.csv", index=False)
     publish(encoder(), tiny_world.encoder_tokenizer(), folder / "base")
@@ -40,8 +40,8 @@ def call(*words: object) -> int:
     return stop.value.code
 
 
-def own(files: Path, *roles: str) -> list[object]:
-    data = [word for role in roles or SIZES for word in (f"--{role}", files / f"{role}.csv")]
+def own(files: Path, *splits: str) -> list[object]:
+    data = [word for split in splits or SIZES for word in (f"--{split}", files / f"{split}.csv")]
     return ["--model", files / "base", *data]
 
 

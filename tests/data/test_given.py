@@ -111,16 +111,16 @@ def test_columns_and_labels_that_are_numbers(kind: Callable[[str], Any]) -> None
 
 
 def test_the_role_says_which_examples_of_a_task(tmp_path: Path) -> None:
-    files = {role: tmp_path / f"{role}.csv" for role in ("train", "id", "ood")}
-    for role, path in files.items():
-        pd.DataFrame({"text": [role], "label": ["yes"]}).to_csv(path, index=False)
-    sources = {role: Source(path=str(path)) for role, path in files.items()}
+    files = {split: tmp_path / f"{split}.csv" for split in ("train", "id", "ood")}
+    for split, path in files.items():
+        pd.DataFrame({"text": [split], "label": ["yes"]}).to_csv(path, index=False)
+    sources = {split: Source(path=str(path)) for split, path in files.items()}
     TASKS.register("mine")(lambda folder: Task("mine", **sources))  # type: ignore[arg-type]
     try:
-        for role in files:
-            found = given_examples("mine", role)
+        for split in files:
+            found = given_examples("mine", split)
             assert found is not None
-            assert found.frame["text_a"].tolist() == [role]
+            assert found.frame["text_a"].tolist() == [split]
     finally:
         TASKS.remove("mine")
 

@@ -107,9 +107,9 @@ def test_hans_without_a_subcase(tmp_path: Path) -> None:
 
 def test_qqp_and_paws(tmp_path: Path) -> None:
     task = find_task("qqp-paws", qqp_folder(tmp_path))
-    for role in (task.train, task.id):
+    for split in (task.train, task.id):
         with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples that lack a text"):
-            found = read_sources(role).frame
+            found = read_sources(split).frame
         assert list(found["label"]) == ["not_duplicate", "duplicate"]
     ood = read_sources(task.ood).frame
     assert sorted(ood["text_a"]) == ["f g", "h i", "j k"]

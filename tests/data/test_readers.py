@@ -131,8 +131,8 @@ def test_known_columns(write: Write, names: list[str], expected: tuple[str | Non
     path = write("file.csv", ",".join(names) + "\n" + ",".join(f"<{n}>" for n in names) + "\n")
     found = columns(read_examples(path))
     defaults = ("", "", "", "all")
-    for role, name, default in zip(found, expected, defaults, strict=True):
-        assert found[role] == [default if name is None else f"<{name}>"]
+    for split, name, default in zip(found, expected, defaults, strict=True):
+        assert found[split] == [default if name is None else f"<{name}>"]
 
 
 def test_other_columns_are_named_by_the_user(write: Write) -> None:
@@ -183,13 +183,13 @@ def test_texts_that_are_not_read_are_named(write: Write) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("role", ["text_a", "text_b"])
-def test_nothing_is_said_where_a_text_was_chosen(write: Write, role: str) -> None:
+@pytest.mark.parametrize("split", ["text_a", "text_b"])
+def test_nothing_is_said_where_a_text_was_chosen(write: Write, split: str) -> None:
     path = write("x.csv", "text,context,label\nis it,it is so in most cases,e\n")
     chosen, text = {"text_a": ("text", "is it"), "text_b": ("context", "it is so in most cases")}[
-        role
+        split
     ]
-    assert columns(read_examples(path, columns={role: chosen}))[role] == [text]
+    assert columns(read_examples(path, columns={split: chosen}))[split] == [text]
 
 
 def test_a_column_serves_one_role(write: Write) -> None:
@@ -217,15 +217,15 @@ def test_columns_that_cannot_be_mapped(write: Write, given: Any, message: str) -
 
 
 @pytest.mark.parametrize(
-    ("header", "role"), [("foo,label", "text_a"), ("premise,foo", "label"), ("foo,bar", "text_a")]
+    ("header", "split"), [("foo,label", "text_a"), ("premise,foo", "label"), ("foo,bar", "text_a")]
 )
-def test_missing_columns_are_named_with_the_remedy(write: Write, header: str, role: str) -> None:
+def test_missing_columns_are_named_with_the_remedy(write: Write, header: str, split: str) -> None:
     with pytest.raises(InputError) as caught:
         read_examples(write("x.csv", f"{header}\na,b\n"))
     message = str(caught.value)
-    assert f"no column for {role} (looked for " in message
+    assert f"no column for {split} (looked for " in message
     assert header.replace(",", ", ") in message
-    assert f"--columns {role}=NAME" in message
+    assert f"--columns {split}=NAME" in message
 
 
 # -- labels ---------------------------------------------------------------------------------------
@@ -368,11 +368,11 @@ def test_notes_in_parquet_that_say_nothing(tmp_path: Path, noted: str) -> None:
     assert columns(read_examples(path))["label"] == ["1"]
 
 
-# -- columns that could serve for one role --------------------------------------------------------
+# -- columns that could serve for one split --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("table", "role", "pair", "differ"),
+    ("table", "split", "pair", "differ"),
     [
         ({"text": "ab", "gold_label": "xy", "label": "xx"}, "label", "gold_label and label", 1),
         ({"text": "ab", "gold_label": "xy", "label": "yx"}, "label", "gold_label and label", 2),
@@ -385,7 +385,7 @@ def test_notes_in_parquet_that_say_nothing(tmp_path: Path, noted: str) -> None:
     ],
 )
 def test_two_columns_that_differ_and_could_serve_for_one_role(
-    write: Write, table: dict[str, str], role: str, pair: str, differ: int
+    write: Write, table: dict[str, str], split: str, pair: str, differ: int
 ) -> None:
     path = write("x.csv", delimited(pd.DataFrame({k: [*v] for k, v in table.items()}), ","))  # type: ignore[arg-type]
     with pytest.warns(MechcoreWarning) as told:
@@ -393,12 +393,12 @@ def test_two_columns_that_differ_and_could_serve_for_one_role(
     assert len(told) == 1
     message = str(told[0].message)
     assert f"columns {pair}" in message
-    assert f"could both be {role} and differ in {differ} of 2 rows" in message
+    assert f"could both be {split} and differ in {differ} of 2 rows" in message
     chosen = message.split(": columns ")[1].split(" and ")[0]
-    assert found[role] == [*table[chosen]]
+    assert found[split] == [*table[chosen]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read_examples(path, columns={role: chosen})
+        read_examples(path, columns={split: chosen})
 
 
 @pytest.mark.filterwarnings("error")

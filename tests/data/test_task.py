@@ -72,7 +72,7 @@ def test_a_data_set_in_a_folder_begins_at_the_folder_of_the_file(
     for place, label in (("tasks", "mine"), ("elsewhere", "theirs")):
         (tmp_path / place / "rows").mkdir(parents=True)
         (tmp_path / place / "rows" / "test.csv").write_text(f"text,label\na,{label}\n")
-    text = "".join(f"{role}: {{dataset: rows, split: test}}\n" for role in ("train", "id", "ood"))
+    text = "".join(f"{split}: {{dataset: rows, split: test}}\n" for split in ("train", "id", "ood"))
     path = written(tmp_path / "tasks", text)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert read_sources(find_task(path).id).label_names == ["mine"]

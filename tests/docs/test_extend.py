@@ -96,9 +96,9 @@ with undrawn():
 
 
 def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path, told: Path) -> None:
-    for role in ("train", "id", "ood"):
-        frame = tiny_world.generate(role, 24, 1).frame  # type: ignore[arg-type]
-        frame.to_csv(tmp_path / f"{role}.csv", index=False)
+    for split in ("train", "id", "ood"):
+        frame = tiny_world.generate(split, 24, 1).frame  # type: ignore[arg-type]
+        frame.to_csv(tmp_path / f"{split}.csv", index=False)
     file, out = tmp_path / "study.yaml", tmp_path / "out"
     file.write_text(STUDY.format(model=tiny_encoder_dir(), data=tmp_path))
     arguments = ["run", str(file), "--out", str(out), "--cpus", "1"]
@@ -112,7 +112,7 @@ def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path, 
         f"L{layer}.{name}" for layer in range(2) for name in (*map("H{}".format, range(6)), "MLP")
     }
     assert tables["head_categories"]["mass_two_back"].between(0, 1).all()
-    lengths = tables["lengths"].set_index("role")
+    lengths = tables["lengths"].set_index("split")
     assert lengths["n"].tolist() == [24, 24]
     assert 0 < lengths["longer"].sum() <= 48
     report = (out / "report.html").read_text(encoding="utf-8")
@@ -202,10 +202,10 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     source = tmp_path / "opt"
     model.save_pretrained(source)
     tokenizer.save_pretrained(source)
-    frames = {role: tiny_world.generate(role, 12, 1).frame for role in ("train", "id", "ood")}
-    for role, frame in frames.items():
-        frame.to_csv(tmp_path / f"{role}.csv", index=False)
-    files = [x for role in frames for x in (f"--{role}", str(tmp_path / f"{role}.csv"))]
+    frames = {split: tiny_world.generate(split, 12, 1).frame for split in ("train", "id", "ood")}
+    for split, frame in frames.items():
+        frame.to_csv(tmp_path / f"{split}.csv", index=False)
+    files = [x for split in frames for x in (f"--{split}", str(tmp_path / f"{split}.csv"))]
     given = ("--model", str(source), *files)
 
     def margins(edited: Any) -> torch.Tensor:
@@ -233,7 +233,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     options = ("--components", "L0.H1,L1.MLP", "--fill", "zero", "--resamples", "10")
     mechcore("ablation", *given, *options, "--out", str(tmp_path / "ablated"))
     table = pd.read_csv(tmp_path / "ablated" / "tables/ablation.csv")
-    whole = table[(table["role"] == "ood") & (table["subset"] == ALL)]
+    whole = table[(table["split"] == "ood") & (table["subset"] == ALL)]
     changes = whole.set_index("set")["margin_change"]
     for components in ("L0.H1", "L1.MLP", "L0.H1+L1.MLP"):
         expected = float((margins(without(components)) - margins(model)).mean())

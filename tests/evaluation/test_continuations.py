@@ -129,7 +129,7 @@ def test_classes_are_log_probabilities_of_whole_answers(case64: Case) -> None:
 def test_sweeps_score_the_answers_of_the_edited_model(case64: Case, engine: Any) -> None:
     data, names = encoded(), ["L0.H1", "L1.MLP", "L0.MLP+L1.H0"]
     means = means_of(case64, data)
-    found = ablate(case64.model, names, data, means, role="ood", engine=engine, batch_size=2)
+    found = ablate(case64.model, names, data, means, split="ood", engine=engine, batch_size=2)
     for each, answers in found.without.items():
         with torch.no_grad():
             expected = written(without(case64, means, str(each)), data).numpy()

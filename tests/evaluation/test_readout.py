@@ -193,7 +193,7 @@ def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
     assert kl_divergence(found, found).tolist() == [0.0] * 5
     for engine in ("tree", "restart", "reference"):
         swept = ablate(
-            model, ["L0.H1"], [batch | {"labels": labels}], fill="zero", role="ood", engine=engine
+            model, ["L0.H1"], [batch | {"labels": labels}], fill="zero", split="ood", engine=engine
         )
         (answers,) = swept.without.values()
         assert np.isfinite(answers.margin).all()

@@ -42,9 +42,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (" ".join(words[i : i + 4]), " ".join(words[2 * i % 9 :][:3]), CLASSES[i % 3])
         for i in range(12)
     ]
-    for role in ("train", "id", "ood"):
+    for split in ("train", "id", "ood"):
         frame = pd.DataFrame(rows, columns=["text_a", "text_b", "label"])
-        frame.to_csv(folder / f"{role}.csv", index=False)
+        frame.to_csv(folder / f"{split}.csv", index=False)
     return folder
 
 
@@ -72,7 +72,7 @@ def code_of(command: str) -> int:
 
 
 def data(files: Path, command: str) -> str:
-    every = " ".join(f"--{role} {{0}}/{role}.csv" for role in ("train", "id", "ood"))
+    every = " ".join(f"--{split} {{0}}/{split}.csv" for split in ("train", "id", "ood"))
     return OPTIONS.get(command.split()[0], every).format(files)
 
 

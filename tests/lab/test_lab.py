@@ -50,8 +50,8 @@ SMALL = StudyConfig(
     resources=Resources(cpus=1),
 )
 FRAMES = {
-    role: tiny_world.generate(role, n, seed=5).frame  # type: ignore[arg-type]
-    for role, n in (("train", 24), ("id", 140), ("ood", 140))
+    split: tiny_world.generate(split, n, seed=5).frame  # type: ignore[arg-type]
+    for split, n in (("train", 24), ("id", 140), ("ood", 140))
 }
 
 
@@ -82,8 +82,8 @@ def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) 
     ranked = lab.blame().table
     own = MeanActivations.compute(model, FRAMES["ood"])
     answers, tables = {}, []
-    for part, role, mean in (("id", "id", means), ("ood", "ood", means), ("ood_mean", "ood", own)):
-        found = ablate(model, sets.singles(model), FRAMES[role], mean, role=role)  # type: ignore[arg-type]
+    for part, split, mean in (("id", "id", means), ("ood", "ood", means), ("ood_mean", "ood", own)):
+        found = ablate(model, sets.singles(model), FRAMES[split], mean, split=split)  # type: ignore[arg-type]
         table = information_table(found, n_resamples=20)
         answers[part] = found
         tables.append(table[table["subset"] == "all"])
@@ -111,13 +111,13 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     costs = lab.sweep().table.query("set == 'L1.H2'")
     model = load_model(tiny_decoder_dir())
     encoded = {
-        role: as_encoded(model, frame, prompt=prompt, answers=answers)
-        for role, frame in FRAMES.items()
+        split: as_encoded(model, frame, prompt=prompt, answers=answers)
+        for split, frame in FRAMES.items()
     }
     means = MeanActivations.compute(model, encoded["train"])
     full = evaluate(model, encoded["ood"], in_domain=False)
     other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
-    (row,) = costs[(costs["role"] == "ood") & (costs["subset"] == "all")].to_dict("records")
+    (row,) = costs[(costs["split"] == "ood") & (costs["subset"] == "all")].to_dict("records")
     assert row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
 
@@ -137,8 +137,8 @@ def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanAc
     flips = lab.flips().table
     for name in ("L0.MLP", flips["component"].iloc[0]):
         found = flips[flips["component"] == name]
-        role, part = next(iter(found.groupby("role", sort=False)))
-        data = lab.data[str(role)]
+        split, part = next(iter(found.groupby("split", sort=False)))
+        data = lab.data[str(split)]
         full = evaluate(model, data, in_domain=False)
         mask = Mask.full(model).without(name)
         without = evaluate(model, data, mask=mask, means=means, in_domain=False)
@@ -146,7 +146,7 @@ def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanAc
         size = np.abs(full.margin - without.margin)[flipped]
         assert part["example"].tolist() == flipped[np.argsort(-size)][: len(part)].tolist()
         lost = int((full.correct & ~without.correct).sum())
-        assert set(part[f"right_to_wrong_{role}"]) == {lost}
+        assert set(part[f"right_to_wrong_{split}"]) == {lost}
         assert part["text_a"].tolist() == data.examples.frame["text_a"][part["example"]].tolist()
         np.testing.assert_allclose(
             part["margin_without"], without.margin[part["example"].astype(int)], atol=1e-4
@@ -213,7 +213,7 @@ def test_another_lab_finds_what_was_done(
     trained, roles = lab.subnetworks(), lab.roles().table
     again = mechcore.open(
         "embedded",
-        **{role: frame.to_dict("records") for role, frame in FRAMES.items()},
+        **{split: frame.to_dict("records") for split, frame in FRAMES.items()},
         store=store,
         settings=SMALL,
     )
@@ -251,10 +251,10 @@ def test_a_report_is_a_path_and_a_link(lab: Lab, place: Path, monkeypatch: Any) 
 def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> None:
     number = {"entailment": 1, "non-entailment": 0}
     theirs = {
-        role: frame.rename(columns={"text_a": "p", "text_b": "h", "subset": "kind"}).assign(
+        split: frame.rename(columns={"text_a": "p", "text_b": "h", "subset": "kind"}).assign(
             label=frame["label"].map(number)
         )
-        for role, frame in FRAMES.items()
+        for split, frame in FRAMES.items()
     }
     theirs["id"].to_csv(tmp_path / "id.csv", index=False)
     lab = mechcore.open(
@@ -266,16 +266,16 @@ def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> No
         label_map={1: "entailment", 0: "non-entailment"},
         store=tmp_path / "store",
     )
-    for role in ("id", "ood"):
-        found = lab.data[role].examples.frame
-        pd.testing.assert_frame_equal(found, FRAMES[role], check_dtype=False)
+    for split in ("id", "ood"):
+        found = lab.data[split].examples.frame
+        pd.testing.assert_frame_equal(found, FRAMES[split], check_dtype=False)
 
 
 def test_an_embedded_model_brings_its_data(tmp_path: Path) -> None:
     small = replace(SMALL, data=replace(SMALL.data, max_train=8, max_id=6, max_ood=6))
     for name in ("embedded", "embedded-decoder"):
         lab = mechcore.open(name, store=tmp_path, settings=small)
-        assert {role: len(data) for role, data in lab.data.items()} == {
+        assert {split: len(data) for split, data in lab.data.items()} == {
             "train": 8,
             "id": 6,
             "ood": 6,
@@ -289,13 +289,13 @@ def test_an_embedded_model_brings_its_data(tmp_path: Path) -> None:
 def copied(tmp_path: Path) -> Path:
     """A checkpoint and data of a user, which other programs write to, too."""
     shutil.copytree(tiny_encoder_dir(), tmp_path / "last")
-    for role, frame in FRAMES.items():
-        frame.head(40).to_csv(tmp_path / f"{role}.csv", index=False)
+    for split, frame in FRAMES.items():
+        frame.head(40).to_csv(tmp_path / f"{split}.csv", index=False)
     return tmp_path
 
 
 def opened(folder: Path) -> Lab:
-    data = {role: folder / f"{role}.csv" for role in FRAMES}
+    data = {split: folder / f"{split}.csv" for split in FRAMES}
     return mechcore.open(folder / "last", **data, store=folder / "store", settings=SMALL)
 
 

@@ -138,7 +138,7 @@ def test_a_training_that_ends_when_it_will_has_no_series_and_watches_a_role() ->
     assert StudyConfig(model=model, training=training).training == training
     with pytest.raises(InputError, match=r"and with patience \(3\) training ends when it will"):
         StudyConfig(model=model, training=training, checkpoints=("training",))
-    with pytest.raises(InputError, match="watch is 'dev'; expected id or ood, the roles of"):
+    with pytest.raises(InputError, match="watch is 'dev'; expected id or ood, the splits of"):
         StudyConfig(model=model, training=replace(training, watch="dev"))
     assert StudyConfig(model=model, training=replace(training, watch="ood")).training is not None
 

@@ -268,9 +268,9 @@ def test_masks_without_a_threshold_are_there_when_ranked(
 
 def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
     (early, path), *_, (last, final) = encoder_checkpoints()
-    for role in ("train", "id", "ood"):
-        tiny_world.generate(role, 16, 3).frame.to_csv(tmp_path / f"{role}.csv", index=False)
-    files = {role: str(tmp_path / f"{role}.csv") for role in ("train", "id", "ood")}
+    for split in ("train", "id", "ood"):
+        tiny_world.generate(split, 16, 3).frame.to_csv(tmp_path / f"{split}.csv", index=False)
+    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
     config = replace(
         CONFIG,
         model=replace(CONFIG.model, source=str(final)),

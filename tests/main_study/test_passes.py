@@ -54,7 +54,7 @@ def counted(config: StudyConfig, size: Size | None) -> dict[str, list[float]]:
     for job in make_plan(config).jobs:
         kind = job.step.kind
         if isinstance(job.step, Answers):
-            kind = f"{'masks' if job.needs else 'full'} {job.step.role}"
+            kind = f"{'masks' if job.needs else 'full'} {job.step.split}"
         found.setdefault(kind, []).append(passes(job, size))
     return found
 

@@ -65,7 +65,7 @@ def label(job: Job) -> str:
     if not isinstance(job.step, Answers):
         own_mean = job.step.kind == "means" and "ood" in job.inputs
         return "means ood" if own_mean else job.step.kind
-    return f"{'sub' if job.needs else 'full'} {job.step.role}"
+    return f"{'sub' if job.needs else 'full'} {job.step.split}"
 
 
 def keys(plan: Plan, *labels: str) -> set[str]:
@@ -136,19 +136,19 @@ class World:
             os.utime(path, (1, 1))
         return self.config
 
-    def data_moved(self, role: str, name: str) -> StudyConfig:
+    def data_moved(self, split: str, name: str) -> StudyConfig:
         target = self.folder / "elsewhere" / name
         target.parent.mkdir()
-        shutil.move(str(getattr(self.config.data, role)), target)
-        return self.data(**{role: str(target)})
+        shutil.move(str(getattr(self.config.data, split)), target)
+        return self.data(**{split: str(target)})
 
     def model_moved(self) -> StudyConfig:
         target = self.folder / "elsewhere"
         (self.folder / "model").rename(target)
         return self.model(source=str(target))
 
-    def longer(self, role: str) -> StudyConfig:
-        write_data(Path(getattr(self.config.data, role)), 20)
+    def longer(self, split: str) -> StudyConfig:
+        write_data(Path(getattr(self.config.data, split)), 20)
         return self.config
 
 
@@ -448,8 +448,8 @@ def test_a_checkpoint_that_changes_invalidates_its_own_jobs(
 
 
 def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
-    for role in ("train", "id", "ood"):
-        data = replace(config.data, **{role: str(tmp_path / "no.csv")})
+    for split in ("train", "id", "ood"):
+        data = replace(config.data, **{split: str(tmp_path / "no.csv")})
         with pytest.raises(InputError, match=r"no\.csv: no such file"):
             make_plan(replace(config, data=data))
     with pytest.raises(InputError, match="data of your own; missing --train, --id, --ood"):
@@ -499,7 +499,7 @@ def test_names_of_data(config: StudyConfig, tmp_path: Path) -> None:
     data = write_data(tmp_path / "mnli.train.csv", 3)
     study = replace(config, data=replace(config.data, train=str(data)))
     assert names_of(study) == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
-    assert names_of(embedded()) == {role: role for role in ("train", "id", "ood")}
+    assert names_of(embedded()) == {split: split for split in ("train", "id", "ood")}
 
 
 def test_the_hasher_reads_each_file_once(config: StudyConfig) -> None:

@@ -17,7 +17,7 @@ from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
-from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig
+from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 
@@ -70,12 +70,12 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
     data = inputs.data
     tables = [
         ablation_table(
-            ablate(inputs.model, ["L0.H0"], data[role], means, role=role, batch_size=32),  # type: ignore[arg-type]
+            ablate(inputs.model, ["L0.H0"], data[split], means, split=split, batch_size=32),  # type: ignore[arg-type]
             n_resamples=100,
         )
-        for role in TEST_ROLES
+        for split in TEST_SPLITS
     ]
-    rows = pd.concat(tables).query("subset == 'all'").set_index("role")
+    rows = pd.concat(tables).query("subset == 'all'").set_index("split")
     assert rows["n"].tolist() == [N, N]
     full = rows["accuracy"] - rows["accuracy_change"]
     assert full["id"] == pytest.approx(MNLI, abs=BAND)

@@ -119,7 +119,7 @@ def test_all_engines_agree(case: Case) -> None:
     data = encoded_for(case.architecture, 12)
     pairs = data.part([*range(5, 12), *range(5)])
     means = MeanActivations.compute(case.model, data)
-    options: dict[str, Any] = {"fill": Counterfactual.of(pairs), "role": "ood", "batch_size": 5}
+    options: dict[str, Any] = {"fill": Counterfactual.of(pairs), "split": "ood", "batch_size": 5}
     sets = ["L0.H0", "L1.H1+L0.MLP", "L1.MLP"]
     tree, restart, reference = (
         ablate(case.model, sets, data, means, engine=engine, **options)
@@ -141,7 +141,7 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
     data = labelled(encoded_for("bert", 12), ["entailment", "neutral"] * 6)
     means = MeanActivations.compute(case.model, data)
     arguments = case.model, ["L0.H0", "L1.MLP"], data, means
-    options: dict[str, Any] = {"role": "ood", "seed": 4}
+    options: dict[str, Any] = {"split": "ood", "seed": 4}
     named = ablate(*arguments, fill="counterfactual", state=tmp_path / "state", **options)
     given = ablate(*arguments, fill=Counterfactual.of(paired(data, 4)), **options)
     for each, other in zip(named.without, given.without, strict=True):
@@ -160,7 +160,7 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
 def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:
     case, data = cases.get("bert"), encoded_for("bert", 12)
     arguments = case.model, ["L0.H0"], data, MeanActivations.compute(case.model, data)
-    options: dict[str, Any] = {"role": "ood", "state": tmp_path / "state"}
+    options: dict[str, Any] = {"split": "ood", "state": tmp_path / "state"}
     pairs = data.part([*range(5, 12), *range(5)])
     first, again = (ablate(*arguments, fill=Counterfactual.of(pairs), **options) for _ in range(2))
     for each in first.without:
@@ -178,7 +178,7 @@ def test_in_a_race_an_example_has_the_pair_that_it_has_in_a_sweep(
     data = labelled(encoded_for("bert", 40), ["entailment", "neutral"] * 20)
     arguments = case.model, ["L0.H0", "L1.MLP"], data, MeanActivations.compute(case.model, data)
     for fill in ("counterfactual", Counterfactual.of(data.part([*range(5, 40), *range(5)]))):
-        options: dict[str, Any] = {"fill": fill, "role": "ood", "seed": 4}
+        options: dict[str, Any] = {"fill": fill, "split": "ood", "seed": 4}
         folder = tmp_path / f"race-{isinstance(fill, str)}"
         found = race(*arguments, effect="change", least=1e-9, state=folder, **options)
         expected = ablate(*arguments, **options)

@@ -68,7 +68,7 @@ def test_all_engines_agree_on_a_registered_fill(case: Case, name: str) -> None:
     means = None if name == "ones" else MeanActivations.compute(case.model, [data])
     sets = ["L0.H0", "L1.H1+L0.MLP"]
     tree, restart, plain = (
-        ablate(case.model, sets, [data], means, fill=name, engine=engine, role="ood")
+        ablate(case.model, sets, [data], means, fill=name, engine=engine, split="ood")
         for engine in ("tree", "restart", "reference")
     )
     for each in plain.without:
@@ -96,7 +96,7 @@ def test_a_fill_of_another_shape_is_named(case: Case, engine: Any) -> None:
     means = MeanActivations.compute(case.model, [data], n_samples=3)
     heads, size = case.model.cfg.n_heads, case.model.cfg.d_head
     with pytest.raises(InputError) as caught:
-        ablate(case.model, ["L0.H1"], [data], means, fill=Samples, engine=engine, role="ood")
+        ablate(case.model, ["L0.H1"], [data], means, fill=Samples, engine=engine, split="ood")
     assert str(caught.value) == (
         f"fill Samples: values('z', layer=0) gave (3, {heads}, {size}) for heads; expected a "
         f"tensor ({heads}, {size}), [head, d_head], or one for every token, [batch, pos, head, "
@@ -116,7 +116,7 @@ def test_a_fill_that_is_not_finite_is_named(case: Case, engine: Any) -> None:
     means = MeanActivations.compute(case.model, [data])
     message = r"fill Damaged: values\('z', layer=0\) gave values that are NaN or infinite"
     with pytest.raises(NotFiniteError, match=message):
-        ablate(case.model, ["L0.H1"], [data], means, fill=Damaged, engine=engine, role="ood")
+        ablate(case.model, ["L0.H1"], [data], means, fill=Damaged, engine=engine, split="ood")
 
 
 def test_a_fill_that_gives_no_tensor_is_named(case: Case) -> None:

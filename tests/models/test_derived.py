@@ -225,7 +225,7 @@ def test_restarted_layers_give_the_answers_of_masks_run_one_by_one(
 ) -> None:
     saved(family, tmp_path, **FAMILIES[family])
     model, data = load_model(tmp_path), encoded()
-    options: dict[str, Any] = {"means": means_of(model, data), "role": "ood"}
+    options: dict[str, Any] = {"means": means_of(model, data), "split": "ood"}
     cut = ["L0.H1", "L1.MLP", "L0.H0+L1.H2", "L0.H1>L1.H2", "L0.H1>answer"]
     expected = ablate(model, cut, data, engine="reference", **options)
     found = ablate(model, cut, data, engine="restart", **options)

@@ -67,10 +67,10 @@ CALLS: dict[str, Callable[[Any, Any, MeanActivations], Any]] = {
     "means": lambda model, data, means: MeanActivations.compute(model, data).z,
     "evaluate": lambda model, data, means: evaluate(model, data, in_domain=False).logits,
     "sweep": lambda model, data, means: mechcore.sweep(
-        model, ["L0.H1"], data, means, role="ood", n_resamples=5
+        model, ["L0.H1"], data, means, split="ood", n_resamples=5
     ).drop(columns="data"),
     "search": lambda model, data, means: find_superadditive(
-        model, data, means, components=["L0.H1", "L1.H0"], max_size=2, role="ood", n_resamples=5
+        model, data, means, components=["L0.H1", "L1.H0"], max_size=2, split="ood", n_resamples=5
     ).found.drop(columns="data"),
     "prune": lambda model, data, means: (
         prune(model, data, means, sparsity=0.5, seeds=[1], preset=SETTINGS)[0].scores
@@ -134,7 +134,7 @@ def test_a_prompt_and_answers_for_a_language_model(cases: helpers.Cases) -> None
     with pytest.raises(InputError, match=r"answer words.*mechcore.as_encoded"):
         evaluate(case.model, frame)
     found = as_encoded(
-        case.model, frame, prompt="{a} . {b}", answers={"yes": "yes", "no": "no"}, role="ood"
+        case.model, frame, prompt="{a} . {b}", answers={"yes": "yes", "no": "no"}, split="ood"
     )
     ids = load_tokenizer(case.path)("the cat saw a dog . a dog ran", add_special_tokens=False)
     assert found.input_ids[0] == ids["input_ids"]

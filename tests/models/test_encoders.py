@@ -397,7 +397,7 @@ def test_a_copy_of_the_model_is_masked_on_its_own(get: Get, name: str) -> None:
 
 def test_shared_layers_give_the_answers_of_masks_run_one_by_one(get: Get, name: str) -> None:
     case = get(name)
-    options: dict[str, Any] = {"means": means_of(case.model), "role": "ood"}
+    options: dict[str, Any] = {"means": means_of(case.model), "split": "ood"}
     arguments = case.model, [*COMPONENTS, "L0.H0+L2.MLP"], EXAMPLES
     expected = ablate(*arguments, engine="reference", **options)
     engines = ["restart", "tree"]

@@ -135,7 +135,7 @@ def _attribution(model: Any, data: EncodedExamples, facts: Any) -> Any:
 
 def _swept(engine: Any) -> Call:
     def call(model: Any, data: EncodedExamples, facts: Any) -> Any:
-        found = ablate(model, ["L0.H1", "L1.MLP"], data, fill="zero", engine=engine, role="ood")
+        found = ablate(model, ["L0.H1", "L1.MLP"], data, fill="zero", engine=engine, split="ood")
         drops = [found.changes(each, "margin") for each in found.without]
         return found.full.logits, torch.tensor(np.stack(drops))
 
@@ -144,7 +144,7 @@ def _swept(engine: Any) -> Call:
 
 def _searched(model: Any, data: EncodedExamples, facts: Any) -> Any:
     means = MeanActivations.compute(model, data, n_samples=0)
-    found = find_superadditive(model, data, means, max_size=2, n_resamples=10, role="ood")
+    found = find_superadditive(model, data, means, max_size=2, n_resamples=10, split="ood")
     return found.found, found.screening
 
 

@@ -284,7 +284,7 @@ def in_use(function: str, model: Any, batch: Any) -> Any:
     return {
         "means": lambda: MeanActivations.compute(model, batch),
         "evaluate": lambda: mechcore.evaluate(model, labelled, in_domain=False),
-        "ablate": lambda: mechcore.ablate(model, ["L0.H1"], labelled, means, role="ood"),
+        "ablate": lambda: mechcore.ablate(model, ["L0.H1"], labelled, means, split="ood"),
         "activations": lambda: activations_at(model, [batch], ["blocks.0.hook_resid_pre"]),
         "categorize_heads": lambda: categorize_heads(model, [batch]),
     }[function]()

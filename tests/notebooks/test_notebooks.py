@@ -588,6 +588,6 @@ def test_who_reads_the_core(run: Callable[[str], Shown]) -> None:
     joint = {row[0]: row[1] for row in shown.tables("together")[0] if row[0]}
     assert joint["all, and the answer"] == joint["ablated core"]
     asked = shown.columns("lab")
-    assert asked["role"] == ["id"] * 3 + ["ood"] * 3
+    assert asked["split"] == ["id"] * 3 + ["ood"] * 3
     assert asked["receiver"] == ["L1.MLP", "L2.H1", "answer"] * 2
     assert shown.pictures() == {"pairs", "halves"}

@@ -261,11 +261,11 @@ def test_cores_without_controls() -> None:
 def test_readers_are_cut_one_by_one(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
-    found = readers_of(model, ["L0.H1", "L0.H2"], data, means, n_controls=2, role="ood")
+    found = readers_of(model, ["L0.H1", "L0.H2"], data, means, n_controls=2, split="ood")
     names = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
     assert list(map(str, found.blind)) == names
     cut = ["L0.H1+L0.H2>L1.H3", "L0.H1+L0.H2>L0.MLP"]
-    expected = ablate(model, [*cut, "L1.H3"], data, means, role="ood", engine="reference")
+    expected = ablate(model, [*cut, "L1.H3"], data, means, split="ood", engine="reference")
     by_name = {str(each): answers for each, answers in expected.without.items()}
     for receiver, name in zip(("L1.H3", "L0.MLP"), cut, strict=True):
         answers = found.blind[Component(receiver)]
@@ -274,7 +274,7 @@ def test_readers_are_cut_one_by_one(cases: Cases) -> None:
     np.testing.assert_allclose(alone.margin, by_name["L1.H3"].margin, atol=1e-5)
     [control] = found.controls  # of four heads two are left
     others = PathSet.between(["L0.H0", "L0.H3"], "L1.MLP")
-    answers = ablate(model, [others], data, means, role="ood", engine="reference").without[others]
+    answers = ablate(model, [others], data, means, split="ood", engine="reference").without[others]
     np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
 
 
@@ -282,7 +282,7 @@ def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> No
     """One core head in each layer of four: a head of layer 1 sees one of three others."""
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
-    found = readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=8, role="ood")
+    found = readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=8, split="ood")
     assert len(found.controls) == 8  # of 3 x 3
     table = core_dependence_table(found)
     whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
@@ -291,7 +291,7 @@ def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> No
     changes = []
     for head in ("L0.H0", "L0.H2", "L0.H3"):
         cut = PathSet.between([head], "L1.H0")
-        answers = ablate(model, [cut], data, means, role="ood", engine="reference").without[cut]
+        answers = ablate(model, [cut], data, means, split="ood", engine="reference").without[cut]
         changes.append(float((answers.margin - found.full.margin).mean()))
     row = whole.loc["L1.H0"]
     assert row["control_change"] == pytest.approx(np.mean(changes), abs=1e-5)
@@ -317,7 +317,7 @@ def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> N
     with pytest.MonkeyPatch.context() as patch:
         work = importlib.import_module("mechcore.ablation.sweeping")
         patch.setattr(work, "_work", lambda parts, *_: engines.append(parts))
-        readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=0, role="ood")
+        readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=0, split="ood")
     [_, paths] = engines
     assert len(paths.on_stack.parts) == 1
 
@@ -325,17 +325,17 @@ def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> N
 def test_known_ablations_have_to_be_of_these_examples(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
-    other = ablate(model, ["L1.H1"], data, means, role="ood").part(np.arange(4))
+    other = ablate(model, ["L1.H1"], data, means, split="ood").part(np.arange(4))
     message = r"among the known ablations \(4\) are not those on these examples \(7\)"
     with pytest.raises(InputError, match=message):
-        readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, role="ood")
+        readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, split="ood")
 
 
 def test_known_ablations_have_to_be_by_the_same_fill(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    means, options = means_of(model, data), {"n_controls": 0, "role": "ood"}
+    means, options = means_of(model, data), {"n_controls": 0, "split": "ood"}
     sets = ["L0.H0", "L1.H1", "L1.MLP"]
-    known = ablate(model, sets, data, role="ood", fill="zero")
+    known = ablate(model, sets, data, split="ood", fill="zero")
     with pytest.raises(InputError, match="expected ablations by the same fill, means and seed"):
         readers_of(model, ["L0.H1"], data, means, known=known, **options)
     found = readers_of(model, ["L0.H1"], data, means, known=known, fill="zero", **options)
@@ -348,7 +348,7 @@ def test_known_ablations_have_to_be_by_the_same_fill(cases: Cases) -> None:
 
 def test_a_core_head_named_twice_counts_once(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    means, options = means_of(model, data), {"n_controls": 2, "role": "ood"}
+    means, options = means_of(model, data), {"n_controls": 2, "split": "ood"}
     once = readers_of(model, ["L0.H1"], data, means, **options)
     twice = readers_of(model, ["L0.H1", "L0.H1"], data, means, **options)
     pd.testing.assert_frame_equal(*(core_dependence_table(each) for each in (once, twice)))
@@ -359,12 +359,12 @@ def test_a_core_head_named_twice_counts_once(cases: Cases) -> None:
 def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
-    alone = readers_of(model, ["L0.H1"], data, means, n_controls=0, role="ood")
+    alone = readers_of(model, ["L0.H1"], data, means, n_controls=0, split="ood")
     # A component that runs before the core does not read it, and has no controls.
     wanted = ["L1.H2", "L0.H3", "L1.MLP"]
     some = beside_random(alone, model, ["L0.H1"], data, means, receivers=wanted, n_controls=3)
     assert [list(map(str, each)) for each in some.controls] == [["L1.H2", "L1.MLP"]] * 3
-    everything = readers_of(model, ["L0.H1"], data, means, n_controls=3, role="ood")
+    everything = readers_of(model, ["L0.H1"], data, means, n_controls=3, split="ood")
     whole, found = (core_dependence_table(each) for each in (everything, some))
     rows = whole["receiver"].isin(wanted)
     pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)

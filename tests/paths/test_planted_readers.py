@@ -108,7 +108,7 @@ def test_a_reader_is_found_by_the_input_that_was_planted(what: str, norm: str | 
     model, data = planted(what, norm), examples()
     means = MeanActivations.compute(model, data, n_samples=0)
     cuts = sets.paths("all", "all", model, inputs="qkv", together=False)
-    found = ablate(model, cuts, data, means, role="id")
+    found = ablate(model, cuts, data, means, split="id")
     assert found.full.correct.all()
     table = path_table(found, n_resamples=20)
     changes = table[table["subset"] == ALL].set_index("set")["margin_change"]

@@ -56,7 +56,7 @@ def test_the_answers_own_paths_are_exact(cases: Cases) -> None:
     screening = Screening(model, data, means, [cut], "mean", None)
     (found,) = screening.changes(9, seed=3, batch_size=2)
     rows = np.random.default_rng(3).permutation(len(data))[:9]
-    exact = ablate(model, [cut], data, means, role="ood")
+    exact = ablate(model, [cut], data, means, split="ood")
     assert float(found) == pytest.approx(float(exact.changes(cut, "margin")[rows].mean()), abs=1e-5)
 
 
@@ -84,7 +84,7 @@ def slope(
     return (4 * points[1] - points[2] - 3 * points[0]) / (2 * STEP)
 
 
-OPTIONS: dict[str, Any] = {"role": "ood", "batch_size": 3, "seed": 2}
+OPTIONS: dict[str, Any] = {"split": "ood", "batch_size": 3, "seed": 2}
 
 
 def test_a_search_reports_what_it_did_not_see(cases: Cases) -> None:
@@ -93,7 +93,7 @@ def test_a_search_reports_what_it_did_not_see(cases: Cases) -> None:
     cuts = sets.paths("all", "all", model, together=False)
     search = find_paths(model, data, means, cuts, n_cut=12, n_found=3, **OPTIONS)
     searched, reported = halves_of(data, "all", 2)
-    exact = ablate(model, cuts, searched, means, role="ood")
+    exact = ablate(model, cuts, searched, means, split="ood")
     changes = {str(each): float(exact.changes(each, "margin").mean()) for each in cuts}
     screening = search.screening.set_index("set")
     assert len(screening) == len(cuts) == search.n_screened_out + 12
@@ -106,7 +106,7 @@ def test_a_search_reports_what_it_did_not_see(cases: Cases) -> None:
     assert search.rank_correlation > 0.9
     every = np.corrcoef([changes[name] for name in screening.index], screening["predicted"])[0, 1]
     assert every > 0.9
-    unseen = ablate(model, list(search.found.without), reported, means, role="ood")
+    unseen = ablate(model, list(search.found.without), reported, means, split="ood")
     table, expected = (path_table(each, n_resamples=20) for each in (search.found, unseen))
     np.testing.assert_allclose(table["margin_change"], expected["margin_change"], atol=1e-5)
     assert "best" in repr(search)

@@ -24,7 +24,7 @@ EXPECTED = (
 @pytest.fixture(scope="module")
 def found(cases: Cases) -> Ablations:
     model, data = cases.get("bert").model, encoded()
-    return ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), role="ood")
+    return ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), split="ood")
 
 
 def test_both_ends_of_every_path(found: Ablations) -> None:
@@ -55,7 +55,7 @@ def test_figures_are_those_of_ablations(found: Ablations) -> None:
 
 
 def test_no_path(found: Ablations) -> None:
-    nothing = Ablations(found.full, {}, found.data, found.role)
+    nothing = Ablations(found.full, {}, found.data, found.split)
     assert path_table(nothing).empty
     PATHS.check(path_table(nothing))
     PATH_INFORMATION.check(path_information_table(nothing))
@@ -63,6 +63,6 @@ def test_no_path(found: Ablations) -> None:
 
 def test_several_receivers(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    both = ablate(model, ["L0.H1>L1.H3+L1.MLP"], data, fill="zero", role="ood")
+    both = ablate(model, ["L0.H1>L1.H3+L1.MLP"], data, fill="zero", split="ood")
     with pytest.raises(InputError, match=r"paths L0.H1>L1.H3\+L1.MLP: found 2 receivers; expected"):
         path_table(both)

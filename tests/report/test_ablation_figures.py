@@ -25,12 +25,12 @@ def ablation_table(losses: dict[str, float], kinds: dict[str, str] | None = None
     Accuracy starts from 90 % and falls by a hundredth of the margin, 2 points more or less.
     """
     rows = []
-    for (role, data), subset in itertools.product(PLACES, SUBSETS):
+    for (split, data), subset in itertools.product(PLACES, SUBSETS):
         for name, loss in losses.items():
-            value = loss * (0.5 if role == "id" else 1) * (0.1 if subset == "swap" else 1)
+            value = loss * (0.5 if split == "id" else 1) * (0.1 if subset == "swap" else 1)
             kind = (kinds or {}).get(name, "joint" if "+" in name else "single")
             row = {"set": name, "kind": kind, "size": 1 + name.count("+"), "data": data}
-            row |= {"role": role, "subset": subset, "n": 100, "accuracy": 0.9 - value / 100}
+            row |= {"split": split, "subset": subset, "n": 100, "accuracy": 0.9 - value / 100}
             row |= {"accuracy_change": -value / 100, "accuracy_change_low": -value / 100 - 0.03}
             row |= {"accuracy_change_high": -value / 100 + 0.02, "margin": 5 - value}
             row |= {"margin_change": -value, "margin_change_low": -value - 1}
@@ -43,11 +43,11 @@ def interaction_table(
 ) -> pd.DataFrame:
     """Interactions of sets on the margin by set, a hundredth of it on accuracy, half in domain."""
     rows = []
-    for (role, data), subset, metric in itertools.product(PLACES, SUBSETS, ("accuracy", "margin")):
+    for (split, data), subset, metric in itertools.product(PLACES, SUBSETS, ("accuracy", "margin")):
         for name, value in values.items():
-            share = (0.5 if role == "id" else 1) * (0.01 if metric == "accuracy" else 1)
+            share = (0.5 if split == "id" else 1) * (0.01 if metric == "accuracy" else 1)
             size = (sizes or {}).get(name, 1 + name.count("+"))
-            row = {"set": name, "size": size, "data": data, "role": role, "subset": subset}
+            row = {"set": name, "size": size, "data": data, "split": split, "subset": subset}
             value_here = value * share * (0 if subset == "swap" else 1)
             rows.append(row | {"metric": metric, "interaction": -value_here})
     return pd.DataFrame(rows)
@@ -119,7 +119,7 @@ def test_single_changes_on_accuracy_are_points_and_of_the_subset_asked_for() -> 
 
 def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
     table = ablation_table({f"L{i}.MLP": float(i) for i in range(6)})
-    figure = figures.single_changes(table[table["role"] == "ood"], "margin")
+    figure = figures.single_changes(table[table["split"] == "ood"], "margin")
     assert titles(figure) == ["out-of-domain: hans"]
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
     assert sorted(texts(figure.axes[0]).values()) == ["-1.0", "-2.0", "-3.0", "-4.0", "-5.0", "0.0"]

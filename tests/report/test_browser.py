@@ -157,8 +157,8 @@ def test_the_panel_says_what_the_tables_say(
     assert len(singles) == 6
     for _, row in singles.iterrows():
         ends = f"[{100 * row.accuracy_change_low:+.1f}, {100 * row.accuracy_change_high:+.1f}]"
-        role = {"id": "in-domain", "ood": "out-of-domain"}[row["role"]]
-        change = f"{row['data']} ({role}) {row['subset']} {100 * row.accuracy_change:+.1f} {ends}"
+        split = {"id": "in-domain", "ood": "out-of-domain"}[row["split"]]
+        change = f"{row['data']} ({split}) {row['subset']} {100 * row.accuracy_change:+.1f} {ends}"
         assert change.replace("+0.0", "0.0").replace("-0.0", "0.0") in text.replace("+0.0", "0.0")
     joint = table("interactions").query("subset == 'all'")
     mine = joint[joint["set"].str.split("+").map(lambda members: "L1.H5" in members)]
@@ -407,7 +407,7 @@ def test_a_term_explains_itself_to_the_keyboard(
 def test_the_grid_shows_the_chosen_quantity(
     opened: Callable[..., Any], rich_page: Path, rich_run: Path
 ) -> None:
-    sweep = pd.read_csv(rich_run / "tables/sweep.csv").query("subset == 'all' and role == 'ood'")
+    sweep = pd.read_csv(rich_run / "tables/sweep.csv").query("subset == 'all' and split == 'ood'")
     margin = dict(zip(sweep["set"], sweep["margin_change"], strict=True))
     most = max(margin, key=lambda name: abs(margin[name]))
     with opened(rich_page) as page:

@@ -151,8 +151,8 @@ def test_changes_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder
     assert sets[-1] == "heads outside the core (mean of 16)"
     assert len(labels(figure)) == len(sets) == 12
     overall = ablation[ablation["subset"] == "all"]
-    for panel, role in enumerate(("ood", "id")):
-        changes = overall[overall["role"] == role].set_index("set")
+    for panel, split in enumerate(("ood", "id")):
+        changes = overall[overall["split"] == split].set_index("set")
         for x, y in points(figure, panel):
             assert x == pytest.approx(100 * changes.loc[sets[round(y)], "accuracy_change"])
 
@@ -162,7 +162,7 @@ def test_too_many_sets_leave_out_the_smaller_joint_changes(large: RunFolder) -> 
     sets = figures.sets_to_draw(ablation)
     assert ablation["set"].nunique() > len(sets) == 30
     assert set(CORE) <= set(sets)
-    changes = ablation.query("subset == 'all' and role == 'ood' and kind == 'joint'")
+    changes = ablation.query("subset == 'all' and split == 'ood' and kind == 'joint'")
     changes = changes.set_index("set")["accuracy_change"]
     assert changes[changes.index.isin(sets)].max() <= changes[~changes.index.isin(sets)].min()
 

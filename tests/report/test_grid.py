@@ -70,7 +70,7 @@ def test_shape_has_gaps_where_nothing_is_known() -> None:
 def test_changes_are_coloured_around_zero_and_the_core_runs_own_come_first() -> None:
     def table(**changes: float) -> pd.DataFrame:
         rows = [
-            {"set": name.replace("_", "."), "kind": "single", "data": "d", "role": "ood"}
+            {"set": name.replace("_", "."), "kind": "single", "data": "d", "split": "ood"}
             | {"subset": "all", "size": 1, "n": 10}
             | {f"{m}_change{end}": change for m in ("accuracy", "margin") for end in ENDS}
             for name, change in changes.items()

@@ -15,7 +15,7 @@ from mechcore.report.grid import grid_of
 from mechcore.report.groups import one_label_notes, population_note
 from mechcore.report.run_folder import RunFolder, read_run
 
-PLACES = {"role": ["id", "ood", "ood"], "data": ["mnli", "hans", "hans"], "subset": ["all"] * 3}
+PLACES = {"split": ["id", "ood", "ood"], "data": ["mnli", "hans", "hans"], "subset": ["all"] * 3}
 ONE_LABEL = Paragraph(
     f"There is one label only on tiny-ood: a change there {CANNOT_TELL}.", note=True
 )
@@ -65,7 +65,7 @@ def test_without_a_sweep_the_labels_of_the_data_say_so(run: RunFolder) -> None:
     (search,) = (section for section in sections(before) if section.id == "search")
     assert ONE_LABEL in search.blocks
     labels = tables["data"]
-    other = labels[labels["role"] == "ood"].iloc[[0]].assign(label="entailment")
+    other = labels[labels["split"] == "ood"].iloc[[0]].assign(label="entailment")
     after = RunFolder(run.path, run.config, {"data": pd.concat([labels, other])})
     (note,) = one_label_notes(after, tables["interactions"])
     assert note.text == (

@@ -21,7 +21,7 @@ def history(n_subsets: int, ends: float = 0.02) -> pd.DataFrame:
         rows.append((step, "h", loss, "ood", "all", 0.99))
         for i in range(n_subsets):
             rows.append((step, "h", loss, "ood", f"subset_{i}", step / 50 + ends * i))
-    columns = ["step", "data", "loss", "role", "subset", "accuracy"]
+    columns = ["step", "data", "loss", "split", "subset", "accuracy"]
     return pd.DataFrame(rows, columns=columns)
 
 

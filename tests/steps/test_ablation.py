@@ -41,11 +41,11 @@ def means(inputs: Inputs) -> MeanActivations:
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
 def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) -> None:
-    found = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", role="ood")
+    found = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", split="ood")
     whole, part = ("hans 0", "hans 1"), ("hans 0", "hans 7")
     groups = {"both": whole, "one gone": part, "hans 0": whole}
     assert known_groups(found, groups) == {"both": whole}
-    inside = ablate(inputs.model, ["L0.H1"], inputs.data["id"], fill="zero", role="id")
+    inside = ablate(inputs.model, ["L0.H1"], inputs.data["id"], fill="zero", split="id")
     assert known_groups(inside, groups) == {}
 
 
@@ -65,7 +65,7 @@ def test_a_job_of_a_study_keeps_what_an_interrupted_one_finds_again(
     made = {
         "sweep": lambda: Swept(**common, components="mlps"),
         "search": lambda: Search(
-            **common, n_resamples=10, role="id", components="mlps", max_size=2
+            **common, n_resamples=10, split="id", components="mlps", max_size=2
         ),
     }[step]()
     folder, partial = tmp_path / "result", tmp_path / "partial"

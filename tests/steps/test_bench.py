@@ -15,7 +15,7 @@ from study.sources import data_config, write_data
 
 from mechcore.analyses.data import Describe
 from mechcore.data.readers import read_examples
-from mechcore.data.task import ROLES
+from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.running import forward
 from mechcore.steps import bench as module
@@ -37,13 +37,13 @@ class Sources:
         self.folder, self.cases = folder, cases
         self.data = data_config(folder / "data")
         self.reads: list[str] = []
-        read_role = module.read_role
+        read_split = module.read_split
 
-        def counted(role: str, *arguments: Any) -> Any:
-            self.reads.append(role)
-            return read_role(role, *arguments)
+        def counted(split: str, *arguments: Any) -> Any:
+            self.reads.append(split)
+            return read_split(split, *arguments)
 
-        monkeypatch.setattr(module, "read_role", counted)
+        monkeypatch.setattr(module, "read_split", counted)
 
     def model(self, name: str = "model", architecture: str = "bert", **settings: Any) -> Any:
         path = self.folder / name
@@ -55,11 +55,11 @@ class Sources:
         self,
         model: ModelConfig | None = None,
         data: DataConfig | None = None,
-        roles: Any = ROLES,
+        splits: Any = SPLITS,
         half: int | None = None,
     ) -> Job:
         model, data = model or self.model(), data or self.data
-        inputs: dict[str, Input] = {role: DataInput(role, model, data, half) for role in roles}
+        inputs: dict[str, Input] = {split: DataInput(split, model, data, half) for split in splits}
         inputs[MODEL] = CheckpointInput(model)
         return Job.of(Describe({}, False), "the job", inputs=inputs, hash_file=hash_file)
 
@@ -81,7 +81,7 @@ def test_test_texts_that_are_training_texts_are_told(sources: Sources, bench: Wo
 
 
 def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: Cases) -> None:
-    found = bench.inputs(sources.job(roles=("train", "id")))
+    found = bench.inputs(sources.job(splits=("train", "id")))
     assert list(found.data) == ["train", "id"]
     assert found.available == {"train": 12, "id": 13}
     assert len(found.data["train"]) == 12
@@ -95,7 +95,7 @@ def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: 
 
 def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench) -> None:
     first = bench.inputs(sources.job())
-    second = bench.inputs(sources.job(roles=("id",)))
+    second = bench.inputs(sources.job(splits=("id",)))
     assert second.model is first.model
     assert second.data["id"] is first.data["id"]
     assert list(second.data) == ["id"]
@@ -120,14 +120,14 @@ def test_other_readings_of_a_model_are_other_models(sources: Sources, bench: Wor
 
 
 def test_other_draws_are_other_data(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job(roles=("id",)))
-    second = bench.inputs(sources.job(data=replace(sources.data, max_id=3), roles=("id",)))
+    first = bench.inputs(sources.job(splits=("id",)))
+    second = bench.inputs(sources.job(data=replace(sources.data, max_id=3), splits=("id",)))
     assert (len(first.data["id"]), len(second.data["id"])) == (9, 3)
     assert second.model is first.model
 
 
 def test_halves_are_other_data_and_share_no_example(sources: Sources, bench: Workbench) -> None:
-    jobs = [sources.job(roles=("train",), half=half) for half in (None, 1, 2)]
+    jobs = [sources.job(splits=("train",), half=half) for half in (None, 1, 2)]
     assert len({job.key for job in jobs}) == 3
     whole, first, second = (bench.inputs(job).data["train"].examples.frame for job in jobs)
     # Either subset has three pairs of texts, twice each: one of them is in the first half.
@@ -151,27 +151,27 @@ def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> Non
     assert len(sources.reads) == 12
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("split", SPLITS)
 def test_data_that_changed_after_planning_are_refused(
-    sources: Sources, bench: Workbench, role: str
+    sources: Sources, bench: Workbench, split: str
 ) -> None:
-    job, path = sources.job(), Path(str(getattr(sources.data, role)))
-    others = sources.job(roles=[each for each in ROLES if each != role])
+    job, path = sources.job(), Path(str(getattr(sources.data, split)))
+    others = sources.job(splits=[each for each in SPLITS if each != split])
     write_data(path, 30)
-    assert job.changed_inputs(hash_file) == [role]
+    assert job.changed_inputs(hash_file) == [split]
     receipt = done(job, bench.store, None, "cpu")
-    assert receipt.error == f"the {role} files changed while the study ran; run it again"
+    assert receipt.error == f"the {split} files changed while the study ran; run it again"
     assert others.changed_inputs(hash_file) == []
     path.unlink()
     receipt = done(job, bench.store, None, "cpu")
-    assert re.search(rf"{role}-data\.csv: no such file.*when the study was", str(receipt.error))
+    assert re.search(rf"{split}-data\.csv: no such file.*when the study was", str(receipt.error))
     assert not bench.store.has(job.key)
 
 
 def test_data_that_changed_are_read_again(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job(roles=("train",)))
+    first = bench.inputs(sources.job(splits=("train",)))
     write_data(Path(str(sources.data.train)), 30)
-    second = bench.inputs(sources.job(roles=("train",)))
+    second = bench.inputs(sources.job(splits=("train",)))
     assert (len(first.data["train"]), len(second.data["train"])) == (12, 30)
     assert second.model is first.model
 

@@ -104,21 +104,27 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
     alone = core_ablation_tables(inputs, means, core, step(), {})
     known = {
-        role: ablate(inputs.model, sets.singles(inputs.model), inputs.data[role], means, role=role,  # type: ignore[arg-type]
-                     **options)
-        for role in swept
-    }  # fmt: skip
+        split: ablate(
+            inputs.model,
+            sets.singles(inputs.model),
+            inputs.data[split],
+            means,
+            split=split,  # type: ignore[arg-type]
+            **options,
+        )
+        for split in swept
+    }
     asked: dict[str, list[ComponentSet]] = {"id": [], "ood": []}
 
-    def noted(model: Any, chosen: Any, *args: Any, role: Any, **more: Any) -> Ablations:
-        asked[role] += chosen
-        return ablate(model, chosen, *args, role=role, **more)
+    def noted(model: Any, chosen: Any, *args: Any, split: Any, **more: Any) -> Ablations:
+        asked[split] += chosen
+        return ablate(model, chosen, *args, split=split, **more)
 
     monkeypatch.setattr("mechcore.steps.ablation.ablate", noted)
     again = core_ablation_tables(inputs, means, core, step(), known)
-    for role, chosen in asked.items():
+    for split, chosen in asked.items():
         assert chosen
-        assert all(len(each) > 1 for each in chosen) == (role in swept)
+        assert all(len(each) > 1 for each in chosen) == (split in swept)
     for name in ("ablation", "interactions", "ablation_controls"):
         table, found = alone[name], again[name]
         if name == "ablation_controls":  # a sweep has more heads that single ones stand beside
@@ -136,14 +142,14 @@ def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivation
     core = parse_components(["L0.H1", "L1.H2"])
     found = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
     answers = [
-        ablate(inputs.model, named, inputs.data[role], means, role=role, batch_size=4)  # type: ignore[arg-type]
-        for role in ("id", "ood")
+        ablate(inputs.model, named, inputs.data[split], means, split=split, batch_size=4)  # type: ignore[arg-type]
+        for split in ("id", "ood")
     ]
     drawn = {
         seed: pd.concat([ablation_table(each, n_resamples=10, seed=seed) for each in answers])
         for seed in (0, 3)
     }
-    index = ["set", "role", "subset"]
+    index = ["set", "split", "subset"]
     single, *others = (
         table[table["kind"] == "single"].set_index(index)[
             ["margin_change_low", "margin_change_high"]
@@ -218,8 +224,8 @@ def test_the_core_is_beside_other_heads_of_its_layers(
     # 3 heads of layer 0, and the one pair of layer 1.
     assert set(whole["n_controls"]) == {3}
     assert whole["set"].unique().tolist() == ["L0.H1+L1.H0+L1.H2"]
-    for role in ("id", "ood"):
-        data = inputs.encode(inputs.data[role].examples.sample(5, 3))
+    for split in ("id", "ood"):
+        data = inputs.encode(inputs.data[split].examples.sample(5, 3))
         full = Mask.full(inputs.model)
         masks = [full.without("1.1", "1.3", f"0.{head}") for head in (0, 2, 3)]
         masks += [full.without(*core), full]
@@ -228,7 +234,7 @@ def test_the_core_is_beside_other_heads_of_its_layers(
             for mask in masks
         )
         changes = np.array(others) - at_start
-        row = whole.query("role == @role and subset == 'all' and metric == 'margin'").iloc[0]
+        row = whole.query("split == @split and subset == 'all' and metric == 'margin'").iloc[0]
         assert row["n"] == 5
         assert row["change"] == pytest.approx(without - at_start, abs=1e-4)
         assert row["control_change"] == pytest.approx(changes.mean(), abs=1e-4)
@@ -243,11 +249,13 @@ def test_heads_of_the_core_are_beside_those_that_were_ablated(
 ) -> None:
     core = parse_components(["L0.H1", "L1.H0"])
     alone = {
-        role: ablate(inputs.model, sets.singles(inputs.model), inputs.data[role], means, role=role)  # type: ignore[arg-type]
-        for role in ("id", "ood")
+        split: ablate(
+            inputs.model, sets.singles(inputs.model), inputs.data[split], means, split=split
+        )  # type: ignore[arg-type]
+        for split in ("id", "ood")
     }
     tables = core_ablation_tables(inputs, means, core, step(), alone if swept else {})
-    singles = tables["ablation_controls"].query("size == 1 and role == 'ood' and subset == 'all'")
+    singles = tables["ablation_controls"].query("size == 1 and split == 'ood' and subset == 'all'")
     # All three others of a layer, or the one of each that was drawn; all eight examples.
     assert set(singles["n_controls"]) == {3 if swept else 1}
     assert set(singles["n"]) == {8}
@@ -271,9 +279,9 @@ def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActiv
     assert set(whole["n"]) == {9, 8}
     assert set(whole["n_controls"]) == {0}
     assert whole[["control_change", "p_control"]].isna().all(axis=None)
-    changes = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("role")
-    margins = whole.query("metric == 'margin'").set_index("role")["change"]
-    for role in ("id", "ood"):
+    changes = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("split")
+    margins = whole.query("metric == 'margin'").set_index("split")["change"]
+    for split in ("id", "ood"):
         name = "+".join(map(str, heads))
-        expected = changes[changes["set"] == name]["margin_change"][role]
-        assert margins[role] == pytest.approx(expected)
+        expected = changes[changes["set"] == name]["margin_change"][split]
+        assert margins[split] == pytest.approx(expected)

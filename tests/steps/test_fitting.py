@@ -110,11 +110,11 @@ def test_every_architecture_is_trained_studied_and_reported(
     assert "Training" in text
     assert {path.name for path in out.iterdir()} <= set(RESERVED)
     full = table(out, "accuracy").query(
-        "subnetwork == 'full' and role == 'ood' and subset == 'all'"
+        "subnetwork == 'full' and split == 'ood' and subset == 'all'"
     )
     by_hand = accuracy_by_hand(trained(out), tmp_path / "ood-data.csv")
     assert full["accuracy"].item() == pytest.approx(by_hand)
-    history = table(out, "training").query("role == 'ood' and subset == 'all'")
+    history = table(out, "training").query("split == 'ood' and subset == 'all'")
     assert history["step"].tolist() == [2, 4]
     assert history["accuracy"].iloc[-1] == pytest.approx(by_hand)
     sizes = table(out, "mean_effective_size").query("group == 'OOD'")
@@ -199,7 +199,7 @@ def test_a_changed_training_changes_every_job(cases: Cases, tmp_path: Path) -> N
 
 def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Path) -> None:
     config = study(cases.path("bert"), tmp_path)
-    files = "".join(f"{role}: {role}-data.csv\n" for role in ("train", "id", "ood"))
+    files = "".join(f"{split}: {split}-data.csv\n" for split in ("train", "id", "ood"))
     found = []
     for classes in ("[contradiction, entailment, neutral]", "[neutral, entailment, contradiction]"):
         (tmp_path / "task.yaml").write_text(f"{files}classes: {classes}\n")

@@ -25,11 +25,11 @@ PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c")
 def accuracies() -> pd.DataFrame:
     """The full model and one subnetwork; the mean over all examples is none over subsets."""
     rows = [
-        (name, sparsity, seed, role, subset, accuracy)
+        (name, sparsity, seed, split, subset, accuracy)
         for name, sparsity, seed, values in (("full", None, None, FULL), ("s", 0.5, 1, PRUNED))
-        for (role, subset), accuracy in [*values.items(), (("ood", "all"), 0.33)]
+        for (split, subset), accuracy in [*values.items(), (("ood", "all"), 0.33)]
     ]
-    columns = ["subnetwork", "target_sparsity", "seed", "role", "subset", "accuracy"]
+    columns = ["subnetwork", "target_sparsity", "seed", "split", "subset", "accuracy"]
     return pd.DataFrame(rows, columns=columns).astype({"seed": "Int64"})
 
 

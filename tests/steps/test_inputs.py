@@ -20,7 +20,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.fitting import Fitting
-from mechcore.steps.inputs import Inputs, check_names, open_model, read_role
+from mechcore.steps.inputs import Inputs, check_names, open_model, read_split
 from mechcore.training import train_settings
 
 MODEL = ModelConfig(source="mine")
@@ -35,27 +35,27 @@ def six(tmp_path: Path) -> str:
     return str(path)
 
 
-def told(role: str, data: DataConfig) -> tuple[int, int, list[str]]:
-    """Examples of a role, how many there were, and the warnings."""
+def told(split: str, data: DataConfig) -> tuple[int, int, list[str]]:
+    """Examples of a split, how many there were, and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
-        examples, available = read_role(role, MODEL, data)
+        examples, available = read_split(split, MODEL, data)
     return len(examples), available, [str(each.message) for each in caught]
 
 
 def test_a_draw_is_told_with_the_option_that_set_it(six: str) -> None:
-    for role in ("train", "id", "ood"):
-        options: dict[str, Any] = {role: six, f"max_{role}": 4, "seed": 7}
-        assert told(role, DataConfig(**options)) == (
+    for split in ("train", "id", "ood"):
+        options: dict[str, Any] = {split: six, f"max_{split}": 4, "seed": 7}
+        assert told(split, DataConfig(**options)) == (
             4,
             6,
             [
                 "examples 'six': 4 of 6 drawn at random, by subset, with seed 7; "
-                f"--max-{role} 0 (max_{role}: null in a study's file) takes all"
+                f"--max-{split} 0 (max_{split}: null in a study's file) takes all"
             ],
         )
         for everything in (6, None):
-            assert told(role, DataConfig(**{**options, f"max_{role}": everything})) == (6, 6, [])
+            assert told(split, DataConfig(**{**options, f"max_{split}": everything})) == (6, 6, [])
 
 
 def test_a_draw_from_a_drawn_source_tells_of_both(six: str) -> None:
@@ -136,7 +136,7 @@ def test_prompts_are_put_into_the_chat_template_where_asked_for(instruct: Path) 
 def test_a_model_that_is_trained_reads_the_same_chat(instruct: Path, six: str) -> None:
     answers = {"yes": "yes", "no": "no"}
     model = ModelConfig(str(instruct), prompt="{a}", chat_template=True, answers=answers)
-    fitting = Fitting.of(model, DataConfig(train=six), train_settings("quick"), roles=())
+    fitting = Fitting.of(model, DataConfig(train=six), train_settings("quick"), splits=())
     assert fitting.objective.prompt == "<user>{a}</><assistant>"
 
 
@@ -180,8 +180,8 @@ def test_numbers_of_labels_whose_names_are_known_may_be_given_meanings(tmp_path:
     )
     rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [0, 1, -1]}, features)
     rows.to_parquet(str(tmp_path / "file.parquet"))
-    roles = dict.fromkeys(("train", "id", "ood"), str(tmp_path / "file.parquet"))
+    splits = dict.fromkeys(("train", "id", "ood"), str(tmp_path / "file.parquet"))
     for meanings in ({"0": "x", "1": "y"}, {"pos": "x", "1": "y", "-1": "-"}):
-        check_names(ModelConfig("bert"), DataConfig(**roles, label_map=meanings))
+        check_names(ModelConfig("bert"), DataConfig(**splits, label_map=meanings))
     with pytest.raises(InputError, match="no row has the label '2'"):
-        check_names(ModelConfig("bert"), DataConfig(**roles, label_map={"2": "x"}))
+        check_names(ModelConfig("bert"), DataConfig(**splits, label_map={"2": "x"}))

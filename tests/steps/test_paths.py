@@ -37,7 +37,7 @@ STEP = Paths(
 )
 CORE = parse_components("L0.H1")
 ROLES = pd.DataFrame(
-    {"component": ["L1.H0", "L1.MLP", "L1.H2"], "role": [OUT_ONLY, "moves the threshold", NONE]}
+    {"component": ["L1.H0", "L1.MLP", "L1.H2"], "split": [OUT_ONLY, "moves the threshold", NONE]}
     | {f"information_change_{place}": [-0.2, -0.1, 0.0] for place in ("id", "ood")}
 )
 
@@ -75,19 +75,19 @@ def test_all_components_behind_and_all_before_the_answer(
     assert dependence["receiver"].tolist() == behind * 2
     paths = (
         tables["paths"]
-        .query("subset == 'all' and role == 'ood'")
+        .query("subset == 'all' and split == 'ood'")
         .set_index(["senders", "receiver"])
     )
     assert len(paths) == 10 + len(behind)
     assert {to for sender, to in paths.index if sender != "L0.H1"} == {"answer"}
     assert {to for sender, to in paths.index if sender == "L0.H1"} == {"answer", *behind}
     # A core of one head: its paths are what being blind to the core is.
-    outside = dependence[dependence["role"] == "ood"].set_index("receiver")
+    outside = dependence[dependence["split"] == "ood"].set_index("receiver")
     for name in behind:
         cut = paths.loc[("L0.H1", name), "margin_change"]
         assert outside.loc[name, "blind_change"] == pytest.approx(cut, abs=1e-6)
     answers = ablate(
-        inputs.model, ["L1.H2>answer"], inputs.data["ood"], means, engine="reference", role="ood"
+        inputs.model, ["L1.H2>answer"], inputs.data["ood"], means, engine="reference", split="ood"
     )
     [path] = answers.without
     expected = answers.changes(path, "margin").mean()
@@ -102,12 +102,12 @@ def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
 ) -> None:
     """Of five components behind the core, here the one that changes most and L1.H0, needed."""
     whole = tables["core_dependence"]
-    outside = whole.query("role == 'ood' and subset == 'all' and metric == 'margin'")
+    outside = whole.query("split == 'ood' and subset == 'all' and metric == 'margin'")
     sizes = outside.set_index("receiver")["blind_change"].abs()
     assert set(outside["n_controls"]) == {2}, "all are among the ten largest"
     monkeypatch.setattr("mechcore.steps.paths.largest_readers", lambda t: largest_readers(t, 1))
     table = path_tables(inputs, means, CORE, STEP, ROLES)["core_dependence"]
-    counts = table.set_index(["role", "receiver"])["n_controls"]
+    counts = table.set_index(["split", "receiver"])["n_controls"]
     assert set(counts[counts > 0].index) == {("ood", sizes.idxmax()), ("ood", "L1.H0")}
     assert sizes.idxmax() != "L1.H0"
     rows = whole[whole["receiver"] == "L1.H0"].reset_index(drop=True)
@@ -120,12 +120,12 @@ def test_what_a_sweep_ablated_is_not_ablated_again(
 ) -> None:
     """The known changes are told by their own: only that of the MLP of the last layer is not 0."""
     swept = {}
-    for role, data in inputs.data.items():
-        found = ablate(inputs.model, ["L1.MLP"], data, means, role=role)  # type: ignore[arg-type]
+    for split, data in inputs.data.items():
+        found = ablate(inputs.model, ["L1.MLP"], data, means, split=split)  # type: ignore[arg-type]
         unchanged = Answers.of(found.full, found.full)
         shape = ModelShape.of(inputs.model)
         alone = {ComponentSet((each,)): unchanged for each in shape.components}
-        swept[role] = replace(found, without=alone | dict(found.without))
+        swept[split] = replace(found, without=alone | dict(found.without))
     known = path_tables(inputs, means, CORE, STEP, ROLES, swept)["core_dependence"]
     own = tables["core_dependence"]
     last = (own["receiver"] == "L1.MLP").to_numpy()

@@ -40,12 +40,12 @@ def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
     ]
     answers = dict.fromkeys(("id", "ood"), masked)
     tables = answer_tables(dict.fromkeys(answers, full), found, answers, {"id": "a", "ood": "b"})
-    accuracy = tables["accuracy"].query("role == 'ood'").set_index("subset")
+    accuracy = tables["accuracy"].query("split == 'ood'").set_index("subset")
     assert accuracy.loc["u", "accuracy"].tolist() == [1, 0.5, 1, 0.5]
     assert accuracy.loc["all", "balanced_accuracy"].tolist() == pytest.approx([1, 0.75, 0.75, 0.75])
     assert accuracy.loc["all", "information"].tolist() == pytest.approx([1, 1, 1, 0.75])
     assert accuracy.loc["u", ["balanced_accuracy", "information"]].isna().all(axis=None)
-    spread = tables["accuracy_spread"].query("role == 'ood' and target_sparsity == 0.2")
+    spread = tables["accuracy_spread"].query("split == 'ood' and target_sparsity == 0.2")
     spread = spread.set_index("subset")[[*ACCURACY_SPREAD.names[-3:]]]
     assert spread.loc["u"].iloc[0] == 0.5
     assert spread.loc["all"].tolist() == pytest.approx([0, 0, 0])
@@ -60,15 +60,15 @@ def test_methods_are_not_seeds_of_each_other() -> None:
         for seed in (1, 2)
     ]
     masked = [answered(n) for n in (4, 3, 1, 0)]
-    roles = ("id", "ood")
+    splits = ("id", "ood")
     spread = answer_tables(
-        {role: answered(4) for role in roles},
+        {split: answered(4) for split in splits},
         found,
-        dict.fromkeys(roles, masked),
-        dict.fromkeys(roles, "data"),
+        dict.fromkeys(splits, masked),
+        dict.fromkeys(splits, "data"),
     )["accuracy_spread"]
     ACCURACY_SPREAD.check(spread)
-    inside = spread[spread["role"] == "id"]
+    inside = spread[spread["split"] == "id"]
     assert inside[["method", "n_seeds", "low", "high", "spread", "full"]].to_numpy().tolist() == [
         ["l0", 2, 0.75, 1.0, 0.25, 1.0],
         ["random", 2, 0.0, 0.25, 0.25, 1.0],

@@ -35,8 +35,8 @@ def write_data(path: Path, n: int = 12, words: Sequence[str] = ("cat", "dog", "b
 
 def data_config(folder: Path) -> DataConfig:
     """Data files in a folder, made if need be."""
-    paths = {role: folder / f"{role}-data.csv" for role in ("train", "id", "ood")}
+    paths = {split: folder / f"{split}-data.csv" for split in ("train", "id", "ood")}
     for n, path in enumerate(paths.values()):
         if not path.exists():
             write_data(path, 12 + n)
-    return DataConfig(**{role: str(path) for role, path in paths.items()}, max_id=9)
+    return DataConfig(**{split: str(path) for split, path in paths.items()}, max_id=9)

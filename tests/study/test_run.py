@@ -82,22 +82,22 @@ STEPS = {
 }
 OF_PATHS = {s.name: " ".join(s.required) for s in (*Paths.schemas, *Dose.schemas)}
 COLUMNS = {
-    "data": "data role subset label n share",
-    "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
+    "data": "data split subset label n share",
+    "group_accuracy": "subnetwork target_sparsity seed split group accuracy n_subsets subsets "
     "missing",
-    "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
+    "accuracy": "subnetwork target_sparsity seed data split subset n accuracy accuracy_low "
     "accuracy_high margin balanced_accuracy information",
     "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
     "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
     "head_overlap": "first second shared either jaccard expected p_value expected_uniform "
     "p_uniform",
-    "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread "
+    "accuracy_spread": "target_sparsity data split subset n_seeds full mean std low high spread "
     "balanced_accuracy_spread information_spread",
     "core": "component layer head n_subnetworks rate_low",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
     "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
-    "ablation": "set kind size data role subset n accuracy accuracy_change accuracy_change_low "
+    "ablation": "set kind size data split subset n accuracy accuracy_change accuracy_change_low "
     "accuracy_change_high margin margin_change margin_change_low margin_change_high kl",
     "ablation_controls": " ".join(ABLATION_CONTROLS.required),
     "smallest": " ".join(SMALLEST.names),
@@ -110,7 +110,7 @@ COLUMNS = {
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
     "interaction_stability": " ".join(STABILITY.required),
-    "interactions": "set size data role subset n metric joint_change sum_of_single_changes "
+    "interactions": "set size data split subset n metric joint_change sum_of_single_changes "
     "interaction low high p p_adjusted superadditive floor ceiling",
 }
 
@@ -138,8 +138,8 @@ class Finished:
                 found[path.stem] = Mask(file.get_tensor("mask"))
         return found
 
-    def accuracies(self, mask: Mask, role: str) -> pd.DataFrame:
-        result = evaluate(self.inputs.model, self.inputs.data[role], mask=mask, means=self.means)
+    def accuracies(self, mask: Mask, split: str) -> pd.DataFrame:
+        result = evaluate(self.inputs.model, self.inputs.data[split], mask=mask, means=self.means)
         return result.table().set_index("subset")
 
 
@@ -164,14 +164,14 @@ def test_every_table_has_its_columns(finished: Finished) -> None:
 
 def test_the_balance_of_labels(finished: Finished) -> None:
     table = finished.table("data")
-    for role, facts in finished.facts["data"].items():
-        rows = table[table["role"] == role]
+    for split, facts in finished.facts["data"].items():
+        rows = table[table["split"] == split]
         assert rows["n"].sum() == facts["n"]
         assert set(rows["subset"]) == set(facts["subsets"])
         assert rows.groupby("subset")["share"].sum().tolist() == pytest.approx(
             [1.0] * len(facts["subsets"])
         )
-    halves = table[table["role"] == "ood"].groupby("label")["n"].sum().to_dict()
+    halves = table[table["split"] == "ood"].groupby("label")["n"].sum().to_dict()
     assert halves == {"entailment": 20, "non-entailment": 20}
 
 
@@ -179,7 +179,7 @@ def test_means_over_subsets_count_each_subset_the_same(finished: Finished) -> No
     accuracy, groups = finished.table("accuracy"), finished.table("group_accuracy")
     assert set(groups["group"]) == {"ID", "OOD", *tiny_world.OOD_GROUPS}
     row = groups[(groups["subnetwork"] == "s0.30-seed43") & (groups["group"] == "OOD")].iloc[0]
-    rows = accuracy[(accuracy["subnetwork"] == "s0.30-seed43") & (accuracy["role"] == "ood")]
+    rows = accuracy[(accuracy["subnetwork"] == "s0.30-seed43") & (accuracy["split"] == "ood")]
     rows = rows[rows["subset"] != "all"]
     assert row["accuracy"] == pytest.approx(rows["accuracy"].sum() / len(rows))
     assert row["subsets"].split("; ") == rows["subset"].tolist()
@@ -223,7 +223,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     shape = (finished.shape.n_layers, finished.shape.n_heads, True)
     assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == shape
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
-    assert {role: each["n"] for role, each in facts["data"].items()} == {
+    assert {split: each["n"] for split, each in facts["data"].items()} == {
         "train": 48,
         "id": 40,
         "ood": 40,
@@ -237,13 +237,13 @@ def test_accuracies_are_those_of_evaluate(finished: Finished) -> None:
     names = ["full", *finished.masks()]
     assert table["subnetwork"].unique().tolist() == names
     model = finished.inputs.model
-    for role, (name, mask) in [
+    for split, (name, mask) in [
         (r, each)
         for r in ("id", "ood")
         for each in {"full": Mask.full(model), **finished.masks()}.items()
     ]:
-        rows = table[(table["role"] == role) & (table["subnetwork"] == name)].set_index("subset")
-        expected = finished.accuracies(mask, role)
+        rows = table[(table["split"] == split) & (table["subnetwork"] == name)].set_index("subset")
+        expected = finished.accuracies(mask, split)
         assert list(rows.index) == list(expected.index)
         assert rows["n"].tolist() == expected["n"].tolist()
         for column in ("accuracy", "margin"):
@@ -251,7 +251,7 @@ def test_accuracies_are_those_of_evaluate(finished: Finished) -> None:
         assert (rows["accuracy_low"] <= rows["accuracy"] + 1e-12).all()
         assert (rows["accuracy"] <= rows["accuracy_high"] + 1e-12).all()
     full = table[(table["subnetwork"] == "full") & (table["subset"] == "all")]
-    assert full.set_index("role").loc["id", "accuracy"] >= 0.9
+    assert full.set_index("split").loc["id", "accuracy"] >= 0.9
 
 
 def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> None:
@@ -271,12 +271,12 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
         assert row.sparsity == pytest.approx(1 - len(kept) / n)
         assert abs(n * row.sparsity - n * row.target_sparsity) <= 0.5 + 1e-9
         assert row.head_sparsity == pytest.approx(1 - row.heads_kept / finished.n_heads)
-        for role in ("id", "ood"):
-            of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
+        for split in ("id", "ood"):
+            of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["split"] == split)
             subsets = accuracy[of & (accuracy["subset"] != "all")]["accuracy"]
-            assert getattr(row, f"{role}_accuracy_macro") == pytest.approx(subsets.mean())
+            assert getattr(row, f"{split}_accuracy_macro") == pytest.approx(subsets.mean())
             overall = accuracy[of & (accuracy["subset"] == "all")]["accuracy"].item()
-            assert getattr(row, f"{role}_accuracy") == pytest.approx(overall)
+            assert getattr(row, f"{split}_accuracy") == pytest.approx(overall)
         model, data = finished.inputs.model, finished.inputs.data["id"]
         full = evaluate(model, data).logits.log_softmax(1)
         got = evaluate(model, data, mask=mask, means=finished.means).logits.log_softmax(1)
@@ -330,16 +330,16 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
     model = finished.inputs.model
     singles = table[table["kind"] == "single"]
     assert singles["set"].unique().tolist() == core
-    full = {role: finished.accuracies(Mask.full(model), role) for role in ("id", "ood")}
+    full = {split: finished.accuracies(Mask.full(model), split) for split in ("id", "ood")}
     chosen = table[table["kind"] != "non-core"]
-    for (name, role), rows in chosen.groupby(["set", "role"]):
+    for (name, split), rows in chosen.groupby(["set", "split"]):
         parts = parse_components(name.split("+"))
-        without = finished.accuracies(Mask.full(model).without(*parts), role)
+        without = finished.accuracies(Mask.full(model).without(*parts), split)
         rows = rows.set_index("subset")
         assert set(rows.index) == set(without.index)
         assert set(rows["size"]) == {len(parts)}
         for metric in ("accuracy", "margin"):
-            change = (without[metric] - full[role][metric]).to_dict()
+            change = (without[metric] - full[split][metric]).to_dict()
             assert rows[metric].to_dict() == pytest.approx(without[metric].to_dict(), abs=1e-3)
             assert rows[f"{metric}_change"].to_dict() == pytest.approx(change, abs=1e-3)
     # All pairs of three core heads, the three together, and the whole core.
@@ -347,17 +347,17 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
     assert sizes == Counter([2, 2, 2, 3, len(core)])
     others = table[table["kind"] == "non-core"]
     assert others["set"].unique().tolist() == ["heads outside the core, of its layers (mean of 4)"]
-    assert len(others) == table[["role", "subset"]].drop_duplicates().shape[0]
+    assert len(others) == table[["split", "subset"]].drop_duplicates().shape[0]
 
 
 def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
-    ablation = finished.table("ablation").set_index(["role", "subset", "set"])
+    ablation = finished.table("ablation").set_index(["split", "subset", "set"])
     table = finished.table("interactions")
     joint = finished.table("ablation").query("kind == 'joint'")
     assert set(table["set"]) == set(joint["set"])
     assert len(table) == 2 * len(joint)
     for row in table.itertuples():
-        place, change = (row.role, row.subset), f"{row.metric}_change"
+        place, change = (row.split, row.subset), f"{row.metric}_change"
         alone = sum(ablation.loc[(*place, name), change] for name in row.set.split("+"))
         together = ablation.loc[(*place, row.set), change]
         assert row.joint_change == pytest.approx(together, abs=1e-9)
@@ -373,12 +373,12 @@ def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> 
     table = INFORMATION.read(folder / "information.csv").query("subset == 'all'")
     assert len(table) == 2 * finished.n_components
     own = INFORMATION_OOD_MEAN.read(folder / "information_ood_mean.csv").query("subset == 'all'")
-    assert own["set"].tolist() == table.query("role == 'ood'")["set"].tolist()
-    tables = (table[table["role"] == role] for role in ("id", "ood"))
+    assert own["set"].tolist() == table.query("split == 'ood'")["set"].tolist()
+    tables = (table[table["split"] == split] for split in ("id", "ood"))
     expected = component_roles(*tables, ood_mean=own)
     found = ROLES_TABLE.read(folder / "roles.csv")
     pd.testing.assert_frame_equal(found[COMPONENT_ROLES.names], expected, check_dtype=False)
-    swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and role == 'ood'")
+    swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and split == 'ood'")
     assert swept["set"].tolist() == found["component"].tolist()
 
 
@@ -388,7 +388,7 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
     model, data = finished.inputs.model, finished.inputs.data["ood"]
     own = MeanActivations.compute(model, data)
     sweep = SWEEP_OOD_MEAN.read(finished.out / "tables" / "sweep_ood_mean.csv")
-    assert set(sweep["role"]) == {"ood"}
+    assert set(sweep["split"]) == {"ood"}
     table = INFORMATION_OOD_MEAN.read(finished.out / "tables" / "information_ood_mean.csv")
     slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
     full = evaluate(model, data, in_domain=False)
@@ -579,7 +579,7 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
         path
         for path in (done / "store" / "objects").glob("*/*/answers.safetensors")
         if "full model" in (path.parent / "manifest.json").read_text()
-        and '"role": "ood"' in (path.parent / "manifest.json").read_text()
+        and '"split": "ood"' in (path.parent / "manifest.json").read_text()
     ]
     data = bytearray(answers.read_bytes())
     data[-1] ^= 1
@@ -740,9 +740,9 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
 
 def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     run_of = tiny_encoder_dir().parent
-    for role in ("train", "id", "ood"):
-        tiny_world.generate(role, 16, 3).frame.to_csv(tmp_path / f"{role}.csv", index=False)
-    files = {role: str(tmp_path / f"{role}.csv") for role in ("train", "id", "ood")}
+    for split in ("train", "id", "ood"):
+        tiny_world.generate(split, 16, 3).frame.to_csv(tmp_path / f"{split}.csv", index=False)
+    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
     config = replace(
         TINY,
         model=ModelConfig(source=str(run_of / "final")),
@@ -778,7 +778,7 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
         [42, 0.6],
         [43, 0.6],
     ]
-    own = tables["accuracy"].query("role == 'ood' and subset == 'prep' and seed.notna()")
+    own = tables["accuracy"].query("split == 'ood' and subset == 'prep' and seed.notna()")
     assert grid.query("sparsity == 0.3")["accuracy"].tolist() == own["accuracy"].tolist()
     n = len(embedded_shape().components)
     kept = 1 - tables["subnetworks"]["sparsity"]
@@ -879,7 +879,7 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
     )
     run_study(config_of_run, tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "tables" / "accuracy.csv")
-    full = table.query("subnetwork == 'full' and role == 'id' and subset == 'all'")
+    full = table.query("subnetwork == 'full' and split == 'id' and subset == 'all'")
     assert full["accuracy"].item() > 0.9
     unnamed = replace(config_of_run, model=ModelConfig(source=str(checkpoint)))
     with pytest.raises(InputError, match="--class-names"):

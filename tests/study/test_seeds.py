@@ -36,12 +36,12 @@ def answered() -> Evaluation:
 def tables() -> dict[str, pd.DataFrame]:
     mask = Mask.full(ModelShape(1, 4)).without("0.0")
     found = [Subnetwork(mask, 0.2, seed, torch.zeros(1, 5)) for seed in SEEDS]
-    roles = ("id", "ood")
+    splits = ("id", "ood")
     return answer_tables(
-        {role: answered() for role in roles},
+        {split: answered() for split in splits},
         found,
-        {role: [answered()] * len(found) for role in roles},
-        dict.fromkeys(roles, "data"),
+        {split: [answered()] * len(found) for split in splits},
+        dict.fromkeys(splits, "data"),
     )
 
 

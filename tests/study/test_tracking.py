@@ -44,13 +44,13 @@ def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
     found = summary_of(read_run(run))
     accuracy = pd.read_csv(run / "tables" / "accuracy.csv").query("subset == 'all'")
     expected = {}
-    for role in ("id", "ood"):
-        rows = accuracy[accuracy["role"] == role]
-        expected[f"accuracy/{role}/full"] = rows.query("subnetwork == 'full'")["accuracy"].item()
+    for split in ("id", "ood"):
+        rows = accuracy[accuracy["split"] == split]
+        expected[f"accuracy/{split}/full"] = rows.query("subnetwork == 'full'")["accuracy"].item()
         for target in (0.5, 0.7):
             same = rows[rows["target_sparsity"] == target]
             assert len(same) == 3
-            expected[f"accuracy/{role}/s{target:.2f}"] = sum(same["accuracy"]) / 3
+            expected[f"accuracy/{split}/s{target:.2f}"] = sum(same["accuracy"]) / 3
     core = json.loads(pd.read_csv(run / "tables" / "core_summary.csv").iloc[0].to_json())
     expected["core/size"] = core["core_size"]
     expected["core/expected_by_chance"] = core["expected_by_chance"]
@@ -71,7 +71,7 @@ def test_targets_that_look_alike_have_summaries_of_their_own(tmp_path: Path) -> 
     file = path / "tables" / "accuracy.csv"
     table = pd.read_csv(file)
     file.write_text(table.replace({"target_sparsity": {0.5: 0.704}}).to_csv(index=False))
-    found, rows = summary_of(read_run(path)), table.query("subset == 'all' and role == 'id'")
+    found, rows = summary_of(read_run(path)), table.query("subset == 'all' and split == 'id'")
     for name, target in (("s0.70", 0.7), ("s0.704", 0.5)):
         mean = rows[rows["target_sparsity"] == target]["accuracy"].mean()
         assert found[f"accuracy/id/{name}"] == pytest.approx(mean)

@@ -200,7 +200,7 @@ def test_overlap_at_the_ends() -> None:
 
 def accuracies(*rows: tuple[float | None, int | None, str, float]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["target_sparsity", "seed", "subset", "accuracy"])
-    return frame.assign(data="hans", role="ood")
+    return frame.assign(data="hans", split="ood")
 
 
 def test_spread_by_hand() -> None:

@@ -43,8 +43,8 @@ def smallest(
     wrong: dict[str, int], limit: float, ood: dict[str, int] | None = None
 ) -> pd.DataFrame:
     by_role = {"id": wrong, "ood": ood or wrong}
-    masked = {role: {m: answers(n) for m, n in each.items()} for role, each in by_role.items()}
-    fulls = {role: answers(20) for role in masked}
+    masked = {split: {m: answers(n) for m, n in each.items()} for split, each in by_role.items()}
+    fulls = {split: answers(20) for split in masked}
     found = smallest_subnetworks(MASKS, fulls, masked, limit, n_resamples=400)
     SMALLEST.check(found)
     return found.set_index("measure", drop=False)
@@ -61,7 +61,7 @@ def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
     assert row["id_change"] == row["ood_change"] == pytest.approx(-0.01)
     assert -0.025 < row["id_change_low"] < -0.01 < row["id_change_high"]
     assert row["reason"] == ""
-    ends = [f"{MINUS}{-100 * row[f'{role}_change_low']:.1f}" for role in ("id", "ood")]
+    ends = [f"{MINUS}{-100 * row[f'{split}_change_low']:.1f}" for split in ("id", "ood")]
     assert explain_smallest(row.to_dict()) == (
         "smallest subnetwork within 5 points of accuracy: middle, which keeps 7 components, "
         f"a change of {MINUS}1.0 points in domain (at worst {ends[0]}) and {MINUS}1.0 points out "
@@ -81,7 +81,7 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
     right = replace(answers(0), clusters=clusters)
     sparse = right.part(np.arange(N))
     sparse.logits[torch.tensor(wrong)] *= -1
-    masked = {role: {"dense": right, "sparse": sparse} for role in ("id", "ood")}
+    masked = {split: {"dense": right, "sparse": sparse} for split in ("id", "ood")}
     masks, full = {n: MASKS[n] for n in ("dense", "sparse")}, dict.fromkeys(masked, right)
     found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
     SMALLEST.check(found)
@@ -91,7 +91,7 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
         [-0.1] * 2
     )
     few = np.concatenate([np.arange(90), np.arange(N - 90, N)])  # of each label 45 in a half
-    few_full = {role: replace(each, clusters=None).part(few) for role, each in full.items()}
+    few_full = {split: replace(each, clusters=None).part(few) for split, each in full.items()}
     few_masked = {
         r: {n: replace(e, clusters=None).part(few) for n, e in each.items()}
         for r, each in masked.items()
@@ -121,8 +121,8 @@ def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
 
 
 def test_one_mask_is_one_mask() -> None:
-    masked = {role: {"dense": answers(60)} for role in ("id", "ood")}
-    full = {role: answers(20) for role in masked}
+    masked = {split: {"dense": answers(60)} for split in ("id", "ood")}
+    full = {split: answers(20) for split in masked}
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
     assert "of 1 mask, and" in found.set_index("measure").loc["accuracy", "reason"]
 
@@ -137,13 +137,13 @@ def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
 
 
 def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
-    masked = {role: {"dense": answers(20, shift=3.0)} for role in ("id", "ood")}
-    full = {role: answers(20) for role in ("id", "ood")}
+    masked = {split: {"dense": answers(20, shift=3.0)} for split in ("id", "ood")}
+    full = {split: answers(20) for split in ("id", "ood")}
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
     assert found["within"].tolist() == [False, True]
     assert found["id_change"].tolist() == [pytest.approx(-0.45), pytest.approx(0.0)]
-    for role in ("id", "ood"):
-        assert found[f"{role}_accuracy_change"].tolist() == pytest.approx([-0.45, -0.45])
+    for split in ("id", "ood"):
+        assert found[f"{split}_accuracy_change"].tolist() == pytest.approx([-0.45, -0.45])
     information = found.to_dict("records")[1]
     assert explain_smallest(information).endswith(
         f"; of accuracy, with its bias as it is, {MINUS}45.0 points in domain and {MINUS}45.0 "
@@ -180,7 +180,7 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
 
 def test_one_example_has_no_interval_to_be_within() -> None:
     full = {"id": answers(20), "ood": answers(20).part(np.array([N - 1]))}
-    masked = {role: {"dense": each} for role, each in full.items()}
+    masked = {split: {"dense": each} for split, each in full.items()}
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.1)
     assert found["within"].tolist() == [False, False]
     assert set(found["reason"]) == {"out of domain: one example, which has no interval"}
@@ -188,7 +188,7 @@ def test_one_example_has_no_interval_to_be_within() -> None:
 
 def test_one_label_has_accuracy_alone() -> None:
     full = {"id": answers(20), "ood": answers(20, labels=np.ones(N, dtype=int))}
-    masked = {role: {"dense": each} for role, each in full.items()}
+    masked = {split: {"dense": each} for split, each in full.items()}
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
     SMALLEST.check(found)
     assert found["within"].tolist() == [True, False]
@@ -198,7 +198,7 @@ def test_one_label_has_accuracy_alone() -> None:
 
 
 def test_without_masks_there_is_none() -> None:
-    full = {role: answers(20) for role in ("id", "ood")}
+    full = {split: answers(20) for split in ("id", "ood")}
     found = smallest_subnetworks({}, full, {"id": {}, "ood": {}}, 0.01)
     assert not found["within"].any()
     assert set(found["reason"]) == {"there is no mask"}

@@ -186,7 +186,7 @@ def ablation_tables(
             means,
             fill=fill,
             precision=precision,
-            role="ood",  # accuracy under chance is a finding here, and no reason to warn
+            split="ood",  # accuracy under chance is a finding here, and no reason to warn
             batch_size=batch_size,
             seed=seed,
         )
