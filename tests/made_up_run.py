@@ -292,7 +292,7 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
             rows.append(row | {"reason": ""})
     save("information", rows, INFORMATION.names)
     table = pd.DataFrame(rows, columns=INFORMATION.names)
-    roles = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
+    roles = component_roles(*(table[table["split"] == split] for split in ("id", "ood")))
     save("roles", roles.to_dict("records"), list(roles))
 
 
