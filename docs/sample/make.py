@@ -47,8 +47,8 @@ def config() -> dict[str, Any]:
     study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
     data = pd.read_csv(TABLES / "data.csv")
     parts = {
-        role: {"name": rows["data"].iloc[0], "n": int(rows["n"].sum())}
-        for role, rows in data.groupby("role", sort=False)
+        split: {"name": rows["data"].iloc[0], "n": int(rows["n"].sum())}
+        for split, rows in data.groupby("split", sort=False)
     }
     return {
         "kind": "heuristic-core",
