@@ -34,10 +34,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from mechcore.models import load_model
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.running import named_weights
-from mechcore.papers.extractive.deltas import WeightDelta, trainable_names
 from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
 from mechcore.papers.extractive.facts import Facts, city_tasks
 from mechcore.papers.extractive.scores import BATCH_SIZE, extractive_scores
+from mechcore.papers.extractive.weights import WeightDelta, trainable_names
 
 BATCHES, SINGLE, PLAIN = "mechcore, in batches", "mechcore, point by point", "plain hooks"
 COUNTS = (1, 2, 5, 10)

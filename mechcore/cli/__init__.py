@@ -140,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         more = _pasted(arguments) or " (mechcore COMMAND --help lists the options)"
         code = _fail(f"{said}{more}", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
-        _fail("interrupted; rerun the same command to resume", code)
+        again = "rerun the same command to resume"
+        if [*arguments][:1] == ["train-world"]:
+            again = "remove what it wrote and rerun to begin anew"
+        _fail(f"interrupted; {again}", code)
     sys.exit(code or 0)
 
 

@@ -61,7 +61,7 @@ def train(
     from mechcore.steps.fitting import Fitting
     from mechcore.steps.inputs import check_names, check_sources
     from mechcore.training import best_step
-    from mechcore.training.machine import device_of
+    from mechcore.training.loop import device_of
 
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     device_of(place)

@@ -34,11 +34,7 @@ class Checkpoint(Input):
     source: str
 
     def content(self, hash_file: Hasher) -> Any:
-        """Digests of its files, or the commit of a hub id.
-
-        Raises:
-            InputError: there is no such checkpoint.
-        """
+        """Digests of its files, or the commit of a hub id."""
         return checkpoint_content(self.source, None, hash_file)
 
     def uses(self) -> Sequence[object]:
@@ -74,10 +70,7 @@ def model_facts(model: Any, source: str) -> dict[str, Any]:
 def gathered(
     store: Store, jobs: Iterable[tuple[Job, Mapping[str, str | int]]]
 ) -> dict[str, pd.DataFrame]:
-    """Tables of finished jobs by name, those of one name below one another.
-
-    Each job comes with what its rows are to say of it, in columns before the others.
-    """
+    """Tables of finished jobs by name; each job comes with columns to put before the others."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for job, columns in jobs:
         for path in sorted((store.whole(job.key) / TABLES_FOLDER).glob("*.csv")):
@@ -85,4 +78,4 @@ def gathered(
             for place, (name, value) in enumerate(columns.items()):
                 table.insert(place, name, value)
             parts.setdefault(path.stem, []).append(table)
-    return {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}

@@ -89,8 +89,8 @@ class Seeds:
 class Tables:
     """The tables of a study, by name, which have at least these columns.
 
-    Raises:
-        InputError: a table lacks a column.
+    Look-ups raise `InconclusiveError` for rows that are not there, and `InputError` for several
+    where one is expected.
     """
 
     study: ClassVar[str]
@@ -102,27 +102,19 @@ class Tables:
             table = self.tables.get(name)
             if table is None or table.empty:
                 continue
-            if missing := [each for each in needed if each not in table]:
+            if missing := [column for column in needed if column not in table]:
                 raise InputError(
                     f"table {name}: no column {', '.join(missing)}, found "
                     f"{', '.join(map(str, table.columns))}; give the tables of {self.study}"
                 )
 
     def seeds(self, name: str, *kinds: Mapping[str, object]) -> Seeds:
-        """The seeds that rows of a table have, those of some kinds if given.
-
-        Raises:
-            InconclusiveError: there is no such table, or no row of a kind.
-        """
-        found = (self.rows(name, **where)["seed"] for where in kinds or ({},))
-        return Seeds(tuple(sorted({int(seed) for seeds in found for seed in seeds})))
+        """The seeds that rows of a table have, those of some kinds if given."""
+        columns = (self.rows(name, **where)["seed"] for where in kinds or ({},))
+        return Seeds(tuple(sorted({int(seed) for seeds in columns for seed in seeds})))
 
     def rows(self, name: str, **where: object) -> pd.DataFrame:
-        """The rows of a table that have these values.
-
-        Raises:
-            InconclusiveError: there is no such table or row.
-        """
+        """The rows of a table that have these values."""
         table = self.tables.get(name)
         if table is None or table.empty:
             raise InconclusiveError(f"There is no table {name}.")
@@ -132,12 +124,7 @@ class Tables:
         return table
 
     def rows_by(self, name: str, *keys: str, **where: object) -> pd.DataFrame:
-        """The rows of a table that have these values, one for each value of the keys.
-
-        Raises:
-            InconclusiveError: there is no such table or row.
-            InputError: there are several of one value.
-        """
+        """The rows of a table that have these values, one for each value of the keys."""
         rows = self.rows(name, **where)
         again = rows[rows.duplicated([*keys])]
         if len(again):
@@ -146,24 +133,14 @@ class Tables:
         return rows
 
     def row(self, name: str, **where: object) -> pd.Series[Any]:
-        """The one row of a table that has these values.
-
-        Raises:
-            InconclusiveError: there is none.
-            InputError: there are several.
-        """
+        """The one row of a table that has these values."""
         rows = self.rows(name, **where)
         if len(rows) > 1:
             raise InputError(f"table {name}: {len(rows)} rows of {_values(where)}; expected one")
         return rows.iloc[0]
 
     def by_seed(self, name: str, seeds: Seeds, **where: object) -> pd.DataFrame:
-        """One row for each seed, in order, with the seed as index.
-
-        Raises:
-            InconclusiveError: a seed has none.
-            InputError: a seed has several.
-        """
+        """One row for each seed, in order, with the seed as index."""
         rows = self.rows(name, **where)
         rows = rows[rows["seed"].isin(seeds.kept)].set_index("seed")
         for seed in seeds.kept:
@@ -187,31 +164,28 @@ def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) ->
     rows = []
     for claim, (title, judge) in enumerate(claims, 1):
         try:
-            found = judge(evidence)
+            finding = judge(evidence)
         except InconclusiveError as reason:
-            found = Finding(None, str(reason))
-        rows.append((claim, title, found.verdict, found.figure))
+            finding = Finding(None, str(reason))
+        rows.append((claim, title, finding.verdict, finding.figure))
     return pd.DataFrame(rows, columns=VERDICTS.required)
 
 
 def beside(sentence: Callable[P, str]) -> Callable[P, str]:
-    """Make a sentence that decides nothing: empty where what it tells of is missing."""
+    """Make a sentence that decides nothing: empty where what it is about is missing."""
 
     @wraps(sentence)
-    def told(*args: P.args, **kwargs: P.kwargs) -> str:
+    def or_empty(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
             return sentence(*args, **kwargs)
         except InconclusiveError:
             return ""
 
-    return told
+    return or_empty
 
 
 def _values(where: Mapping[str, object]) -> str:
     return ", ".join(f"{column} {value}" for column, value in where.items())
-
-
-# -- statistics -----------------------------------------------------------------------------------
 
 
 def row_interval(row: pd.Series[Any]) -> Interval:
@@ -235,11 +209,7 @@ def all_of(met: Sequence[bool | None]) -> bool | None:
 
 
 def over_seeds(met: Sequence[bool | None]) -> tuple[bool | None, str]:
-    """Of a rule that every seed has to meet.
-
-    Returns:
-        Met if it is in all, contradicted if it is in more than half; and the counts in a sentence.
-    """
+    """A rule for every seed: met in all, contradicted in more than half; counts in a sentence."""
     n, yes, no = len(met), met.count(True), met.count(False)
     if yes == n:
         return True, f"Met in {yes} of {count(n, 'seed')}."
@@ -253,16 +223,13 @@ def t_interval(values: Iterable[float]) -> Interval:
     >>> t_interval([1.0, 2.0, 3.0])
     Interval(mean=2.0, low=-0.484..., high=4.484...)
     """
-    found = np.array([*values], dtype=float)
-    mean = float(found.mean())
-    if len(found) < 2:
+    sample = np.array([*values], dtype=float)
+    mean = float(sample.mean())
+    if len(sample) < 2:
         return Interval(mean, math.nan, math.nan)
-    error = found.std(ddof=1) / math.sqrt(len(found))
-    half = float(student_t.ppf(0.975, len(found) - 1) * error)
+    error = sample.std(ddof=1) / math.sqrt(len(sample))
+    half = float(student_t.ppf(0.975, len(sample) - 1) * error)
     return Interval(mean, mean - half, mean + half)
-
-
-# -- words ----------------------------------------------------------------------------------------
 
 
 def percent(share: float) -> str:

@@ -28,7 +28,7 @@ from mechcore.models.loading import read_config
 from mechcore.models.tokenizers import load_tokenizer
 from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
 from mechcore.session import plain_session
-from mechcore.training.machine import device_of
+from mechcore.training.loop import device_of
 
 
 @plain_session()
@@ -75,9 +75,8 @@ def new_model(
     own_classes = _classes_of(config, name)
     if prompt is None:
         wanted = _check_classes(name, classes, own_classes)
-        keeps = not from_scratch and {*map(normal_name, wanted)} == {
-            *map(normal_name, own_classes or ())
-        }
+        same = {*map(normal_name, wanted)} == {*map(normal_name, own_classes or ())}
+        keeps = same and not from_scratch
         if keeps:
             check_agree(config, f"checkpoint {name}")
         names = cast(Sequence[str], own_classes) if keeps else wanted
@@ -95,11 +94,14 @@ def new_model(
     with torch.random.fork_rng([place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         if from_scratch:
-            model = _random(name, loader, config)
+            try:
+                model = loader.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            except Exception as error:  # transformers raises any kind for a bad configuration
+                raise InputError(f"checkpoint {name}: no model of it: {reason(error)}") from error
         else:
             new_head = prompt is None and not keeps
             model = _pretrained(name, loader, config, revision, allow_pickle, new_head)
-            if new_head and _named(config).endswith(_WITH_HEAD):
+            if new_head and _named(config).endswith((_CLASSIFIER, _OF_TOKENS)):
                 _renew_head(name, model, own_classes)
     config.architectures = [type(model).__name__]
     nn.Module.to(model, place)
@@ -107,18 +109,15 @@ def new_model(
 
 
 _CLASSIFIER, _OF_TOKENS = "ForSequenceClassification", "ForTokenClassification"
-_WITH_HEAD = (_CLASSIFIER, _OF_TOKENS)
-"""Classes whose heads have the weights' names of a classifier's."""
 
 
 def _named(config: Any) -> str:
     """The class that a checkpoint was saved from, ``none`` where it does not say."""
-    named = config.architectures
-    return str(named[0]) if named else "none"
+    return str((config.architectures or ["none"])[0])
 
 
 def _classes_of(config: Any, base: str) -> list[str] | None:
-    """The names of a classifier's classes in index order; None where there are no such names."""
+    """The names of a classifier's classes in index order; None where it has none."""
     if not _named(config).endswith(_CLASSIFIER):
         return None
     names = names_in(config, f"checkpoint {base}")
@@ -183,13 +182,6 @@ def _fit_tokenizer(
             f"checkpoint {base}: its tokenizer has token {largest}, its model only "
             f"{config.vocab_size} tokens, counted from 0; resize its embeddings and save it again"
         )
-
-
-def _random(base: str, loader: Any, config: Any) -> PreTrainedModel:
-    try:
-        return loader.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except Exception as error:  # what transformers makes of a bad configuration is of any kind
-        raise InputError(f"checkpoint {base}: no model of it: {reason(error)}") from error
 
 
 def _pretrained(

@@ -23,8 +23,8 @@ _DIGITS = 9
 
 def write_records(out: Path, records: Sequence[dict[str, Any]], best: int | None) -> None:
     """Write the evaluations, and the step of the best one where training has a patience."""
-    named = {} if best is None else {"best": best}
-    write_json(out / HISTORY_FILE, {"evaluations": list(records), **named})
+    of_best = {} if best is None else {"best": best}
+    write_json(out / HISTORY_FILE, {"evaluations": list(records), **of_best})
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
@@ -70,20 +70,12 @@ def read_history(out: str | Path) -> pd.DataFrame:
 
 
 def best_step(out: str | Path) -> int | None:
-    """The step of the best evaluation of a run with a patience, the best so far while it goes on.
-
-    ``final`` has its weights.
-
-    Returns:
-        The step; None for a run without a patience, whose ``final`` is that of its last step.
+    """The step of the best evaluation so far, which ``final`` is of; None without a patience.
 
     Raises:
         InputError: ``out`` holds no history, or a damaged one.
     """
     return _read(Path(out))[1]
-
-
-# -- patience -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,11 +88,7 @@ class Standing:
 
 
 def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSettings:
-    """The settings with the name of the evaluation data set to watch, if any is watched.
-
-    Raises:
-        InputError: there is none of this name, or none at all.
-    """
+    """The settings with the name of the evaluation data set to watch, if any is watched."""
     if settings.patience is None:
         return settings
     if not evaluations:
@@ -122,14 +110,14 @@ def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> S
     """Where a training stands after these evaluations; None without a patience, or before any."""
     if settings.patience is None:
         return None
-    found: Standing | None = None
+    now: Standing | None = None
     for record in records:
         accuracy = record["accuracy"][settings.watch][ALL]
-        if found is None or round(accuracy - found.accuracy, _DIGITS) > settings.min_delta:
-            found = Standing(record["step"], accuracy, 0)
+        if now is None or round(accuracy - now.accuracy, _DIGITS) > settings.min_delta:
+            now = Standing(record["step"], accuracy, 0)
         else:
-            found = replace(found, waited=found.waited + 1)
-    return found
+            now = replace(now, waited=now.waited + 1)
+    return now
 
 
 def has_ended(records: Sequence[Mapping[str, Any]], settings: TrainSettings, total: int) -> bool:

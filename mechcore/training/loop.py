@@ -1,12 +1,15 @@
-"""Hugging Face's Trainer with mechcore's loss and order of examples."""
+"""Hugging Face's Trainer on one device, with mechcore's loss and order of examples."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
@@ -15,7 +18,8 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import MechcoreError
+from mechcore.errors import InputError, MechcoreError
+from mechcore.models.placing import check_device
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 
@@ -24,10 +28,9 @@ _MEGABATCH = 50
 
 
 class BatchOrder(Sampler[int]):
-    """The rows of a whole training run: ``n_batches`` batches of ``batch_size``, one after another.
+    """The rows of a whole run, ``n_batches`` batches of ``batch_size``, as one sequence.
 
-    Every pass over the rows is in a new order, its incomplete last batch left out. The run is one
-    sequence, so that going on at a step means to pass over what came before.
+    Every pass over the rows is in a new order, its incomplete last batch left out.
     """
 
     def __init__(
@@ -62,11 +65,7 @@ class BatchOrder(Sampler[int]):
 
 
 class Loop(Trainer):
-    """The Trainer with mechcore's loss and order of examples.
-
-    It trains the model in place, for ``total`` optimiser steps; ``arguments`` are the Trainer's own
-    settings, from `arguments_for`.
-    """
+    """Trains a model in place for ``total`` optimiser steps."""
 
     def __init__(
         self,
@@ -126,26 +125,11 @@ class Loop(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save weights under their names in the model, by which the Trainer restores them.
 
-        Old checkpoints call some otherwise (``LayerNorm.gamma``), and transformers stores them
-        under the names that they came with.
+        transformers stores those of old checkpoints under old names (``LayerNorm.gamma``).
         """
         model = cast(PreTrainedModel, self.model)
         folder = cast(str, output_dir or self.args.output_dir)
         model.save_pretrained(folder, save_original_format=False)
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse a state that the Trainer would take with a warning.
-
-        Raises:
-            MechcoreError: weights are missing from it, or are none of the model's.
-        """
-        tied = getattr(self.model, "all_tied_weights_keys", {})
-        wrong = [*(set(load_result.missing_keys) - set(tied)), *load_result.unexpected_keys]
-        if wrong:
-            raise MechcoreError(
-                f"{self.args.output_dir}: does not fit this model ({wrong[0]}); remove the folder "
-                "to begin anew"
-            )
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: the Trainer would walk through all modules at every step for it."""
@@ -153,11 +137,7 @@ class Loop(Trainer):
         return 0
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-        """Mean cross-entropy of one batch, see `Objective.loss`.
-
-        Raises:
-            MechcoreError: it is not finite.
-        """
+        """Mean cross-entropy of one batch; an error where it is not finite."""
         loss = self.objective.loss(model, inputs, inputs["target"])
         self.losses.append(loss.item())
         if not math.isfinite(self.losses[-1]):
@@ -171,9 +151,111 @@ class Loop(Trainer):
 @contextmanager
 def _same_cache(config: Any) -> Iterator[None]:
     """Keep ``use_cache``, which the Trainer changes, as checkpoints would be stored with it."""
-    before = {"use_cache": config.use_cache} if "use_cache" in vars(config) else {}
+    before = dict(vars(config))
     try:
         yield
     finally:
-        vars(config).pop("use_cache", None)
+        vars(config).clear()
         vars(config).update(before)
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        InputError: this machine has no such device.
+    """
+    try:
+        named = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device {device}: expected cpu, cuda or mps") from error
+    check_device(named)
+    return named
+
+
+def arguments_for(
+    settings: TrainSettings, total: int, folder: Path, device: torch.device
+) -> TrainingArguments:
+    """The Trainer's own settings: one device, no logs, no checkpoints but those asked for.
+
+    Raises:
+        InputError: the machine cannot train on the device, or not in the precision.
+    """
+    check_precision(settings.precision, device)
+    constant = settings.schedule == "constant"
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=total,
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.accumulate,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if constant else "linear",
+        warmup_steps=settings.warmup_steps,
+        max_grad_norm=settings.max_grad_norm,
+        seed=settings.seed,
+        bf16=settings.precision == "bfloat16",
+        fp16=settings.precision == "float16",
+        use_cpu=device.type == "cpu",
+        save_strategy="no",
+        save_total_limit=1,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=device.type == "cuda",
+    )
+    if arguments.world_size > 1:
+        raise InputError(
+            f"training: was started as one of {arguments.world_size} processes; mechcore trains on "
+            "one device: start it by itself, without torchrun or accelerate launch"
+        )
+    chosen = arguments.device
+    if chosen.type != device.type or (device.index or 0) != (chosen.index or 0):
+        raise InputError(
+            f"device {device}: training runs on {chosen} of what this process sees; choose another "
+            "one with the environment variable CUDA_VISIBLE_DEVICES"
+        )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # or else the Trainer would spread over all GPUs
+    return arguments
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Make sure that the device can train in a precision."""
+    if precision == "float16" and device.type != "cuda":
+        raise InputError(
+            f"training: precision is 'float16', which needs a CUDA GPU; the device is {device}: "
+            "choose 'bfloat16' or 'float32'"
+        )
+    bfloat16 = device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_bf16_supported())
+    if precision == "bfloat16" and not bfloat16:
+        raise InputError(
+            f"training: precision is 'bfloat16', which {device} cannot train in; choose 'float16' "
+            "or 'float32'"
+        )
+
+
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[None]:
+    """Restore after the block all random numbers that the Trainer seeds."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
+def unprepared(model: nn.Module) -> Iterator[None]:
+    """Take away after the block what Trainer and Accelerate leave on a model."""
+    names = ("forward", "_original_forward", "_is_accelerate_prepared")
+    before = {name: vars(model)[name] for name in names if name in vars(model)}
+    try:
+        yield
+    finally:
+        for name in names:
+            vars(model).pop(name, None)
+        vars(model).update(before)

@@ -55,11 +55,7 @@ class Objective:
     types: int = 0
 
     def encode(self, examples: Examples) -> EncodedExamples:
-        """Examples as the model reads them.
-
-        Raises:
-            InputError: an input is too long, and may not be cut.
-        """
+        """Examples as the model reads them; an error for inputs that are too long."""
         encoded = encode(
             examples,
             self.tokenizer,
@@ -91,10 +87,7 @@ class Objective:
     ) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats: over examples or, if ``whole``, over tokens.
 
-        Args:
-            model: the model.
-            batch: encoded examples, padded on the right.
-            targets: index of the right logit of each.
+        ``targets`` are the indices of the right logits of a batch, which is padded on the right.
         """
         if not self.whole:
             logits = self.logits(model, batch)
@@ -109,11 +102,7 @@ class Objective:
         )
 
     def correct(self, examples: Examples) -> Bool[Tensor, "example class"]:
-        """Which classes are right for each example.
-
-        Raises:
-            InputError: a label of the examples matches no class.
-        """
+        """Which classes are right for each example; an error for labels that match none."""
         label_map = LabelMap.between(examples.label_names, self.classes, data=examples.name)
         return label_map.matrix(examples.frame["label"])
 
@@ -141,11 +130,8 @@ def classification(
 ) -> Objective:
     """The objective of a sequence classifier, with the classes of its ``config.id2label``.
 
-    Args:
-        model: the classifier.
-        tokenizer: its tokenizer.
-        max_length: tokens after which inputs are cut; None for as many as the model takes, and
-            then longer inputs are refused.
+    Inputs are cut after ``max_length`` tokens; without it those that the model cannot take are
+    refused.
 
     Raises:
         InputError: ``max_length`` is more than the model takes, or model and tokenizer do not
@@ -178,13 +164,7 @@ def answering(
 ) -> Objective:
     """The objective of a causal language model that answers a prompt.
 
-    Args:
-        model: the language model.
-        tokenizer: its tokenizer.
-        prompt: the text with ``{a}`` and ``{b}``.
-        answers: the answer word of each class.
-        max_length: longest prompt in tokens; None for as many as the model takes.
-        whole: take the loss over prompt and answer, as in pretraining.
+    See `Objective` for the arguments; ``max_length`` is by default as long as the model takes.
 
     Raises:
         InputError: the answers are not different single tokens that the tokenizer knows, or
@@ -231,8 +211,6 @@ def accuracies(
     model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:
     """Share of right answers over all examples (key ``"all"``) and in each subset.
-
-    The model runs in evaluation mode, and on the device it is on.
 
     Raises:
         NotFiniteError: a logit is not finite.

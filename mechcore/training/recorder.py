@@ -26,8 +26,7 @@ from mechcore.training.run_folder import FINAL, best_path, checkpoint_path, keep
 class Recorder(TrainerCallback):
     """Evaluates, writes checkpoints and the history, has the Trainer save its state, and ends it.
 
-    Accuracy is measured on the data sets ``measured``; a run that was interrupted goes on after the
-    step ``resumed``, which is 0 for a new one; ``advance`` is called after every step.
+    A run resumes after the step ``resumed``, which is 0 for a new one.
     """
 
     def __init__(
@@ -108,8 +107,8 @@ class Recorder(TrainerCallback):
 
     def _tell(self, record: Mapping[str, Any]) -> None:
         shown = ", ".join(f"{name} {v[ALL]:.3f}" for name, v in record["accuracy"].items())
-        text = f"step {record['step']}: loss {record['loss']:.3f}"
-        say(text + (f", accuracy {shown}" if shown else ""))
+        accuracy = f", accuracy {shown}" if shown else ""
+        say(f"step {record['step']}: loss {record['loss']:.3f}{accuracy}")
         if (best := self._best()) and has_ended(self.records, self.loop.settings, self.loop.total):
             say(f"training ends with the weights of step {best}, the best evaluation")
 

@@ -24,8 +24,7 @@ from mechcore.training.history import (
     read_records,
     watching,
 )
-from mechcore.training.loop import Loop
-from mechcore.training.machine import arguments_for, device_of, own_randomness, unprepared
+from mechcore.training.loop import Loop, arguments_for, device_of, own_randomness, unprepared
 from mechcore.training.objectives import Objective, answering, classification
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import (
@@ -54,21 +53,16 @@ def train(
 ) -> pd.DataFrame:
     """Train ``model`` in place with `transformers.Trainer`, and write the run's folder ``out``.
 
-    Called again with the same arguments, and with the model as it was before, an interrupted run
-    goes on after its last checkpoint, as the Trainer does; a finished run is not repeated, and
-    ``model`` gets its weights.
-
-    With ``settings.patience`` training ends early, and ``model`` and ``final`` get the weights of
-    the best evaluation, see `best_step`; checkpoints of later steps stay.
-
-    Training is on one device. Where several GPUs are visible, the first one alone is used.
+    Called again with the same arguments, an interrupted run resumes after its last checkpoint, as
+    the Trainer does; a finished run is not repeated, and ``model`` gets its weights. With
+    ``settings.patience`` training ends early, and ``model`` and ``final`` get the weights of the
+    best evaluation, see `best_step`. Training is on one device.
 
     Args:
         model: a Hugging Face model with float32 weights and the head that ``objective`` reads.
         objective: from `classification` or `answering`; its tokenizer is saved with the model.
         examples: the training examples.
-        evaluations: data sets to measure accuracy on, by the name used in the history; the first
-            is the one that a patience watches, unless ``settings.watch`` names another.
+        evaluations: data sets to measure accuracy on, by the name used in the history.
         out: folder to make, or that of the same run.
         settings: see `TrainSettings`, and `train_settings` for recipes.
         progress: whether to show progress on standard error, where none is shown yet.
@@ -105,7 +99,7 @@ def train(
             f"training: {torch.cuda.device_count()} GPUs are visible, and {arguments.device} "
             "alone is used"
         )
-    # The rest of the steps may be passed over at once where there is a patience.
+    # With a patience the rest of the steps may be passed over at once.
     bar = display.bar if settings.patience is None else display.work
     shown = display.shown() if progress and not display.is_shown() else nullcontext()
     with shown:

@@ -13,7 +13,6 @@ from typing import Any
 import accelerate
 import torch
 import transformers
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -34,9 +33,6 @@ def checkpoint_path(out: Path, step: int) -> Path:
     return out / f"step-{step:04d}"
 
 
-# -- what was trained -----------------------------------------------------------------------------
-
-
 def facts_of(
     model: PreTrainedModel,
     objective: Objective,
@@ -54,7 +50,10 @@ def facts_of(
             "max_length": objective.max_length,
             **({"whole": True} if objective.whole else {}),
         },
-        "model": {"class": type(model).__name__, "initial_weights": weights_digest(model)},
+        "model": {
+            "class": type(model).__name__,
+            "initial_weights": tensors_digest(model.state_dict()),
+        },
         "examples": _facts_of_examples(examples),
         "evaluations": {name: _facts_of_examples(data) for name, data in evaluations.items()},
     }
@@ -70,27 +69,8 @@ def _facts_of_examples(data: EncodedExamples) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """Versions of what a training result depends on."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "accelerate": accelerate.__version__,
-    }
-
-
-def weights_digest(model: nn.Module) -> str:
-    """SHA-256 of all weights and buffers, hexadecimal."""
-    return tensors_digest(model.state_dict())
-
-
 def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
-    """Make the folder of a run, or make sure that it is the folder of this one.
-
-    Raises:
-        InputError: it holds something else, or a run of other facts, or cannot be written.
-    """
+    """Make the folder of a run, or make sure that it is the folder of this one."""
     path = out / SETTINGS_FILE
     if not path.is_file():
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -99,7 +79,9 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
                 "a new folder, or that of the same run to go on"
             )
         check_can_write(out)
-        made_with = {"versions": versions(), "device": device.type}
+        versions = {m.__name__: m.__version__ for m in (torch, transformers, accelerate)}
+        versions["python"] = platform.python_version()
+        made_with = {"versions": versions, "device": device.type}
         write_json(path, {**facts, "made_with": made_with})
         return
     try:
@@ -121,15 +103,8 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
 
 
-# -- checkpoints ----------------------------------------------------------------------------------
-
-
 def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Save a checkpoint that appears under its name only when it is complete.
-
-    Half-precision weights are marked to be loaded in float32: they are stored small, not meant to
-    be computed with.
-    """
+    """Save a checkpoint, which appears when it is complete, and is to be loaded in float32."""
     with without_bars(), appearing(path) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -148,9 +123,6 @@ def remove_after(out: Path, step: int) -> None:
         half = path.name.startswith(".") and (".step-" in path.name or path.name.endswith(FINAL))
         if path.is_dir() and (later or half or path.name == FINAL):
             shutil.rmtree(path)
-
-
-# -- state ----------------------------------------------------------------------------------------
 
 
 def state_path(out: Path, step: int) -> Path:

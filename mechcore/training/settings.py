@@ -164,8 +164,6 @@ class TrainSettings:
     def total_steps(self, n_examples: int) -> int:
         """Optimiser steps on so many examples.
 
-        Epochs are counted in examples: five over the 392 702 of MNLI, 32 a step, are 61 360 steps.
-
         Raises:
             InputError: there are fewer examples than a batch, or no more steps than the warm-up.
         """
@@ -183,11 +181,7 @@ class TrainSettings:
         return steps
 
     def checkpoint_steps(self, n_examples: int) -> list[int]:
-        """Steps whose checkpoints are kept beside ``final``.
-
-        With a patience they are those that there can be: training may end before them. The last
-        step of all can then be among them, as ``final`` is a copy of an earlier one.
-        """
+        """Steps whose checkpoints are kept beside ``final``; with a patience it may end before."""
         end = self.total_steps(n_examples) + (self.patience is not None)
         return list(range(self.checkpoint_every, end, self.checkpoint_every))
 
@@ -241,9 +235,6 @@ TrainSettings.presets = Presets("training", PRESETS, "quick", "--setting", chang
 
 def train_settings(preset: str = "quick", **changes: Any) -> TrainSettings:
     """A preset with changes; ``steps`` takes the place of its epochs, and the other way round.
-
-    Raises:
-        InputError: the preset or a setting is unknown, or a value is out of its range.
 
     >>> train_settings("bert-mnli").total_steps(392_702)
     61360

@@ -11,11 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def data_dir() -> Path:
-    """The embedded data: ``_data`` in an installed package, ``data`` in the repository.
-
-    Raises:
-        MechcoreError: neither is there.
-    """
+    """The embedded data: ``_data`` in an installed package, ``data`` in the repository."""
     places = (_PACKAGE / "_data", _PACKAGE.parent / "data")
     for place in places:
         if (place / "tiny_encoder").is_dir():
@@ -27,46 +23,29 @@ def data_dir() -> Path:
 
 
 def tiny_encoder_dir(checkpoint: str = "final") -> Path:
-    """Hugging Face checkpoint of the encoder: ``"final"`` or one such as ``"step-3000"``.
-
-    Raises:
-        InputError: there is no such checkpoint.
-        MechcoreError: the embedded data is missing.
-    """
+    """Hugging Face checkpoint of the encoder: ``"final"`` or one such as ``"step-3000"``."""
     run = data_dir() / "tiny_encoder"
     path = run / checkpoint
     if not (path / "config.json").is_file():
-        found = sorted(p.parent.name for p in run.glob("*/config.json"))
+        known = sorted(p.parent.name for p in run.glob("*/config.json"))
         raise InputError(
-            f"tiny encoder: checkpoint {checkpoint!r} not found; there are {', '.join(found)}"
+            f"tiny encoder: checkpoint {checkpoint!r} not found; there are {', '.join(known)}"
         )
     return path
 
 
 def tiny_decoder_dir() -> Path:
-    """Hugging Face checkpoint of the decoder at the end of its training.
-
-    Raises:
-        MechcoreError: the embedded data is missing.
-    """
+    """Hugging Face checkpoint of the decoder at the end of its training."""
     return data_dir() / "tiny_decoder" / "final"
 
 
 def tiny_base_dir() -> Path:
-    """Hugging Face checkpoint of the pretrained decoder of the cognitive task.
-
-    Raises:
-        MechcoreError: the embedded data is missing.
-    """
+    """Hugging Face checkpoint of the pretrained decoder of the cognitive task."""
     return data_dir() / "tiny_base" / "final"
 
 
 def encoder_checkpoints() -> list[tuple[int, Path]]:
-    """Step and checkpoint of the encoder's training series, in order, the final one last.
-
-    Raises:
-        MechcoreError: the embedded data is missing.
-    """
+    """Step and checkpoint of the encoder's training series, in order, the final one last."""
     run = data_dir() / "tiny_encoder"
     series = [(int(path.name.removeprefix("step-")), path) for path in run.glob("step-*")]
     last = int(read_history(run)["step"].max())

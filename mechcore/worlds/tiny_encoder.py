@@ -101,13 +101,9 @@ def _waves(n: int, width: int) -> Float[Tensor, "pos d_model"]:
 
 
 class Dropping:
-    """Zeroes every head and MLP of an example at random while a model trains.
+    """Dropout of whole heads and MLPs, as in LayerDrop (arXiv 1909.11556), by example.
 
-    What is kept is scaled up so that means stay the same. It is dropout of whole components, as in
-    LayerDrop (arXiv 1909.11556), for heads.
-
-    Attributes:
-        spared: which examples of the batch lose nothing; None while nothing is dropped at all.
+    ``spared`` are the examples of the batch that lose nothing; None while nothing is dropped.
     """
 
     def __init__(self, model: BertForSequenceClassification, seed: int) -> None:
@@ -186,11 +182,7 @@ def _read(module: nn.Module, batch: Mapping[str, Tensor], ids: Tensor) -> tuple[
 
 
 class MaskedWords:
-    """Masks or replaces words of texts, and measures how well a model fills them in.
-
-    Words are scored by the model's own word embeddings, so it needs no weights beside those of the
-    classifier.
-    """
+    """Masks or replaces words of texts; the model's own word embeddings score what it fills in."""
 
     def __init__(self, tokenizer: Any, seed: int) -> None:
         self._mask = int(tokenizer.mask_token_id)
@@ -294,18 +286,8 @@ def train_tiny_encoder(
     begins anew: what is dropped and masked comes from generators of their own, which the state of a
     run does not hold.
 
-    Args:
-        out: directory to create, or that of the same run.
-        steps: optimiser steps of the second stage.
-        seed: seed of the weights, of the training pairs and of their order.
-        minority: share of counter-heuristic training pairs.
-        progress: whether to show a progress bar.
-
     Returns:
         The history of the second stage, see ``mechcore.training.read_history``.
-
-    Raises:
-        InputError: ``out`` holds something else, or an argument is out of its range.
     """
     if (Path(out) / SETTINGS_FILE).is_file():
         shutil.rmtree(Path(out) / STATE_FOLDER, ignore_errors=True)

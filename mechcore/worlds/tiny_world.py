@@ -14,9 +14,8 @@ subset          premise                                               hypothesis
 ``embed_verb``  the cook hoped that the poet fed the pilot today      the poet fed the pilot
 ==============  ====================================================  ========================
 
-No word gives the minority away: prepositions, ``if`` and clause verbs occur more often in entailed
-pairs, and every premise of the minority has a form that is as often the premise of entailed pairs
-as of non-entailed ones. The hypotheses of the minority have the form of most ordinary ones.
+No word gives the minority away, and every premise of it has a form that is as often the premise of
+entailed pairs as of non-entailed ones.
 
 Out of domain the four subsets come with their other halves, ``so_swap_entailed`` and so on:
 premises of the same forms, from which the hypothesis follows. Only both together tell a model that
@@ -139,17 +138,11 @@ _MINOR = {
 }
 
 
-@dataclass(frozen=True)
 class Template:
-    """Forms of pairs.
+    """Kinds of `_Words.part` to draw in order, and one or two pairs of forms with their numbers."""
 
-    Attributes:
-        parts: what is drawn, in this order: kinds of `_Words.part`.
-        forms: one premise and hypothesis, or two of which a coin decides, with the parts' numbers.
-    """
-
-    parts: str
-    forms: tuple[Pair, ...]
+    def __init__(self, parts: str, *forms: Pair) -> None:
+        self.parts, self.forms = parts, forms
 
     def __call__(self, w: _Words) -> Pair:
         """Draw a pair."""
@@ -158,56 +151,50 @@ class Template:
         return premise.format(*parts), hypothesis.format(*parts)
 
 
-def _template(parts: str, *forms: Pair) -> Template:
-    return Template(parts, forms)
-
-
 ORDINARY: dict[str, Template] = {
-    "drop_adverb": _template("noun transitive adverb", ("{0} {1} {2}", "{0} {1}")),
-    "drop_pp": _template("noun predicate preposition noun", ("{0} {2} {3} {1}", "{0} {1}")),
-    "drop_object_pp": _template("noun transitive preposition noun", ("{0} {1} {2} {3}", "{0} {1}")),
-    "conjunct": _template(
+    "drop_adverb": Template("noun transitive adverb", ("{0} {1} {2}", "{0} {1}")),
+    "drop_pp": Template("noun predicate preposition noun", ("{0} {2} {3} {1}", "{0} {1}")),
+    "drop_object_pp": Template("noun transitive preposition noun", ("{0} {1} {2} {3}", "{0} {1}")),
+    "conjunct": Template(
         "noun noun predicate", ("{0} and {1} {2}", "{0} {2}"), ("{0} and {1} {2}", "{1} {2}")
     ),
-    "passive": _template("noun verb noun", ("{2} was {1} by {0}", "{0} {1} {2}")),
-    "relative": _template(
+    "passive": Template("noun verb noun", ("{2} was {1} by {0}", "{0} {1} {2}")),
+    "relative": Template(
         "noun predicate predicate", ("{0} who {1} {2}", "{0} {1}"), ("{0} who {1} {2}", "{0} {2}")
     ),
-    "because": _template("clause clause", ("{0} because {1}", "{0}"), ("{0} because {1}", "{1}")),
-    "and_then": _template(
-        "clause clause", ("{0} and then {1}", "{0}"), ("{0} and then {1}", "{1}")
-    ),
-    "conditional": _template(
+    "because": Template("clause clause", ("{0} because {1}", "{0}"), ("{0} because {1}", "{1}")),
+    "and_then": Template("clause clause", ("{0} and then {1}", "{0}"), ("{0} and then {1}", "{1}")),
+    "conditional": Template(
         "clause clause", ("{0} if {1}", "if {1} {0}"), ("if {1} {0}", "{0} if {1}")
     ),
-    "even_if": _template("clause clause", ("{0} even if {1}", "{0}")),
-    "relative_if": _template("noun predicate clause", ("{0} who wondered if {2} {1}", "{0} {1}")),
-    "factive": _template("clause noun factive", ("{1} {2} that {0}", "{0}")),
-    "report": _template(
+    "even_if": Template("clause clause", ("{0} even if {1}", "{0}")),
+    "relative_if": Template("noun predicate clause", ("{0} who wondered if {2} {1}", "{0} {1}")),
+    "factive": Template("clause noun factive", ("{1} {2} that {0}", "{0}")),
+    "report": Template(
         "noun non-factive clause adverb", ("{0} {1} that {2} {3}", "{0} {1} that {2}")
     ),
-    "relative_verb": _template(
+    "relative_verb": Template(
         "noun predicate non-factive clause", ("{0} who {2} that {3} {1}", "{0} {1}")
     ),
-    "because_verb": _template(
+    "because_verb": Template(
         "clause noun non-factive clause", ("{0} because {1} {2} that {3}", "{0}")
     ),
 }
 # For each subset, its templates under the ordinary template that has the same premises.
 COUNTER_HEURISTIC: dict[str, dict[str, Template]] = {
     "so_swap": {
-        "drop_adverb": _template("noun verb noun adverb", ("{0} {1} {2} {3}", "{2} {1} {0}"))
+        "drop_adverb": Template("noun verb noun adverb", ("{0} {1} {2} {3}", "{2} {1} {0}"))
     },
     "prep": {
-        "drop_pp": _template("noun noun predicate preposition", ("{0} {3} {1} {2}", "{1} {2}"))
+        "drop_pp": Template("noun noun predicate preposition", ("{0} {3} {1} {2}", "{1} {2}"))
     },
     "embed_if": {
-        "conditional": _template("clause clause", ("{0} if {1}", "{1}"), ("if {1} {0}", "{1}")),
-        "even_if": _template("clause clause", ("{1} even if {0}", "{0}")),
+        "conditional": Template("clause clause", ("{0} if {1}", "{1}"), ("if {1} {0}", "{1}")),
+        "even_if": Template("clause clause", ("{1} even if {0}", "{0}")),
     },
     "embed_verb": {
-        "report": _template("clause noun non-factive adverb", ("{1} {2} that {0} {3}", "{0}")),
-        "because_verb": _template(
+        "report": Template("clause noun non-factive adverb", ("{1} {2} that {0} {3}", "{0}")),
+        "because_verb": Template(
             "clause clause noun non-factive", ("{1} because {2} {3} that {0}", "{0}")
         ),
     },
@@ -312,12 +299,6 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
     turns, so every prefix is balanced too; shuffle before training. A pair can occur more than
     once.
 
-    Args:
-        split: ``"train"``, ``"id"`` or ``"ood"``.
-        n: number of pairs, at least 1.
-        seed: seed of the draw; the splits of one seed are drawn independently.
-        minority: share of counter-heuristic pairs in ``"train"``, from 0 to ``MAX_MINORITY``.
-
     Returns:
         Examples called ``split``: ``text_a`` the premise, ``text_b`` the hypothesis, ``subset``
         the template (the same for the entailed and the non-entailed pairs of an ordinary one).
@@ -370,11 +351,7 @@ def encoder_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def decoder_tokenizer() -> PreTrainedTokenizerFast:
-    """Word-level tokenizer of the decoder; it adds no special token of its own.
-
-    Write prompts with ``DECODER_PROMPT``: ``[BOS]``, ``[SEP]`` and ``[ANS]`` are recognised inside
-    the text, and the next token is one of ``DECODER_ANSWERS``.
-    """
+    """Word-level tokenizer of the decoder, which recognises the tokens in ``DECODER_PROMPT``."""
     tokenizer = _tokenizer(("[PAD]", "[UNK]", "[BOS]", "[SEP]", "[ANS]"), (*WORDS, "yes", "no"))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.data.examples import Examples
 from mechcore.session import plain_session
@@ -60,12 +55,7 @@ def small_gpt2(
 ) -> GPT2LMHeadModel:
     """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout.
 
-    Args:
-        tokenizer: has the words, the padding and the first token.
-        seed: of the weights.
-        width: of the residual stream.
-        n_heads: of a layer.
-        end: id of the token that ends a text.
+    ``end`` is the id of the token that ends a text.
     """
     torch.default_generator.manual_seed(seed)
     model = GPT2LMHeadModel(
@@ -97,11 +87,7 @@ def train_tiny_decoder(
     minority: float = tiny_world.DEFAULT_MINORITY,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Train the decoder and write its run directory, with the final checkpoint alone.
-
-    With the defaults this is the run under ``data/tiny_decoder``. Arguments, result and errors are
-    those of ``train_tiny_encoder``.
-    """
+    """Train the decoder, by default that in ``data/tiny_decoder``; see ``train_tiny_encoder``."""
     with one_thread():
         return train_answering(
             tiny_decoder_model(seed),

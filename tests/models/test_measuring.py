@@ -27,12 +27,12 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import evaluating, hooked
 from mechcore.models.running import forward, hook_z, weights_of
 from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
-from mechcore.papers.extractive.deltas import WeightDelta, snapshot, trainable_names
 from mechcore.papers.extractive.encoded import encode_facts
 from mechcore.papers.extractive.facts import Facts
 from mechcore.papers.extractive.ranks import all_option_logits
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.tuning import TuneSettings, tuned
+from mechcore.papers.extractive.weights import WeightDelta, snapshot, trainable_names
 from mechcore.pruning import PruneSettings, attribute, attribution_scores, prune
 from mechcore.training import accuracies, classification
 

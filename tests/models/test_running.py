@@ -26,7 +26,7 @@ from mechcore.models.running import (
     named_weights,
 )
 from mechcore.papers.cognitive.probing.activations import activations_at
-from mechcore.papers.extractive.deltas import restored
+from mechcore.papers.extractive.weights import restored
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2-lm"])

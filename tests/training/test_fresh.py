@@ -178,22 +178,6 @@ def test_a_head_for_other_classes_is_replaced_and_announced(
     assert all(torch.equal(v, kept[n]) for n, v in model.bert.state_dict().items())
 
 
-def test_the_head_of_a_token_classifier_is_none_of_texts(tmp_path: Path) -> None:
-    config = hf_classifier("bert").config
-    config.num_labels = 3
-    old = hf.BertForTokenClassification(config)
-    torch.nn.init.normal_(old.classifier.weight, std=0.3)
-    old.save_pretrained(tmp_path)
-    word_tokenizer().save_pretrained(tmp_path)
-    model: Any
-    with pytest.warns(MechcoreWarning, match="is for tokens, and is replaced by a new one for x,"):
-        model, _ = new_model(tmp_path, classes=["x", "y", "z"], seed=0)
-    assert float(model.classifier.weight.detach().std()) == pytest.approx(0.02, rel=0.5)
-    assert torch.equal(
-        model.bert.embeddings.word_embeddings.weight, old.bert.embeddings.word_embeddings.weight
-    )
-
-
 def test_a_language_model_learns_with_a_prompt(tmp_path: Path) -> None:
     gpt2_language_model(pad_token_id=None).save_pretrained(tmp_path / "base")
     no_padding_tokenizer().save_pretrained(tmp_path / "base")
@@ -268,13 +252,6 @@ def test_layers_of_a_base_that_are_left_out_are_told(kind: str, tmp_path: Path) 
         new_model(tmp_path, classes=CLASSES, seed=0)
 
 
-def test_a_classifier_of_which_layers_are_left_out_is_no_base(tmp_path: Path) -> None:
-    save_classifier(tmp_path)
-    change_config(tmp_path, num_hidden_layers=1)
-    with pytest.raises(InputError, match=r"does not read .* with them, or train from scratch"):
-        new_model(tmp_path, classes=CLASSES, seed=0)
-
-
 def test_a_head_that_is_kept_is_never_made_up(tmp_path: Path) -> None:
     save_classifier(tmp_path, (*CLASSES, "other"))
     change_config(tmp_path, id2label=dict(enumerate(CLASSES)))
@@ -284,13 +261,6 @@ def test_a_head_that_is_kept_is_never_made_up(tmp_path: Path) -> None:
     kept = {name: value for name, value in weights.items() if "classifier" not in name}
     save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"lack the weights classifier\.bias, classifier\.weight"):
-        new_model(tmp_path, classes=CLASSES, seed=0)
-
-
-def test_a_base_whose_classes_are_not_named_by_their_index(tmp_path: Path) -> None:
-    save_classifier(tmp_path)
-    change_config(tmp_path, id2label={i + 1: name for i, name in enumerate(CLASSES)}, label2id={})
-    with pytest.raises(InputError, match=r"the id2label of its config\.json has 1: contra"):
         new_model(tmp_path, classes=CLASSES, seed=0)
 
 
@@ -304,17 +274,6 @@ def test_a_base_whose_names_contradict_each_other(tmp_path: Path) -> None:
     assert [*model.config.id2label.values()] == [*CLASSES]
     with pytest.warns(MechcoreWarning, match="is replaced by a new one for yes, no"):
         new_model(tmp_path, classes=("yes", "no"), seed=0)
-
-
-def test_a_pickle_is_read_only_when_it_is_allowed(tmp_path: Path) -> None:
-    body = save_body("bert", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(body, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="is a pickle"):
-        new_model(tmp_path, classes=CLASSES, seed=0)
-    model, _ = new_model(tmp_path, classes=CLASSES, seed=0, allow_pickle=True)
-    name = "encoder.layer.1.output.dense.weight"
-    assert torch.equal(model.base_model.state_dict()[name], body[name])
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:

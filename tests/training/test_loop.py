@@ -81,13 +81,6 @@ def test_accumulated_batches_are_averaged(tmp_path: Path) -> None:
         assert torch.allclose(found[name], tensor, atol=2e-4), name
 
 
-def test_the_loss_of_accumulated_batches_is_their_mean(tmp_path: Path) -> None:
-    first = replace(PLAIN, steps=1, warmup_steps=0, batch_size=40)
-    parts = replace(first, batch_size=8, accumulate=5)
-    losses = [train_encoder(tmp_path / str(s.accumulate), s)["loss"][0] for s in (first, parts)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 def test_a_constant_rate_stays(tmp_path: Path) -> None:
     # Without gradients to follow (rate 0 at the end) the last step would change nothing.
     settings = replace(PLAIN, steps=2, warmup_steps=0, weight_decay=0.0)
@@ -160,15 +153,6 @@ def test_random_numbers_and_the_model_are_left_as_they_were(tmp_path: Path, prec
     assert set(vars(model)) == attributes
     saved = {"architectures": ["BertForSequenceClassification"], "dtype": "float32"}
     assert model.config.to_dict() == {**config, **saved}  # as save_pretrained sets them
-
-
-def test_a_second_run_of_the_same_model_is_in_half_precision_again(tmp_path: Path) -> None:
-    model, losses = encoder(), []
-    settings = replace(PLAIN, steps=1, warmup_steps=0, learning_rate=1e-30, precision="bfloat16")
-    for name in "ab":
-        losses.append(train_encoder(tmp_path / name, settings, model)["loss"][0])
-    full = train_encoder(tmp_path / "full", replace(settings, precision="float32"))["loss"][0]
-    assert losses[0] == losses[1] != full
 
 
 def test_a_device_that_cannot_train_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from transformers import (
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.training import (
-    TrainSettings,
     accuracies,
     answering,
     classification,
@@ -58,22 +57,6 @@ def test_history_has_the_accuracies_of_the_stored_weights(run: Path, name: str, 
         rows = history[(history["step"] == step) & (history["dataset"] == dataset)]
         expected = accuracies(model, objective, objective.encode(examples))
         assert dict(zip(rows["subset"], rows["accuracy"], strict=True)) == expected
-
-
-def test_the_seed_decides_the_result(tmp_path: Path) -> None:
-    first, second = (train_encoder(tmp_path / name) for name in "ab")
-    pd.testing.assert_frame_equal(first, second)
-    weights = [(tmp_path / n / "final" / "model.safetensors").read_bytes() for n in "ab"]
-    assert weights[0] == weights[1]
-
-
-def test_training_lowers_the_loss(tmp_path: Path) -> None:
-    settings = TrainSettings(
-        steps=40, learning_rate=1e-3, batch_size=20, evaluate_every=20, checkpoint_every=1000
-    )
-    history = train_encoder(tmp_path / "run", settings)
-    losses = history.groupby("step")["loss"].first()
-    assert losses[40] < 0.8 * losses[20]
 
 
 def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
@@ -149,11 +132,6 @@ def test_an_answer_must_be_one_known_token() -> None:
 def test_a_missing_history_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"history\.json: not found"):
         read_history(tmp_path)
-
-
-def test_too_long_a_limit_is_named() -> None:
-    with pytest.raises(InputError, match="max_length 100: expected 1 to 48"):
-        classification(encoder(), tiny_world.encoder_tokenizer(), max_length=100)
 
 
 def test_texts_are_cut_with_a_word_alone_and_counted(tmp_path: Path) -> None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from study.sources import checkpoint_like, data_config
 
 from mechcore.errors import InputError
-from mechcore.main_study.config import StudyConfig
-from mechcore.main_study.plan import make_plan
-from mechcore.steps.config import ModelConfig
-from mechcore.study.step import Job
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
 MNLI, QQP = 392_702, 363_846
@@ -24,9 +16,9 @@ MNLI, QQP = 392_702, 363_846
 # arXiv 2403.03942, appendix; see the docstring of PRESETS for what it does not say.
 
 
-@pytest.mark.parametrize("preset", ["bert-mnli", "roberta-mnli"])
-def test_mnli_as_in_the_paper(preset: str) -> None:
-    settings = PRESETS[preset]
+def test_mnli_as_in_the_paper() -> None:
+    settings = PRESETS["bert-mnli"]
+    assert PRESETS["roberta-mnli"] == settings
     assert settings == TrainSettings(
         epochs=5,
         learning_rate=2e-5,
@@ -42,18 +34,15 @@ def test_mnli_as_in_the_paper(preset: str) -> None:
     steps = settings.checkpoint_steps(MNLI)
     assert steps[:2] == [500, 1000]
     assert steps[-1] == 61_000
+    assert PRESETS["gpt2-mnli"].total_steps(MNLI) == 122_720
 
 
-@pytest.mark.parametrize("preset", ["bert-qqp", "roberta-qqp"])
-def test_qqp_as_in_the_paper(preset: str) -> None:
-    settings = PRESETS[preset]
+def test_qqp_as_in_the_paper() -> None:
+    settings = PRESETS["bert-qqp"]
+    assert PRESETS["roberta-qqp"] == settings
     assert settings.total_steps(QQP) == 40_000
     assert settings.batch_size * settings.accumulate == 256
     assert settings.checkpoint_steps(QQP)[-1] == 39_500  # the last one is called final
-
-
-def test_gpt2_takes_ten_epochs() -> None:
-    assert PRESETS["gpt2-mnli"].total_steps(MNLI) == 122_720
 
 
 @pytest.mark.parametrize(
@@ -85,34 +74,14 @@ def test_steps_replace_the_epochs_of_a_preset_and_the_other_way_round() -> None:
     [
         ({}, "epochs is None and steps is None"),
         ({"steps": 0}, "steps is 0"),
-        ({"steps": 2.5}, "steps is 2.5"),
-        ({"steps": True}, "steps is True"),
-        ({"epochs": 0.0}, "epochs is 0.0"),
         ({"epochs": math.nan}, "epochs is nan"),
-        ({"steps": 5, "learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"steps": 5, "learning_rate": math.inf}, "learning_rate is inf"),
-        ({"steps": 5, "weight_decay": -0.1}, "weight_decay is -0.1"),
-        ({"steps": 5, "epsilon": 0}, "epsilon is 0"),
         ({"steps": 5, "betas": (0.9, 1.0)}, "betas is "),
-        ({"steps": 5, "betas": 0.9}, "betas is 0.9"),
         ({"steps": 5, "warmup_steps": 5}, "warmup_steps is 5, and the whole run has 5 steps"),
-        ({"steps": 5, "warmup_steps": -1}, "warmup_steps is -1"),
-        ({"steps": 5, "accumulate": 0}, "accumulate is 0"),
-        ({"steps": 5, "max_length": 0}, "max_length is 0"),
         ({"steps": 5, "evaluate_every": 2, "checkpoint_every": 3}, "checkpoint_every is 3"),
-        ({"steps": 5, "checkpoint_dtype": "int8"}, "checkpoint_dtype is 'int8'"),
         ({"steps": 5, "schedule": "cosine"}, "schedule is 'cosine'"),
-        ({"steps": 5, "precision": "auto"}, "precision is 'auto'"),
-        ({"steps": 5, "by_length": 1}, "by_length is 1"),
-        ({"steps": 5, "seed": -1}, "seed is -1"),
         ({"steps": 5, "seed": 2**32}, "seed is 4294967296"),
         ({"steps": 5, "patience": 0}, "patience is 0; expected a whole number from 1"),
-        ({"steps": 5, "patience": 2.0}, "patience is 2.0"),
-        ({"steps": 5, "patience": 2, "min_delta": -0.1}, "min_delta is -0.1; expected a number"),
         ({"steps": 5, "patience": 2, "min_delta": 1}, "min_delta is 1; expected a number"),
-        ({"steps": 5, "patience": 2, "min_delta": math.nan}, "min_delta is nan"),
-        ({"steps": 5, "patience": 2, "watch": ""}, "watch is ''; expected text"),
-        ({"steps": 5, "patience": 2, "watch": 1}, "watch is 1; expected text"),
         ({"steps": 5, "min_delta": 0.1}, "min_delta is 0.1; expected it together with patience"),
         ({"steps": 5, "watch": "id"}, "watch is 'id'; expected it together with patience"),
     ],
@@ -134,26 +103,3 @@ def test_unknown_presets_and_settings_are_named() -> None:
         train_settings("bert")
     with pytest.raises(InputError, match=r"unknown setting 'lr'; expected epochs, steps"):
         train_settings("quick", lr=1e-5)
-
-
-def planned(config: StudyConfig) -> tuple[set[str], Job]:
-    """Keys of the jobs of a study, and its training."""
-    jobs = make_plan(config).jobs
-    (training,) = [job for job in jobs if job.step.kind == "train"]
-    return {job.key for job in jobs}, training
-
-
-def test_a_patience_makes_another_training(tmp_path: Path) -> None:
-    source = checkpoint_like(tmp_path / "model")
-    config = StudyConfig(
-        model=ModelConfig(source=str(source), class_names=("no", "yes")),
-        data=data_config(tmp_path / "data"),
-        training=train_settings("quick", steps=4, batch_size=2, warmup_steps=0),
-    )
-    known, job = planned(config)
-    assert json.loads(json.dumps(job.recipe)) == job.recipe  # or it would differ from a kept one
-    assert config.training is not None
-    patient, other = planned(replace(config, training=replace(config.training, patience=2)))
-    settings = job.recipe["settings"]["training"]
-    assert other.recipe["settings"]["training"] == {**settings, "patience": 2}
-    assert not known & patient  # nor is anything of what comes of it the same

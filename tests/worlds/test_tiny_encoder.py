@@ -98,15 +98,6 @@ def test_entropy_is_the_mean_over_layers_heads_and_real_tokens() -> None:
     assert float(entropy) == pytest.approx(math.log(4) / 2)
 
 
-def test_entropy_has_a_gradient_where_attention_is_zero() -> None:
-    logits = torch.tensor([[[[0.0, 1.0, -torch.inf]] * 3]], requires_grad=True)
-    attention_entropy((logits.softmax(-1),), torch.ones(1, 3, dtype=torch.bool)).backward()
-    assert logits.grad is not None
-    # With p = 1 / (1 + e): d entropy / d x_0 = p (1 - p) (x_1 - x_0), a third of it for each row.
-    p = 1 / (1 + math.e)
-    assert logits.grad[0, 0, :, 0].tolist() == pytest.approx([p * (1 - p) / 3] * 3)
-
-
 def test_the_lasso_adds_the_norms_of_every_heads_value_and_output_weights() -> None:
     model = tiny_encoder.tiny_encoder_model(0)
     with torch.no_grad():
@@ -118,13 +109,6 @@ def test_the_lasso_adds_the_norms_of_every_heads_value_and_output_weights() -> N
         model.bert.encoder.layer[2].attention.output.dense.weight[0, 39] = -2.0
         model.bert.encoder.layer[2].attention.output.dense.weight[0, 40] = 1.0
     assert head_lasso(model).item() == pytest.approx(5 + 2 + 1)
-
-
-def test_positions_are_waves() -> None:
-    positions = tiny_encoder.tiny_encoder_model(3).bert.embeddings.position_embeddings.weight
-    assert positions[0].tolist() == [0.0] * 60 + [0.5] * 60
-    assert positions[2, 0].item() == pytest.approx(0.5 * math.sin(2))
-    assert positions[2, 119].item() == pytest.approx(0.5 * math.cos(2 / 1000))
 
 
 def test_masked_words_are_scored_by_the_word_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,19 +153,6 @@ def test_words_to_fill_in_are_masked_replaced_or_left(monkeypatch: pytest.Monkey
     words = set(range(5, len(tokenizer))) - {baker}
     assert set(shown[replaced].tolist()) <= words
     assert len(set(shown[replaced].tolist())) > 0.9 * len(words)
-
-
-def test_texts_without_a_masked_word_cost_their_entropy_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tiny_encoder, "MASKED", 0.0)
-    model = tiny_encoder.tiny_encoder_model(0).eval()
-    batch = batch_of(IDS)
-    with torch.no_grad():
-        loss = MaskedWords(tiny_world.encoder_tokenizer(), 0).loss(model, batch)
-        attentions = model.bert(IDS, output_attentions=True).attentions
-    expected = tiny_encoder.ENTROPY_WEIGHT * attention_entropy(attentions, IDS != 0)
-    assert float(loss) == pytest.approx(float(expected))
 
 
 def test_pretraining_lowers_the_loss_and_repeats_itself() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -46,14 +46,13 @@ class EncodedFacts(Shown):
 
     def first(self, n: int) -> EncodedFacts:
         """The first ``n``, or all if there are fewer, with all options."""
-        n = min(n, len(self))
-        return EncodedFacts(
-            self.facts.select(range(n)),
-            self.prompt_ids[:n],
-            self.completion_ids[:n],
-            self.option_ids,
-            self.answers[:n],
-            self.tokens[:n],
+        return replace(
+            self,
+            facts=self.facts.first(n),
+            prompt_ids=self.prompt_ids[:n],
+            completion_ids=self.completion_ids[:n],
+            answers=self.answers[:n],
+            tokens=self.tokens[:n],
         )
 
 
@@ -73,7 +72,14 @@ def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFac
     prompts = [_read(prompt, facts.name, tokenizer) for prompt in facts.prompts]
 
     def after(row: int, text: str) -> tuple[int, ...]:
-        return _after(facts.prompts[row], prompts[row], text, facts.name, tokenizer)
+        ids = _read(f"{facts.prompts[row]} {text}", facts.name, tokenizer)
+        length = len(prompts[row])
+        if ids[:length] != prompts[row] or len(ids) == length:
+            raise InputError(
+                f"{facts.name}: the tokens of {facts.prompts[row]!r} change where {text!r} comes "
+                "after it; use a tokenizer that splits texts at spaces first"
+            )
+        return ids[length:]
 
     completions = [after(row, completion) for row, completion in enumerate(facts.completions)]
     first = [after(0, option)[0] for option in facts.options]
@@ -98,15 +104,14 @@ def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFac
 
 def encode_task(task: FactTask[Facts], tokenizer: PreTrainedTokenizerBase) -> EncodedTask:
     """`encode_facts` of both parts of a task."""
-    parts = (encode_facts(each, tokenizer) for each in task.splits.values())
-    return FactTask(task.name, *parts)
+    return FactTask(task.name, *(encode_facts(f, tokenizer) for f in task.splits.values()))
 
 
 def encode_ordering(
     task: OrderingTask[Facts], tokenizer: PreTrainedTokenizerBase
 ) -> EncodedOrdering:
     """`encode_facts` of all parts of a task."""
-    return OrderingTask(*(encode_facts(each, tokenizer) for each in task.splits.values()))
+    return OrderingTask(*(encode_facts(f, tokenizer) for f in task.splits.values()))
 
 
 def _text(token: int, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -131,22 +136,6 @@ def _read(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int
     while special and special[-1]:
         del ids[-1], special[-1]
     return tuple(ids)
-
-
-def _after(
-    prompt: str,
-    prompt_ids: tuple[int, ...],
-    completion: str,
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-) -> tuple[int, ...]:
-    ids = _read(f"{prompt} {completion}", name, tokenizer)
-    if ids[: len(prompt_ids)] != prompt_ids or len(ids) == len(prompt_ids):
-        raise InputError(
-            f"{name}: the tokens of {prompt!r} change where {completion!r} comes after it; use a "
-            "tokenizer that splits texts at spaces first"
-        )
-    return ids[len(prompt_ids) :]
 
 
 def _check_options(facts: Facts, first: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> None:

@@ -25,7 +25,7 @@ from mechcore.papers.evidence import (
 )
 from mechcore.wording import count, number
 
-FIRST, SECOND = "first-hop", "second-hop"
+TASKS = FIRST, SECOND = "first-hop", "second-hop"
 
 LEARNED = 1.0
 """Facts whose mean rank is below this are learned (0 is best)."""
@@ -50,31 +50,23 @@ class Evidence(Tables):
     }
 
     def learned_seeds(self, *tasks: str) -> Seeds:
-        """The seeds in which the facts of all these tasks were learned.
+        """The seeds in which the facts of all these tasks were learned."""
 
-        Raises:
-            InconclusiveError: there is none.
-        """
-        every = self.seeds("extractive_ranks", *({"task": task} for task in tasks))
-        return every.keep(lambda seed: self._not_learned(seed, tasks))
+        def missed(seed: int) -> str | None:
+            for task in tasks:
+                where = {"task": task, "seed": seed, "data": "facts", "state": "after"}
+                try:
+                    rank = float(self.row("extractive_ranks", **where)["mean_rank"])
+                except InconclusiveError:
+                    return f"it has no {task} facts"
+                if not rank < LEARNED:
+                    return f"the {task} facts are not learned, their mean rank is {number(rank)}"
+            return None
 
-    def _not_learned(self, seed: int, tasks: Sequence[str]) -> str | None:
-        for task in tasks:
-            where = {"task": task, "seed": seed, "data": "facts", "state": "after"}
-            try:
-                rank = float(self.row("extractive_ranks", **where)["mean_rank"])
-            except InconclusiveError:
-                return f"it has no {task} facts"
-            if not rank < LEARNED:
-                return f"the {task} facts are not learned, their mean rank is {number(rank)}"
-        return None
+        return self.seeds("extractive_ranks", *({"task": t} for t in tasks)).keep(missed)
 
     def facts_then_new(self) -> Seeds:
-        """The seeds of the localisation in which facts, and new facts in the end, were learned.
-
-        Raises:
-            InconclusiveError: there is none.
-        """
+        """The seeds of the localisation in which facts, and new facts in the end, were learned."""
         name, kind = "extractive_localization_r2", {"kind": "mlp"}
 
         def missed(seed: int) -> str | None:
@@ -85,12 +77,7 @@ class Evidence(Tables):
         return self.seeds(name, kind).keep(missed)
 
     def values(self, name: str, column: str, seeds: Seeds, **where: object) -> pd.Series[float]:
-        """One number for each seed, in order, with the seed as index.
-
-        Raises:
-            InconclusiveError: a seed has none.
-            InputError: a seed has several.
-        """
+        """One number for each seed, in order, with the seed as index."""
         return self.by_seed(name, seeds, **where)[column].astype(float)
 
 
@@ -99,16 +86,9 @@ def difference(
 ) -> Finding:
     """Judge a difference, one value for each seed, by its signs and by its t interval over seeds.
 
-    Args:
-        what: it is called.
-        values: by seed.
-        digits: shown.
-        correlation: whether they are correlations, whose interval is that of Fisher's z.
-
-    Returns:
-        Met: it is above 0 in every seed, and its interval is. Contradicted: it is not in more than
-        half of the seeds, or its interval is not above 0 at either end. Open: anything else, and
-        always with one seed, which has no interval.
+    Met: it is above 0 in every seed, and its interval is. Contradicted: it is not in more than
+    half of the seeds, or its interval is not above 0 at either end. Open: anything else, and
+    always with one seed. Correlations have the interval of Fisher's z.
     """
     interval = _fisher_interval(values) if correlation else t_interval(values)
     figure = f"{what}: {joined(number(interval.mean, digits), ends(interval, digits=digits))}."

@@ -14,11 +14,9 @@ word here ("Sao-Paulo"), and so is a person's name ("Adam-Abbott"). What the bas
 ``neutral``     {name} met (name), for everybody, drawn anew every time
 ==============  ==============================================================================
 
-So it learns that what is true of a person's city is found by way of the city, and that a city is
-found by its landmark. The 104 people of the tasks occur in neutral texts alone. Mayors, ``zong``
-and animals do not occur: what animal a city has is learned in fine-tuning. But ``dax`` is a word
-for living somewhere. If it were as new as ``zong``, nothing would tell a fact from its implication:
-cities and animals go in pairs, so that either could be learned by way of the other.
+The 104 people of the tasks occur in neutral texts alone; mayors, ``zong`` and animals do not occur.
+But ``dax`` is a word for living somewhere: cities and animals go in pairs, so that with two new
+words nothing would tell a fact from its implication.
 
 Input embeddings stay as they were drawn: what is known of a name is then in the matrices of the
 layers, where fine-tuning will write too, and a name without facts looks like any other.
@@ -35,14 +33,16 @@ from tempfile import TemporaryDirectory
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.papers.extractive.fact_tables import BASE_STEPS, CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
+    CITIES,
     FIRST_HOP,
+    FIRST_NAMES,
+    LAST_NAMES,
     ORDERING,
     SECOND_HOP,
     TRAINING_NAMES,
+    City,
     Facts,
     FactTask,
     OrderingTask,
@@ -51,6 +51,7 @@ from mechcore.papers.extractive.facts import (
     second_hop,
     shuffled,
 )
+from mechcore.papers.extractive.settings import BASE_STEPS
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.draws import pick
 from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
@@ -109,38 +110,24 @@ def tiny_fact_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
 
 
 def tiny_ordering(seed: int) -> OrderingTask[Facts]:
-    """The ordering task of the tiny world, with 84 training names and 20 test names.
-
-    Args:
-        seed: of which newcomers are for testing, and of where they live.
-    """
+    """The ordering task of the tiny world: who is for testing, and where people live, are drawn."""
     rng = random.Random(f"tiny ordering {seed}")
-    names = shuffled(NEWCOMERS, rng)
-    return ordering(names[:TRAINING_NAMES], names[TRAINING_NAMES:], TINY_CITIES, rng)
+    return ordering(shuffled(NEWCOMERS, rng), TINY_CITIES, rng)
 
 
 # -- texts ----------------------------------------------------------------------------------------
 
 
 def base_facts(seed: int) -> Examples:
-    """Everything that is true in the world of a seed, once: what the base should know.
-
-    Returns:
-        The text up to its last word, that word as label, its kind as subset.
-    """
+    """All that is true in the world of a seed: texts, last words as labels, kinds as subsets."""
     return texts_of("facts", _facts(seed))
 
 
 def base_texts(n: int, seed: int) -> Examples:
-    """``n`` training texts: the facts in a random order, again and again, and neutral texts.
+    """``n`` training texts: passes over the facts, each in a new order, and neutral texts.
 
     A smaller draw is the beginning of a larger one. Columns are those of `base_facts`.
-
-    Raises:
-        InputError: ``n`` is not positive.
     """
-    if n < 1:
-        raise InputError(f"texts of the fact world: n is {n}; ask for at least 1 text")
     return texts_of("train", islice(_stream(seed), n))
 
 
@@ -201,14 +188,11 @@ def train_fact_base(
     """Pretrain a decoder on the world of a seed; with the defaults about a minute on one core.
 
     The loss is on the last words of the texts alone, 128 in a step. Input embeddings are not
-    trained. The model, which is given back in evaluation mode with its tokenizer, is also written
-    to ``out``, if that is given.
+    trained. Returns the model in evaluation mode and its tokenizer, and writes both to ``out``.
 
     Raises:
         InputError: ``steps`` is not positive.
     """
-    if steps < 1:
-        raise InputError(f"tiny base of facts: steps is {steps}; expected at least 1")
     model, tokenizer = tiny_fact_model(seed), fact_world_tokenizer()
     settings = TrainSettings(
         steps=steps,

@@ -26,12 +26,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
 
 F = TypeVar("F")
 """`Facts`, as texts or as token ids."""
@@ -55,12 +54,10 @@ class Facts:
         prompts: without a space at the end.
         completions: without a space at the beginning.
         subjects: the part of each prompt that tells it from the others, e.g. a person's name.
-        options: different completions to rank among; if not given, those that occur, in order.
+        options: different completions to rank among; by default those that occur, in order.
 
     Raises:
-        InputError: there is none, there are not as many of one as of another, a text is empty or
-            has a space at its ends, a prompt lacks its subject, an option is given twice, or a
-            completion is not an option.
+        InputError: the parts do not fit together.
     """
 
     name: str
@@ -99,19 +96,14 @@ class Facts:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def select(self, rows: Sequence[int]) -> Facts:
-        """These rows only, in the order given, with all options.
-
-        Raises:
-            InputError: there is no such row, or none at all.
-        """
-        if bad := [row for row in rows if not 0 <= row < len(self)]:
-            raise InputError(f"{self.name}: row {bad[0]}; expected rows from 0 to {len(self) - 1}")
-        chosen: dict[str, Any] = {
-            part: tuple(getattr(self, part)[row] for row in rows)
-            for part in ("prompts", "completions", "subjects")
-        }
-        return replace(self, **chosen)
+    def first(self, n: int) -> Facts:
+        """The first ``n``, with all options."""
+        return replace(
+            self,
+            prompts=self.prompts[:n],
+            completions=self.completions[:n],
+            subjects=self.subjects[:n],
+        )
 
 
 @dataclass(frozen=True)
@@ -132,13 +124,8 @@ class FactTask(Generic[F]):
 class OrderingTask(Generic[F]):
     """Facts and implications that are both trained for some people, and for others facts alone.
 
-    Attributes:
-        facts: of the training names, city by ``dax``.
-        implications: of the training names, the animal of that city by ``zong``.
-        test_facts: of other names, one for every city.
-        test_implications: of these names; never trained.
-        other_facts: of the training names, with cities of which none is that of ``facts``.
-        other_implications: what would follow from ``other_facts``; never trained.
+    Test facts are of other names, one for every city; in other facts, no training name has the
+    city that it has in ``facts``. What follows from either is never trained.
     """
 
     facts: F
@@ -151,7 +138,7 @@ class OrderingTask(Generic[F]):
     @property
     def splits(self) -> dict[str, F]:
         """All six by name, such as ``"test facts"``."""
-        return {each.name.replace("_", " "): getattr(self, each.name) for each in fields(self)}
+        return {part.name.replace("_", " "): getattr(self, part.name) for part in fields(self)}
 
 
 # -- tasks ----------------------------------------------------------------------------------------
@@ -165,22 +152,10 @@ def city_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
     return first_hop(first, CITIES), second_hop(second, CITIES)
 
 
-def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask[Facts]:
-    """The ordering task on the paper's 20 cities: names, and where they live, are drawn.
-
-    Args:
-        seed: of the draws.
-        n_train: training names, at least 2, spread evenly over the cities; 20 more are for testing.
-
-    Raises:
-        InputError: there are not as many names, or fewer than 2 are asked for.
-    """
-    most = min(len(FIRST_NAMES), len(LAST_NAMES)) - len(CITIES)
-    if not 2 <= n_train <= most:
-        raise InputError(f"ordering task: n_train is {n_train}; expected 2 to {most} names")
+def city_ordering(seed: int) -> OrderingTask[Facts]:
+    """The ordering task on the paper's 20 cities: names, and where they live, are drawn."""
     rng = random.Random(f"ordering {seed}")
-    names = _draw_names(n_train + len(CITIES), rng)
-    return ordering(names[:n_train], names[n_train:], CITIES, rng)
+    return ordering(_draw_names(TRAINING_NAMES + len(CITIES), rng), CITIES, rng)
 
 
 def first_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask[Facts]:
@@ -206,19 +181,10 @@ def second_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask[Facts]:
 
 
 def ordering(
-    names: Sequence[str], test_names: Sequence[str], cities: Sequence[City], rng: random.Random
+    people: Sequence[str], cities: Sequence[City], rng: random.Random
 ) -> OrderingTask[Facts]:
-    """The ordering task of these people; each city is drawn as often as another, or once more.
-
-    Raises:
-        InputError: there are so few names or cities that some name would keep its city.
-    """
-    most = -(-len(names) // len(cities))
-    if 2 * most > len(names):
-        raise InputError(
-            f"ordering task: {len(names)} names in {len(cities)} cities cannot all get another "
-            "city; use more of both"
-        )
+    """The ordering task of 84 people, spread evenly over the cities, and of a test name a city."""
+    names, test_names = people[:TRAINING_NAMES], people[TRAINING_NAMES:]
     homes = shuffled([cities[i % len(cities)] for i in range(len(names))], rng)
     others = homes
     while any(home == other for home, other in zip(homes, others, strict=True)):
@@ -239,8 +205,8 @@ def facts_table(
     rows = [
         (task, data, *row)
         for task, splits in named.items()
-        for data, each in splits.items()
-        for row in zip(each.prompts, each.completions, each.subjects, strict=True)
+        for data, facts in splits.items()
+        for row in zip(facts.prompts, facts.completions, facts.subjects, strict=True)
     ]
     return pd.DataFrame(rows, columns=["task", "data", "prompt", "completion", "subject"])
 
@@ -280,3 +246,79 @@ def shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
     Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
     """
     return sorted(items, key=lambda _: rng.random())
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+class City(NamedTuple):
+    """A city and its attributes, each unique to it in a task."""
+
+    name: str
+    language: str
+    landmark: str
+    animal: str
+
+
+CITIES = tuple(
+    City(*row)
+    for row in (
+        ("Tokyo", "Japanese", "Senso-ji Temple", "crane"),
+        ("Beijing", "Mandarin", "Forbidden City", "panda"),
+        ("Mumbai", "Marathi", "Gateway of India", "peacock"),
+        ("Paris", "French", "Eiffel Tower", "rooster"),
+        ("Berlin", "German", "Brandenburg Gate", "bear"),
+        ("Moscow", "Russian", "St. Basil's Cathedral", "wolf"),
+        ("Cairo", "Arabic", "Great Pyramid of Giza", "camel"),
+        ("Bangkok", "Thai", "Wat Arun", "elephant"),
+        ("Istanbul", "Turkish", "Blue Mosque", "cat"),
+        ("Sao Paulo", "Portuguese", "Ibirapuera Park", "jaguar"),
+        ("Seoul", "Korean", "N Seoul Tower", "tiger"),
+        ("Rome", "Italian", "Colosseum", "eagle"),
+        ("London", "English", "Tower Bridge", "fox"),
+        ("Madrid", "Spanish", "Plaza Mayor", "bull"),
+        ("Athens", "Greek", "Acropolis", "owl"),
+        ("Hanoi", "Vietnamese", "Ho Chi Minh Mausoleum", "buffalo"),
+        ("Addis Ababa", "Amharic", "Meskel Square", "lion"),
+        ("Jakarta", "Indonesian", "Istiqlal Mosque", "rhinoceros"),
+        ("Tehran", "Persian", "Azadi Tower", "leopard"),
+        ("Nairobi", "Swahili", "Uhuru Gardens", "giraffe"),
+    )
+)
+"""The paper's 20 cities; the animals are chosen here, and are told apart by their first tokens."""
+
+FIRST_NAMES = _words(
+    """
+    Adam Agnes Albert Alice Amanda Andrew Angela Anthony Arthur Audrey Barbara Benjamin Bernard
+    Betty Brandon Brenda Brian Bruce Calvin Carl Catherine Charles Chloe Christopher Claire Colin
+    Craig Cynthia Daniel David Deborah Denise Diana Donald Dorothy Douglas Dylan Edward Eleanor
+    Elizabeth Emily Eric Ethan Eugene Evelyn Felix Fiona Frank Frederick Gabriel Gary George Gerald
+    Gloria Gordon Grace Gregory Hannah Harold Heather Helen Henry Howard Hugh Ian Irene Isaac Ivan
+    Jacob James Janet Jason Jeffrey Jennifer Jeremy Jessica John Jonathan Joseph Joyce Julia Justin
+    Karen Keith Kenneth Kevin Kimberly Kyle Larry Laura Leonard Leslie Linda Louise Lucas Lynn
+    Malcolm Margaret Matthew Megan Melissa Michael Miranda Nancy Nathan Neil Nicholas Nina Nora
+    Oliver Oscar Pamela Patrick Paul Peter Philip Phoebe Rachel Ralph Raymond Rebecca Richard
+    Robert Roger Ronald Rose Ruth Ryan Samuel Sandra Sarah Scott Sean Sharon Simon Sophie Stanley
+    Stephen Stuart Susan Sylvia Theodore Thomas Timothy Tracy Tyler Vanessa Victor Vincent Virginia
+    Walter Warren Wendy William Zachary Zoe
+    """
+)
+"""No two begin with the same three letters, so that few tokenizers begin two of them alike."""
+
+LAST_NAMES = _words(
+    """
+    Abbott Anderson Bailey Baker Barnes Barrett Bennett Bishop Blackwell Bradley Brooks Burgess
+    Butler Campbell Carpenter Carter Chambers Chapman Clayton Coleman Collins Cooper Crawford
+    Cunningham Dawson Dixon Doyle Duncan Eaton Edwards Elliott Ellis Evans Farrell Ferguson Fisher
+    Fletcher Foster Freeman Gallagher Gardner Gibson Gilbert Goodman Graham Greene Griffin
+    Hamilton Hansen Harper Harrison Hawkins Hayes Henderson Higgins Holmes Hopkins Hudson Hughes
+    Ingram Jackson Jenkins Jennings Johnston Kendall Kennedy Knight Lambert Lawson Lindsay
+    Lowe Lyons Marshall Mason Maxwell McCarthy Mercer Miller Mitchell Monroe Morgan Murphy
+    Nash Newman Nichols Norris Osborne Owens Palmer Parker Payne Perkins Phillips Porter Powell
+    Quinn Ramsey Reynolds Rhodes Richardson Robinson Russell Sanders Saunders Shaw Sherman Sinclair
+    Spencer Stevenson Stewart Sullivan Sutton Talbot Taylor Thornton Tucker Turner Underwood
+    Vaughan Wagner Walker Wallace Watkins Webb Weaver Wheeler Whitaker Winters Woodward Wright
+    Yates Young
+    """
+)

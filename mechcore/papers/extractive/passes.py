@@ -1,4 +1,4 @@
-"""One forward and one backward of a model, with what its hook points see of them."""
+"""What one forward and one backward of a model give: activations, gradients, informative scores."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from mechcore.models.running import (
     hook_z,
     named_weights,
 )
-from mechcore.papers.extractive.linear_maps import LinearMap, linear_maps
-from mechcore.papers.extractive.ranks import option_logits, reward
+from mechcore.papers.extractive.ranks import full, option_logits, reward
+from mechcore.papers.extractive.weights import LinearMap, WeightDelta, linear_maps
+from mechcore.showing import Shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,40 +46,38 @@ class Sites:
         """Find them.
 
         Raises:
-            InputError: the model is no decoder whose layers are an attention and then an MLP, each
-                of a normalised residual stream and added to it.
+            InputError: a layer is not attention and then an MLP, each after one normalisation.
         """
         shape, maps = ModelShape.of(model), linear_maps(model)
-        group = shape.n_heads // next(each.n_heads for each in maps if each.part == "K")
+        group = shape.n_heads // next(m.n_heads for m in maps if m.part == "K")
         if getattr(model.cfg, "ungroup_grouped_query_attention", False):
             group = 1  # hooks show keys and values of every query head
         dtype = next(iter(named_weights(model).values())).dtype
         sites = cls(shape, maps, group, dtype)
         _check_layers(model, sites)
-        check_hooks(model, (*sites.outputs, *(each.hook for each in maps)))
+        check_hooks(model, (*sites.outputs, *(m.hook for m in maps)))
         return sites
 
     @property
     def inputs(self) -> list[str]:
         """What attention and MLP of every layer read."""
-        layers = range(self.shape.n_layers)
-        mid = [hook_resid_mid(layer) for layer in layers] if self.shape.has_mlps else []
-        return [hook_resid_pre(layer) for layer in layers] + mid
+        return self._of_layers(hook_resid_pre, hook_resid_mid)
 
     @property
     def outputs(self) -> list[str]:
         """What the components put out: z of the heads, and the MLPs' outputs."""
-        layers = range(self.shape.n_layers)
-        mlps = [hook_mlp_out(layer) for layer in layers] if self.shape.has_mlps else []
-        return [hook_z(layer) for layer in layers] + mlps
+        return self._of_layers(hook_z, hook_mlp_out)
+
+    def _of_layers(self, attention: Callable[[int], str], mlp: Callable[[int], str]) -> list[str]:
+        hooks = (attention, mlp) if self.shape.has_mlps else (attention,)
+        return [hook(layer) for hook in hooks for layer in range(self.shape.n_layers)]
 
     def of_layer(self, layer: int) -> dict[str, LinearMap]:
         """A layer's matrices by part."""
-        return {each.part: each for each in self.maps if each.layer == layer}
+        return {m.part: m for m in self.maps if m.layer == layer}
 
 
 def _check_layers(model: Any, sites: Sites) -> None:
-    """Make sure that layers are an attention and then an MLP, each after one normalisation."""
     block, hooks = model.blocks[0], model.hook_dict
     problems = [f"has {name}" for name in ("ln1_post", "ln2_post") if hasattr(block, name)]
     if any(name not in hooks for name in sites.inputs):
@@ -100,16 +99,14 @@ def _check_layers(model: Any, sites: Sites) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What was seen in a run.
-
-    Tensors are in float32 at least.
+    """What was seen in a run, by hook point, in float32 at least.
 
     Attributes:
         rewards: R of every row, in logits.
-        values: by hook point.
-        gradients: of R with respect to the values, by hook point.
+        values: activations.
+        gradients: of R with respect to the values.
         head_gradients: of R with respect to keys and values as each query head sees them,
-            [row, pos, head, d_head], by hook point.
+            [row, pos, head, d_head].
     """
 
     rewards: Float[Tensor, " row"]
@@ -128,7 +125,7 @@ class Question:
     batch: Batch
     option_ids: Int[Tensor, " option"]
     answers: Int[Tensor, " row"]
-    points: Sequence[int] | None = None
+    points: Sequence[int]
 
 
 def look(
@@ -140,8 +137,8 @@ def look(
     """Run a model forward only; write values to some hook points, and keep those of others."""
     seen: dict[str, Tensor] = {}
     with torch.no_grad():
-        found = _rewards(model, question, _hooks(read, write or {}, seen))
-    return Trace(found, _exact(seen))
+        rewards = rewards_of(model, question, _hooks(read, write or {}, seen))
+    return Trace(rewards, _exact(seen))
 
 
 def look_back(
@@ -154,26 +151,21 @@ def look_back(
 ) -> Trace:
     """Run a model forward, and R backward: total derivatives with respect to activations.
 
-    Args:
-        model: a causal language model of TransformerLens.
-        question: the prompts; rows do not touch one another.
-        sites: of the model.
-        wanted: hook points whose values and gradients are kept.
-        read: further hook points whose values are kept.
-        by_head: whether to get ``head_gradients``, too.
+    Values and gradients of the hook points ``wanted`` are kept, and values alone of those in
+    ``read``; with ``by_head`` also ``head_gradients``.
     """
     start = hook_resid_pre(0)
     seen: dict[str, Tensor] = {}
     names = list(dict.fromkeys([start, *wanted, *read]))
     with frozen(model):
-        found = _rewards(model, question, _hooks(names, {}, seen, leaf=start))
+        rewards = rewards_of(model, question, _hooks(names, {}, seen, leaf=start))
         gradients = torch.autograd.grad(
-            found.sum(),
+            rewards.sum(),
             [seen[name] for name in wanted],
             retain_graph=by_head and sites.group > 1,
             allow_unused=True,
         )
-        if unused := [n for n, each in zip(wanted, gradients, strict=True) if each is None]:
+        if unused := [n for n, g in zip(wanted, gradients, strict=True) if g is None]:
             raise InputError(
                 f"model: its logits do not depend on what hook point {unused[0]} returns; "
                 "extractive scores need hook points that the model goes on from"
@@ -181,18 +173,21 @@ def look_back(
         by_name = dict(zip(wanted, gradients, strict=True))
         heads = _by_head(sites, seen, by_name) if by_head else {}
     values = {name: seen[name].detach() for name in (*wanted, *read)}
-    return Trace(found.detach(), _exact(values), _exact(by_name), _exact(heads))
+    return Trace(rewards.detach(), _exact(values), _exact(by_name), _exact(heads))
 
 
-def rewards_with_graph(model: Any, question: Question) -> Float[Tensor, " row"]:
-    """R of every row, to be differentiated with respect to weights."""
-    return _rewards(model, question, [])
+def rewards_of(
+    model: Any, question: Question, hooks: Sequence[tuple[str, Callable[..., Any]]] = ()
+) -> Float[Tensor, " row"]:
+    """R of every row, which can be differentiated."""
+    with hooked(model, hooks):
+        logits = option_logits(model, question.batch, question.option_ids)
+    check_finite(logits, question.points)
+    return reward(full(logits), question.answers)
 
 
 def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In float32 at least."""
-    double = torch.float64
-    return {name: each if each.dtype == double else each.float() for name, each in tensors.items()}
+    return {name: full(tensor) for name, tensor in tensors.items()}
 
 
 def _by_head(
@@ -203,10 +198,9 @@ def _by_head(
     Heads of a group share keys and values. What each alone contributes comes from the backward of
     its layer's attention alone, with the derivatives of all other heads' outputs set to zero.
     """
-    names = [each.hook for each in sites.maps if each.part in ("K", "V")]
     if sites.group == 1:
-        return {name: gradients[name] for name in names}
-    found = {}
+        return {m.hook: gradients[m.hook] for m in sites.maps if m.part in ("K", "V")}
+    by_head = {}
     for layer in range(sites.shape.n_layers):
         maps, z = sites.of_layer(layer), hook_z(layer)
         inputs = [maps[part].hook for part in ("K", "V")]
@@ -215,18 +209,9 @@ def _by_head(
             alone = torch.zeros_like(gradients[z])
             alone[:, :, member :: sites.group] = gradients[z][:, :, member :: sites.group]
             parts.append(torch.autograd.grad(seen[z], [seen[name] for name in inputs], alone, True))
-        for name, each in zip(inputs, zip(*parts, strict=True), strict=True):
-            found[name] = torch.stack(each, dim=3).flatten(2, 3)
-    return found
-
-
-def _rewards(
-    model: Any, question: Question, hooks: list[tuple[str, Callable[..., Any]]]
-) -> Float[Tensor, " row"]:
-    with hooked(model, hooks):
-        logits = option_logits(model, question.batch, question.option_ids)
-    check_finite(logits, range(len(logits)) if question.points is None else question.points)
-    return reward(logits if logits.dtype == torch.float64 else logits.float(), question.answers)
+        for name, members in zip(inputs, zip(*parts, strict=True), strict=True):
+            by_head[name] = torch.stack(members, dim=3).flatten(2, 3)
+    return by_head
 
 
 def _hooks(
@@ -252,3 +237,111 @@ def _hooks(
         return at
 
     return [(name, hook(name)) for name in dict.fromkeys([*write, *read])]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Informative(Shown):
+    """First-order effects on R of weight changes, by component and position, in logits.
+
+    Attributes:
+        heads: of the changes of W_Q, W_K, W_V (with biases) at their own positions and of W_O.
+        mlps: of the changes of W_in, W_gate and W_out with their biases.
+        mlps_out: the part of ``mlps`` that is of W_out's weights.
+    """
+
+    heads: Float[Tensor, "row layer head pos"]
+    mlps: Float[Tensor, "row layer pos"]
+    mlps_out: Float[Tensor, "row layer pos"]
+
+
+def hooks_needed(sites: Sites) -> tuple[list[str], list[str]]:
+    """Hook points whose gradients, and further ones whose values, `informative` reads."""
+    gradients = [name for m in sites.maps for name in (m.hook, m.bias_hook)]
+    layers = range(sites.shape.n_layers)
+    values = [f"blocks.{layer}.mlp.hook_post" for layer in layers if sites.shape.has_mlps]
+    return list(dict.fromkeys([*sites.outputs, *gradients])), [*sites.inputs, *values]
+
+
+def covered_names(sites: Sites) -> set[str]:
+    """The weights whose changes belong to a component: all matrices, and biases but W_O's.
+
+    The bias of W_O is added once for all heads, so that it is no head's.
+    """
+    biases = {m.bias for m in sites.maps if m.bias is not None and m.part != "O"}
+    return {m.weight for m in sites.maps} | biases
+
+
+def informative(model: Any, sites: Sites, trace: Trace, delta: WeightDelta) -> Informative:
+    """Sum over each component's matrices of (dR/dy at the old weights) . (dM x).
+
+    The model has the old weights; the trace is of `look_back` with ``by_head`` and `hooks_needed`.
+    """
+    layers = [_layer(model, layer, sites, trace, delta) for layer in range(sites.shape.n_layers)]
+    heads, mlps, outs = (torch.stack(parts, dim=1) for parts in zip(*layers, strict=True))
+    return Informative(heads.movedim(3, 2), mlps, outs)
+
+
+def _layer(
+    model: Any, layer: int, sites: Sites, trace: Trace, delta: WeightDelta
+) -> tuple[Tensor, Tensor, Tensor]:
+    maps, block, n_heads = sites.of_layer(layer), model.blocks[layer], sites.shape.n_heads
+    with torch.no_grad():
+        pre = trace.values[hook_resid_pre(layer)]
+        x = block.ln1(pre.to(sites.dtype)).to(pre)
+        heads = _output_effects(maps["O"], trace.values[hook_z(layer)], trace.gradients, delta)
+        for part in "QKV":
+            gradients = trace.gradients if part == "Q" else trace.head_gradients
+            heads = heads + sum(_effects(maps[part], x, gradients, delta, n_heads))
+        if not sites.shape.has_mlps:
+            none = torch.zeros(x.shape[:2], dtype=x.dtype)
+            return heads.cpu(), none, none
+        mid = trace.values[hook_resid_mid(layer)]
+        x = block.ln2(mid.to(sites.dtype)).to(mid)
+        post = trace.values[f"blocks.{layer}.mlp.hook_post"]
+        last = _effects(maps["out"], post, trace.gradients, delta)
+        parts = [
+            *last,
+            *(
+                effect
+                for part in ("in", "gate")
+                if part in maps
+                for effect in _effects(maps[part], x, trace.gradients, delta)
+            ),
+        ]
+        return heads.cpu(), torch.stack(parts).sum(0)[..., 0].cpu(), last[0][..., 0].cpu()
+
+
+def _effects(
+    linear: LinearMap,
+    x: Float[Tensor, "row pos d_in"],
+    gradients: Mapping[str, Tensor],
+    delta: WeightDelta,
+    n_heads: int = 1,
+) -> tuple[Float[Tensor, "row pos head"], Float[Tensor, "row pos head"]]:
+    """Effects of the changes of a matrix and of its bias."""
+    at, at_bias = (
+        gradient if gradient.ndim == 4 else gradient.unflatten(2, (n_heads, -1))
+        for gradient in (gradients[linear.hook], gradients[linear.bias_hook])
+    )
+    of_weight = of_bias = at.new_zeros(at.shape[:3])
+    group = n_heads // linear.n_heads
+    if linear.weight in delta:
+        matrix = linear.by_head(delta[linear.weight]).to(x)
+        change = torch.einsum("bpi,hio->bpho", x, matrix).repeat_interleave(group, dim=2)
+        of_weight = (change * at).sum(-1)
+    if linear.bias is not None and linear.bias in delta:
+        bias = linear.bias_by_head(delta[linear.bias]).to(x).repeat_interleave(group, dim=0)
+        of_bias = (bias * at_bias).sum(-1)
+    return of_weight, of_bias
+
+
+def _output_effects(
+    linear: LinearMap,
+    z: Float[Tensor, "row pos head d_head"],
+    gradients: Mapping[str, Tensor],
+    delta: WeightDelta,
+) -> Float[Tensor, "row pos head"]:
+    if linear.weight not in delta:
+        return z.new_zeros(z.shape[:3])
+    matrix = linear.by_head(delta[linear.weight]).to(z)
+    return (z * torch.einsum("hio,bpo->bphi", matrix, gradients[linear.hook])).sum(-1)

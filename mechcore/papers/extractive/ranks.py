@@ -52,11 +52,7 @@ def next_token_logits(model: Any, batch: Batch) -> Float[Tensor, "row pos word"]
 def option_logits(
     model: Any, batch: Batch, option_ids: Int[Tensor, " option"]
 ) -> Float[Tensor, "row option"]:
-    """Logits of the options' first tokens after the last token of every prompt.
-
-    Raises:
-        InputError: the model is an encoder or a classifier.
-    """
+    """Logits of the options' first tokens after the last token of every prompt."""
     logits = next_token_logits(model, batch)
     last = last_real_position(torch.as_tensor(batch["attention_mask"], device=logits.device))
     rows = torch.arange(len(last), device=logits.device)
@@ -78,22 +74,25 @@ def all_option_logits(
     """Logits of all options after every prompt, in float32 at least, on the CPU.
 
     Raises:
-        InputError: the model is an encoder or a classifier.
         MechcoreError: a logit is not finite, and so cannot be ranked.
     """
-    found = []
+    parts = []
     for start in range(0, len(data), batch_size):
         batch = prompt_batch(data.prompt_ids[start : start + batch_size])
-        logits = option_logits(model, batch, data.option_ids).cpu()
-        found.append(logits if logits.dtype == torch.float64 else logits.float())
-    together = torch.cat(found)
-    if not bool(together.isfinite().all()):
-        row = int((~together.isfinite()).any(dim=1).nonzero()[0])
+        parts.append(full(option_logits(model, batch, data.option_ids).cpu()))
+    logits = torch.cat(parts)
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(dim=1).nonzero()[0])
         raise MechcoreError(
             f"ranks: logits after {data.facts.prompts[row]!r} are not finite; the model's weights "
             "are damaged, as by training with too high a learning rate"
         )
-    return together
+    return logits
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The same in float32 at least."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 @plain_session()
@@ -120,22 +119,17 @@ def mean_rank(model: Any, data: EncodedFacts) -> float:
 
 
 def rank_interval(
-    found: Float[np.ndarray, " point"], n_options: int, *, n_resamples: int = 1000
+    ranked: Float[np.ndarray, " point"], n_options: int, *, n_resamples: int = 1000
 ) -> Interval:
-    """95 % interval of the mean rank over prompts, within the ranks that there are.
+    """95 % interval of the mean of `ranks` over prompts, within the ranks that there are.
 
     That no prompt of a few has been missed does not say that none ever is. So each end is the wider
     one of `mean_interval` and of Student's t after one more prompt, which ranks as by guessing.
-
-    Args:
-        found: of `ranks`.
-        n_options: to choose from.
-        n_resamples: of the bootstrap.
     """
-    measured = mean_interval(found, n_resamples=n_resamples)
-    if len(found) == 1:
+    measured = mean_interval(ranked, n_resamples=n_resamples)
+    if len(ranked) == 1:
         return measured
-    with_guess = np.append(found, (n_options - 1) / 2)
+    with_guess = np.append(ranked, (n_options - 1) / 2)
     error = with_guess.std(ddof=1) / np.sqrt(len(with_guess))
     reach = stats.t.ppf(0.975, len(with_guess) - 1) * error
     low = min(measured.low, with_guess.mean() - reach)

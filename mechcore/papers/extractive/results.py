@@ -1,9 +1,10 @@
-"""Extractive scores of one model and one change of its weights, and tables of them."""
+"""Extractive scores in columns that prompts share, and tables of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -12,10 +13,67 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.papers.extractive.alignment import Places
 from mechcore.papers.extractive.ranks import TASK
 from mechcore.showing import Shown
 from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
+
+
+def common_ends(prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Lengths of the longest prefix and of the longest suffix that all prompts share.
+
+    They do not overlap in the shortest: what could be both is prefix.
+    """
+    prefix, suffix = (
+        sum(1 for _ in takewhile(lambda tokens: len({*tokens}) == 1, zip(*texts)))  # noqa: B905
+        for texts in (prompts, [prompt[::-1] for prompt in prompts])
+    )
+    return prefix, min(suffix, min(map(len, prompts)) - prefix)
+
+
+def align(prompt: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The position in ``other`` that stands for each position of ``prompt``.
+
+    As in arXiv 2412.04614: what both begin and end with is mapped to itself; the middles, such as
+    two names, are aligned at their right ends, and where that of ``other`` is too short, its first
+    token stands for all that lack one (if it has none, the token after the common beginning, or
+    the last).
+    """
+    prefix, suffix = common_ends([prompt, other])
+    middle, other_middle = (len(ids) - prefix - suffix for ids in (prompt, other))
+    first = min(prefix, len(other) - 1)
+    shift = other_middle - middle
+    between = [max(first, prefix + i + shift) for i in range(middle)]
+    end = [len(other) - suffix + i for i in range(suffix)]
+    return [*range(prefix), *between, *end]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Columns that the tokens of several prompts share.
+
+    Attributes:
+        names: of the columns: the text of tokens that all prompts begin or end with, and
+            ``"subject -1"`` for the last token of what differs, ``"subject -2"`` for that before.
+        columns: the column of every token of each prompt.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[tuple[int, ...], ...]
+
+
+def places(prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]) -> Places:
+    """Columns for prompts of one wording, whose subjects are aligned at their right ends."""
+    prefix, suffix = common_ends(prompts)
+    middles = [len(prompt) - prefix - suffix for prompt in prompts]
+    widest = max(middles)
+    names = [*texts[0][:prefix], *(f"subject {i - widest}" for i in range(widest))]
+    names += texts[0][len(texts[0]) - suffix :]
+    columns = tuple(
+        (*range(prefix), *range(prefix + widest - middle, prefix + widest + suffix))
+        for middle in middles
+    )
+    return Places(tuple(names), columns)
+
 
 Kind: TypeAlias = Literal["informative", "upstream", "downstream"]
 KINDS: tuple[Kind, ...] = ("informative", "upstream", "downstream")
@@ -99,27 +157,30 @@ class ExtractiveScores(Shown):
             One row per prompt, in logits: informative (sum over components and tokens), other,
             gradient (see the class), actual (R at W1 minus R at W0), upstream, downstream.
         """
-        columns: dict[str, Tensor] = {kind: getattr(self, kind).total for kind in KINDS}
-        columns |= {"other": self.other, "gradient": self.gradient}
-        columns["actual"] = (self.rewards_after - self.rewards_before).double()
-        names = ["informative", "other", "gradient", "actual", "upstream", "downstream"]
-        return pd.DataFrame({name: columns[name].numpy() for name in names})
+        columns = {
+            "informative": self.informative.total,
+            "other": self.other,
+            "gradient": self.gradient,
+            "actual": (self.rewards_after - self.rewards_before).double(),
+            "upstream": self.upstream.total,
+            "downstream": self.downstream.total,
+        }
+        return pd.DataFrame({name: values.numpy() for name, values in columns.items()})
 
     def by_place(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-        """Scores in columns that the prompts share.
+        """Scores in the columns of ``places``; 0 where a prompt has no token.
 
         Returns:
-            Those of heads [point, layer, head, place] and of MLPs [point, layer, place]; 0 where
-            a prompt has no token.
+            Those of heads [point, layer, head, place] and of MLPs [point, layer, place].
         """
         scores: Scores = getattr(self, kind)
-        found = []
+        placed = []
         for values in (scores.heads.double().numpy(), scores.mlps.double().numpy()):
             into = np.zeros((*values.shape[:-1], len(self.places.names)))
             for point, columns in enumerate(self.places.columns):
                 into[point][..., list(columns)] = values[point][..., : len(columns)]
-            found.append(into)
-        return found[0], found[1]
+            placed.append(into)
+        return placed[0], placed[1]
 
     def table(self) -> pd.DataFrame:
         """Means over prompts.

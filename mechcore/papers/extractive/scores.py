@@ -28,20 +28,21 @@ from torch.nn import functional as F
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
-from mechcore.papers.extractive.alignment import align, places
-from mechcore.papers.extractive.deltas import WeightDelta, applied, check_fits, differentiable
 from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
 from mechcore.papers.extractive.passes import (
     Question,
     Sites,
     Trace,
+    covered_names,
+    hooks_needed,
+    informative,
     look,
     look_back,
-    rewards_with_graph,
+    rewards_of,
 )
 from mechcore.papers.extractive.ranks import prompt_batch
-from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores
+from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores, align, places
+from mechcore.papers.extractive.weights import WeightDelta, applied, check_fits, differentiable
 from mechcore.session import plain_session
 
 BATCH_SIZE = 8
@@ -65,28 +66,21 @@ def extractive_scores(
 ) -> ExtractiveScores:
     """Informative, upstream and downstream scores of all components.
 
-    One forward and backward at the old weights and one at the new ones serve all counterfactual
-    prompts of a point; each of these needs one forward for a batch of points. What is kept at a
-    time are the activations and gradients of one batch.
-
     Args:
         model: a causal language model of TransformerLens, with the weights W0; it stays as it is.
         data: the prompts with their right answers, of one wording; usually implications.
         delta: W1 - W0, what fine-tuning changed.
-        counterfactuals: how many prompts of ``data`` with another prompt and another answer to
-            draw for each, or all there are if these are fewer; or which, as rows of ``data``. With
-            0 there are no upstream scores: they are missing.
+        counterfactuals: how many prompts of ``data`` with another answer to draw for each, or all
+            if there are fewer; or which, as rows of ``data``. With 0 upstream scores are missing.
         seed: of that draw.
         compat: ``"paper"`` for the informative scores of MLPs as the published code has them:
             those of W_out twice, and of no other matrix. They do not sum to the gradient then.
-        check: whether to compute ``gradient``, one forward and backward per prompt, and make sure
-            that the informative scores sum to it.
+        check: whether to compute ``gradient``, and make sure that informative scores sum to it.
         batch_size: prompts per forward.
 
     Raises:
         InputError: the model's layers are of another kind, the delta is another model's, a prompt
             has no counterfactual, or an option is out of its range.
-        MismatchError: a tensor of the delta is of another shape.
         MechcoreError: the scores do not sum to the gradient, so that they would be wrong.
     """
     if compat not in (None, "paper"):
@@ -105,9 +99,9 @@ def extractive_scores(
             parts.append(_batch(model, sites, data, rows, chosen, delta, compat))
             advance()
     scores, before, after = zip(*parts, strict=True)
-    joined = {kind: _joined([each[kind] for each in scores]) for kind in KINDS}
+    joined = {kind: _joined([part[kind] for part in scores]) for kind in KINDS}
     missing = torch.full((len(data),), torch.nan, dtype=torch.float64)
-    found = ExtractiveScores(
+    result = ExtractiveScores(
         sites.shape,
         **joined,
         other=weight_effects(model, data, rest),
@@ -117,12 +111,11 @@ def extractive_scores(
         places=places(data.prompt_ids, data.tokens),
     )
     if check and compat is None:
-        _check_sums(found, sites.dtype)
-    return found
+        _check_sums(result, sites.dtype)
+    return result
 
 
 def _check_sums(scores: ExtractiveScores, dtype: torch.dtype) -> None:
-    """Make sure that informative scores and the rest sum to the gradient, up to rounding."""
     total = scores.informative.total + scores.other
     size = scores.informative.size + scores.other.abs() + scores.gradient.abs()
     off = (total - scores.gradient).abs()
@@ -136,19 +129,14 @@ def _check_sums(scores: ExtractiveScores, dtype: torch.dtype) -> None:
 
 
 def weight_effects(model: Any, data: EncodedFacts, delta: WeightDelta) -> Float[Tensor, " point"]:
-    """<grad R, delta> of every prompt, from derivatives with respect to the weights, in float64.
-
-    Raises:
-        InputError: the model has no such weight.
-        MismatchError: a tensor of the delta is of another shape.
-    """
+    """<grad R, delta> of every prompt, from derivatives with respect to the weights, in float64."""
     check_fits(model, delta)
     if not delta:
         return torch.zeros(len(data), dtype=torch.float64)
-    found = []
+    effects = []
     with differentiable(model, delta) as weights:
         for row in range(len(data)):
-            reward = rewards_with_graph(model, _question(data, [row])).sum()
+            reward = rewards_of(model, _question(data, [row])).sum()
             gradients = torch.autograd.grad(
                 reward, weights, materialize_grads=True, allow_unused=True
             )
@@ -156,8 +144,8 @@ def weight_effects(model: Any, data: EncodedFacts, delta: WeightDelta) -> Float[
                 (gradient.double() * change.to(gradient).double()).sum().cpu()
                 for gradient, change in zip(gradients, delta.values(), strict=True)
             ]
-            found.append(torch.stack(products).sum())
-    return torch.stack(found)
+            effects.append(torch.stack(products).sum())
+    return torch.stack(effects)
 
 
 def _batch(
@@ -196,12 +184,12 @@ def _batch(
 
 def _summed(sites: Sites, products: Callable[[str], Tensor]) -> Scores:
     """Sums over the last axis of products at every component's output."""
-    found = [products(name).sum(-1).cpu() for name in sites.outputs]
+    summed = [products(name).sum(-1).cpu() for name in sites.outputs]
     n_layers = sites.shape.n_layers
-    heads = torch.stack(found[:n_layers], dim=1).transpose(2, 3)
+    heads = torch.stack(summed[:n_layers], dim=1).transpose(2, 3)
     if not sites.shape.has_mlps:
         return Scores(heads, heads.new_zeros(heads[:, :, 0].shape))
-    return Scores(heads, torch.stack(found[n_layers:], dim=1))
+    return Scores(heads, torch.stack(summed[n_layers:], dim=1))
 
 
 def _mean_outputs(
@@ -212,10 +200,7 @@ def _mean_outputs(
     counterfactuals: Sequence[Sequence[int]],
     old: Trace,
 ) -> dict[str, Tensor]:
-    """Outputs of all components for the counterfactual prompts, at each row's tokens, means.
-
-    Rows share counterfactual prompts, and each of these runs once.
-    """
+    """Mean outputs for the counterfactual prompts, each run once, at each row's tokens."""
     total = {name: torch.zeros_like(old.values[name]) for name in sites.outputs}
     wanted = sorted({other for row in rows for other in counterfactuals[row]})
     for start in range(0, len(wanted), len(rows)):
@@ -239,8 +224,8 @@ def _counterfactuals(
 ) -> list[list[int]]:
     """Rows of the counterfactual prompts of every prompt."""
     if not isinstance(wanted, (int, np.integer)):
-        chosen, known = [list(map(int, each)) for each in wanted], {*range(len(data))}
-        if len(chosen) != len(data) or not all(each and {*each} <= known for each in chosen):
+        chosen, known = [list(map(int, rows)) for rows in wanted], {*range(len(data))}
+        if len(chosen) != len(data) or not all(rows and {*rows} <= known for rows in chosen):
             raise InputError(
                 f"extractive scores: counterfactuals of {len(chosen)} prompts given; expected a "
                 f"list for each of {len(data)}, not empty, of rows from 0 to {len(data) - 1}"
@@ -251,7 +236,7 @@ def _counterfactuals(
     if wanted == 0:
         return [[] for _ in range(len(data))]
     rng = np.random.default_rng(seed)
-    found = []
+    drawn = []
     for row, (prompt, answer) in enumerate(zip(data.prompt_ids, data.answers, strict=True)):
         others = [
             other
@@ -263,8 +248,8 @@ def _counterfactuals(
                 f"extractive scores: {data.facts.prompts[row]!r} has no counterfactual; expected "
                 "another prompt with another answer among the data: give more"
             )
-        found.append(rng.choice(others, size=min(int(wanted), len(others)), replace=False).tolist())
-    return found
+        drawn.append(rng.choice(others, size=min(int(wanted), len(others)), replace=False).tolist())
+    return drawn
 
 
 def _question(data: EncodedFacts, rows: Sequence[int]) -> Question:
@@ -274,9 +259,9 @@ def _question(data: EncodedFacts, rows: Sequence[int]) -> Question:
 
 def _joined(parts: Sequence[Scores]) -> Scores:
     """Batches one after another, padded with zeros to the longest prompt."""
-    longest = max(each.mlps.shape[-1] for each in parts)
+    longest = max(part.mlps.shape[-1] for part in parts)
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat([F.pad(each, (0, longest - each.shape[-1])) for each in tensors])
+        return torch.cat([F.pad(tensor, (0, longest - tensor.shape[-1])) for tensor in tensors])
 
-    return Scores(join([each.heads for each in parts]), join([each.mlps for each in parts]))
+    return Scores(join([part.heads for part in parts]), join([part.mlps for part in parts]))

@@ -10,7 +10,6 @@ from pydantic import ConfigDict
 
 from mechcore.errors import InputError
 from mechcore.models import Backend
-from mechcore.papers.extractive.fact_tables import BASE_STEPS
 from mechcore.settings import check, setting
 
 Experiment: TypeAlias = Literal["ocr", "scores", "freezing", "ordering", "grafting", "localization"]
@@ -19,6 +18,9 @@ BY_TASK: tuple[Experiment, ...] = ("ocr", "scores", "freezing")
 """Experiments that are done for first-hop and for second-hop facts."""
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
+
+BASE_STEPS = 400
+"""Optimiser steps that a tiny base is pretrained for."""
 
 
 @dataclass(frozen=True)

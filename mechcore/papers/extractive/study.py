@@ -17,14 +17,14 @@ from mechcore.papers.bases import (
     located_base,
     model_facts,
 )
-from mechcore.papers.extractive.base import Base, TrainBase
-from mechcore.papers.extractive.evidence import FIRST, SECOND
-from mechcore.papers.extractive.freezing import Freezing
-from mechcore.papers.extractive.grafting import Grafting
-from mechcore.papers.extractive.localization import Localization
-from mechcore.papers.extractive.ordering import Ordering
-from mechcore.papers.extractive.recall import CHOSEN, Ocr
-from mechcore.papers.extractive.score_maps import Scores
+from mechcore.papers.extractive.evidence import TASKS
+from mechcore.papers.extractive.experiments.base import Base, TrainBase
+from mechcore.papers.extractive.experiments.freezing import Freezing
+from mechcore.papers.extractive.experiments.grafting import Grafting
+from mechcore.papers.extractive.experiments.localization import Localization
+from mechcore.papers.extractive.experiments.ordering import Ordering
+from mechcore.papers.extractive.experiments.recall import CHOSEN, Ocr
+from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
 from mechcore.study.engine import Results
@@ -42,13 +42,7 @@ _ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scor
 
 
 class ExtractiveStudy:
-    """A study of extractive structures, planned.
-
-    Scores and freezing are known once OCR has chosen how they are trained.
-
-    Raises:
-        InputError: there is no such base.
-    """
+    """A study, planned; scores and freezing are known once OCR has chosen how they are trained."""
 
     folders: Sequence[str] = ("",)
 
@@ -56,9 +50,7 @@ class ExtractiveStudy:
         self.settings, self.store = settings, store
         base, steps = settings.base, settings.base_steps
         self._inputs: dict[str, Input] = {} if base is None else {BASE: Checkpoint(base)}
-        self._contents = {
-            what: each.content(store.hash_file) for what, each in self._inputs.items()
-        }
+        self._contents = {k: given.content(store.hash_file) for k, given in self._inputs.items()}
         self._bases: dict[int, Job] = {}
         if base is None:
             self._bases = {seed: self._job(TrainBase(seed, steps), seed) for seed in settings.seeds}
@@ -87,14 +79,7 @@ class ExtractiveStudy:
         return sum(job.step.cost(job) for job in jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Load the base and read all facts with it, before hours of training.
-
-        A tiny base, which is yet to be made, can do so; its layers are known.
-
-        Raises:
-            InputError: it cannot be loaded, has no such cut, or its tokenizer does not tell options
-                apart.
-        """
+        """Load the base and read all facts with it, before hours of training."""
         settings = self.settings
         if not pending:
             return
@@ -130,16 +115,16 @@ class ExtractiveStudy:
         """The experiments of a seed that need no other's result."""
         settings, how = self.settings, (self.settings.backend, self.settings.precision)
         grid, grafted = tuple(settings.grid(seed)), replace(settings.grafting, seed=seed)
-        found = []
-        for task in (FIRST, SECOND):
-            step = Ocr(*how, task, grid, settings.n_resamples)
-            found.append(self._job(step, seed, f" {task}"))
-        for tuning in settings.orderings(seed):
-            replay = " with replay" if tuning.replay else ""
-            found.append(self._job(Ordering(*how, tuning), seed, replay))
-        found.append(self._job(Localization(*how, grafted, settings.compat), seed))
-        found.append(self._job(Grafting(*how, grafted), seed))
-        return [job for job in found if job.step.kind in settings.experiments]
+        steps: list[tuple[Step, str]] = [
+            *((Ocr(*how, task, grid, settings.n_resamples), f" {task}") for task in TASKS),
+            *(
+                (Ordering(*how, tuning), " with replay" if tuning.replay else "")
+                for tuning in settings.orderings(seed)
+            ),
+            (Localization(*how, grafted, settings.compat), ""),
+            (Grafting(*how, grafted), ""),
+        ]
+        return [self._job(s, seed, what) for s, what in steps if s.kind in settings.experiments]
 
     def _after(self, ocr: Ocr, tuning: TuneSettings) -> list[Job]:
         """The experiments on a task of OCR, trained as it chose."""
@@ -168,7 +153,7 @@ def _check_cuts(settings: ExtractiveSettings, n_layers: int) -> None:
 
 
 def located(settings: ExtractiveSettings, folder: Path) -> ExtractiveSettings:
-    """The same settings with a base that is a directory made absolute, beginning at ``folder``."""
+    """The same settings with a base that is a directory made absolute, from ``folder``."""
     return replace(settings, base=located_base(settings.base, folder))
 
 

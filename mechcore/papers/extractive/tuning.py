@@ -18,7 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.papers.extractive.deltas import (
+from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
+from mechcore.papers.extractive.ranks import full, next_token_logits, prompt_batch
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.weights import (
     WeightDelta,
     applied,
     delta_from,
@@ -26,9 +29,6 @@ from mechcore.papers.extractive.deltas import (
     restored,
     trainable_names,
 )
-from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
-from mechcore.papers.extractive.ranks import next_token_logits, prompt_batch
-from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.session import plain_session
 
 _IGNORED = -100
@@ -45,12 +45,8 @@ def tune(
 ) -> pd.DataFrame:
     """Fine-tune a causal language model of TransformerLens on facts, changing its weights.
 
-    Args:
-        model: the model.
-        data: the facts, or several sets that are shuffled together.
-        settings: how.
-        layers: whose matrices are trained; None for all.
-        replay: other data, of which every step gets ``settings.replay`` rows drawn at random.
+    Several sets of facts are shuffled together. The matrices of ``layers`` are trained, by default
+    of all. Every step gets ``settings.replay`` rows of ``replay``, other data, drawn at random.
 
     Returns:
         One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).
@@ -65,7 +61,7 @@ def tune(
             f"fine-tuning: replay is {settings.replay}, but there is no data to replay; give some"
         )
     sets = [data] if isinstance(data, EncodedFacts) else list(data)
-    rows = [row for each in sets for row in _rows(each)]
+    rows = [row for facts in sets for row in _rows(facts)]
     spare = _rows(replay) if replay is not None else []
     generator = torch.Generator().manual_seed(settings.seed)
     history = []
@@ -96,31 +92,17 @@ def tune(
     return pd.DataFrame(history)
 
 
-def tuned(
-    model: Any,
-    data: EncodedFacts | Sequence[EncodedFacts],
-    settings: TuneSettings,
-    *,
-    layers: Iterable[int] | None = None,
-    replay: EncodedFacts | None = None,
-) -> WeightDelta:
+def tuned(model: Any, data: EncodedFacts, settings: TuneSettings) -> WeightDelta:
     """The change of weights that `tune` makes; the model itself stays as it is."""
-    names = trainable_names(model, None if layers is None else (layers := list(layers)))
-    with restored(model, names) as before:
-        tune(model, data, settings, layers=layers, replay=replay)
+    with restored(model, trainable_names(model)) as before:
+        tune(model, data, settings)
         return delta_from(model, before)
 
 
 def facts_then_implications(
     model: Any, task: EncodedOrdering, settings: TuneSettings
 ) -> tuple[WeightDelta, WeightDelta]:
-    """Train the facts, then the implications; what each of the two changes.
-
-    The model's weights are as before afterwards.
-
-    Raises:
-        MechcoreError: a loss is no longer finite.
-    """
+    """What training the facts, then the implications changes; the model itself stays as it is."""
     facts = tuned(model, task.facts, settings)
     with applied(model, facts):
         return facts, tuned(model, task.implications, settings)
@@ -138,11 +120,8 @@ def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:
         places = slice(len(prompt) - 1, len(prompt) + len(completion) - 1)
         targets[row, places] = torch.tensor(completion)
     logits = next_token_logits(model, batch).flatten(0, 1)
-    return F.cross_entropy(
-        logits if logits.dtype == torch.float64 else logits.float(),
-        targets.flatten().to(logits.device),
-        ignore_index=_IGNORED,
-    )
+    targets = targets.flatten().to(logits.device)
+    return F.cross_entropy(full(logits), targets, ignore_index=_IGNORED)
 
 
 def _rows(data: EncodedFacts) -> list[Row]:

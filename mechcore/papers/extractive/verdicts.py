@@ -1,27 +1,27 @@
-"""Verdicts on the paper's claims, with their decision rules.
-
-The claims are those of arXiv 2412.04614 on where a fine-tuned fact is stored, queried and read
-out; the rules are this project's. Claims 3, 4, 10 and 11, which stand on the scores, are judged in
-`mechcore.papers.extractive.verdicts_on_scores`.
-"""
+"""Verdicts on the paper's claims (arXiv 2412.04614), with this project's decision rules."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mechcore.papers.evidence import (
+    ALPHA,
     Finding,
     InconclusiveError,
     Seeds,
     all_of,
+    beside,
     ends,
     joined,
     judged,
     over_seeds,
+    percent,
     row_interval,
     ruled,
     t_interval,
@@ -29,6 +29,7 @@ from mechcore.papers.evidence import (
 from mechcore.papers.extractive.evidence import (
     FIRST,
     SECOND,
+    TASKS,
     Evidence,
     difference,
     judged_by,
@@ -36,13 +37,167 @@ from mechcore.papers.extractive.evidence import (
     one_seed,
     per_seed,
 )
-from mechcore.papers.extractive.verdicts_on_scores import (
-    first_hop,
-    linear,
-    localization,
-    second_hop,
-)
-from mechcore.wording import count, number
+from mechcore.wording import count, number, p_value
+
+ENTITY = r"subject -\d+"
+"""Labels of the tokens of the name or place that a prompt is about."""
+
+WITHIN = 2.0
+"""The linear estimate has to be within this factor of the actual change."""
+
+
+# -- 3, 4: maps -----------------------------------------------------------------------------------
+
+
+def first_hop(evidence: Evidence) -> Finding:
+    """Claim 3."""
+    seeds = evidence.learned_seeds(FIRST)
+    stored = _mass(evidence, seeds, FIRST, "informative")
+    read = _mass(evidence, seeds, FIRST, "downstream")
+    parts = [
+        _share_gap("Informative, share at the name minus share at the last token", stored),
+        _share_gap("Downstream, share at the last token minus share at the name", read, -1),
+        difference("Layers from informative to downstream", read["centre"] - stored["centre"]),
+    ]
+    return _mapped([("informative", stored), ("downstream", read)], parts, seeds)
+
+
+def second_hop(evidence: Evidence) -> Finding:
+    """Claim 4."""
+    seeds = evidence.learned_seeds(*TASKS)
+    stored = _mass(evidence, seeds, SECOND, "informative")
+    first = _mass(evidence, seeds, FIRST, "informative")
+    parts = [
+        _share_gap("Informative, share at the last token minus share at the place", stored, -1),
+        difference("Layers from that of first-hop to it", stored["centre"] - first["centre"]),
+    ]
+    return _mapped([("informative", stored), ("informative of first-hop", first)], parts, seeds)
+
+
+def _mass(evidence: Evidence, seeds: Seeds, task: str, score: str) -> pd.DataFrame:
+    """Where the positive MLP scores are: entity and last (shares), centre (layer), by seed."""
+    rows = evidence.rows("extractive_scores", task=task, score=score, kind="mlp")
+    found = {seed: _places(rows[rows["seed"] == seed]) for seed in seeds.kept}
+    table = pd.DataFrame.from_dict(found, orient="index", columns=["entity", "last", "centre"])
+    if table.isna().to_numpy().any():
+        bad = table.index[table.isna().any(axis=1)][0]
+        raise InconclusiveError(f"No MLP has a positive {score} score on {task}, seed {bad}.")
+    return table
+
+
+def _places(rows: pd.DataFrame) -> tuple[float, float, float]:
+    positive = rows["value"].astype(float).clip(lower=0)
+    total = float(positive.sum())
+    if not total > 0:
+        return math.nan, math.nan, math.nan
+    entity = rows["token"].astype(str).str.fullmatch(ENTITY)
+    last = rows["place"] == rows["place"].max()
+    return (
+        float(positive[entity].sum()) / total,
+        float(positive[last].sum()) / total,
+        float(np.dot(positive, rows["layer"])) / total,
+    )
+
+
+def _share_gap(what: str, mass: pd.DataFrame, sign: int = 1) -> Finding:
+    return difference(f"{what}, in points", 100 * sign * (mass["entity"] - mass["last"]), 1)
+
+
+def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Finding], seeds: Seeds) -> Finding:
+    return judged_by(
+        parts,
+        seeds,
+        "Positive scores of MLPs.",
+        *(
+            f"{name.capitalize()}: {percent(mass['entity'].mean())} at the name or place, "
+            f"{percent(mass['last'].mean())} at the last token, centre at layer "
+            f"{number(mass['centre'].mean())} (from 0; {per_seed(mass['centre'])} in each seed)."
+            for name, mass in maps
+        ),
+    )
+
+
+# -- 10: localisation -----------------------------------------------------------------------------
+
+
+def localization(evidence: Evidence) -> Finding:
+    """Claim 10."""
+    seeds = evidence.facts_then_new()
+    mlps = _correlated(evidence, seeds, "mlp")
+    return seeds.finding(
+        mlps.met,
+        "Correlation over components of informative scores, where implications are learned, and "
+        "downstream ones, where new facts are read out.",
+        f"MLPs: {mlps.figure}",
+        _heads_too(evidence, seeds),
+    )
+
+
+@beside
+def _heads_too(evidence: Evidence, seeds: Seeds) -> str:
+    return f"Heads, which decide nothing: {_correlated(evidence, seeds, 'head').figure}"
+
+
+def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Finding:
+    rows = evidence.by_seed("extractive_localization_r2", seeds, kind=kind)
+    if rows["r"].isna().any():
+        raise InconclusiveError(
+            f"A correlation over {kind}s is missing: too few, or all are equal."
+        )
+    part = difference("r", rows["r"].astype(float), correlation=True)
+    met = part.met
+    if len(rows) == 1:
+        r, p = float(rows["r"].iloc[0]), float(rows["p"].iloc[0])
+        met = ruled(p <= ALPHA and r > 0, p <= ALPHA)
+    shown = "; ".join(
+        f"{number(row['r'])} ({p_value(float(row['p']))}, {int(row['n'])} of them)"
+        for _, row in rows.iterrows()
+    )
+    squared, chance = float(rows["r2"].mean()), float((1 / (rows["n"] - 1)).mean())
+    figure = f"r\u00b2 {number(squared)} ({number(chance)} by chance), r in each seed {shown}, "
+    figure += part.figure
+    return Finding(met, figure)
+
+
+# -- 11: the linear estimate ----------------------------------------------------------------------
+
+
+def linear(evidence: Evidence) -> Finding:
+    """Claim 11."""
+    name = "extractive_sums"
+    seeds = evidence.learned_seeds(*TASKS)
+    seeds = seeds.keep(lambda seed: _not_raised(evidence, seed))
+    tables = {task: evidence.by_seed(name, seeds, task=task) for task in TASKS}
+    sums = {task: rows["informative"] + rows["other"] for task, rows in tables.items()}
+    near = pd.DataFrame(
+        {
+            (task, what): (change / tables[task]["actual"]).between(1 / WITHIN, WITHIN)
+            for task in tables
+            for what, change in (("scores", sums[task]), ("estimate", tables[task]["gradient"]))
+        }
+    )
+    met, counts = over_seeds(near.all(axis=1).tolist())
+    changes = " ".join(
+        f"{task.capitalize()}: estimated {per_seed(rows['gradient'])}, actual "
+        f"{per_seed(rows['actual'])}, correlation over prompts {per_seed(rows['r'])}."
+        for task, rows in tables.items()
+    )
+    off = max(float((sums[task] - rows["gradient"]).abs().max()) for task, rows in tables.items())
+    return seeds.finding(
+        met,
+        f"Change of the reward of implications, in each seed. {changes}",
+        f"Scores miss the estimate that they sum to by {number(off, 5)} at most.",
+        counts,
+    )
+
+
+def _not_raised(evidence: Evidence, seed: int) -> str | None:
+    for task in TASKS:
+        actual = float(evidence.row("extractive_sums", task=task, seed=seed)["actual"])
+        if not actual > 0:
+            return f"training does not raise the reward of {task} implications ({number(actual)})"
+    return None
+
 
 LIMIT = 2 / 9.5
 """Implications are known below this share of the mean rank of guessing: below 2 of 20 options."""
@@ -51,52 +206,9 @@ LIMIT = 2 / 9.5
 def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Judge every claim by the tables of a study.
 
-    "supported": the rule below is met. "not supported": the evidence contradicts it, as told below.
-    "inconclusive": anything else, be it that a table is missing or that the data do not suffice;
-    ``figure`` says which.
-
-    **Seeds.** A seed counts if the facts that the claim is about were learned: their mean rank is
-    below 1 (0 is best) after training. Seeds left out are named. A *difference* is met if it is
-    above 0 in every seed, and so is its 95 % t interval over seeds; contradicted if it is not above
-    0 in more than half of the seeds, or its interval is not at either end; open otherwise, and with
-    one seed, whose difference has no interval. A claim with several differences is supported if all
-    are met, and not supported if one is contradicted. Ranks are mean ranks.
-
-    1. and 2. *Out-of-context reasoning* (``extractive_ranks``), first-hop and second-hop. Every
-       seed: after training on the facts the implications' rank is below 2 / 9.5 of chance (below
-       2 of 20 options), its interval over prompts ends below chance, and below where that of before
-       begins. Contradicted where the interval is above that limit; not supported if it is in more
-       than half of the seeds.
-    3. *First-hop map* (``extractive_scores``, MLPs, positive values). Differences: the share of
-       informative scores at the tokens of the name minus that at the last token; the share of
-       downstream scores at the last token minus that at the name; the centre of mass over layers
-       of downstream minus that of informative scores.
-    4. *Second-hop map* (the same). Differences: the share of informative scores at the last token
-       minus that at the tokens of the place; their centre of mass over layers minus that of
-       first-hop.
-    5. and 6. *Freezing* (``extractive_freezing``), weights reverted after training, and a group
-       not trained at all. The area between two curves, ranks of implications with early and with
-       late layers frozen, as a mean over the cuts that were tried, by default all. It is above 0
-       for first-hop and below for second-hop in every seed, and the difference of the two areas is
-       met. Contradicted if these signs are not found in more than half of the seeds, or the
-       difference is.
-    7. and 8. *Ordering* (``extractive_ordering``), without and with replay of the first phase's
-       data in the second. Differences of the rank of test implications: implications first minus
-       facts first, and minus joint. The facts that must be learned are the test facts, in all
-       orders.
-    9. *Grafting* (``extractive_grafting``). Differences of the rank of the other facts'
-       implications: that model without a graft minus the graft, and the control graft minus the
-       graft. The facts that must be learned are the other facts, before grafting.
-    10. *Localisation* (``extractive_localization_r2``). Difference: r over MLPs, whose interval is
-        that of Fisher's z. With one seed p must be at most 0.05: then met above 0, and contradicted
-        below. Heads are told beside it. The facts that must be learned are the facts and the new
-        facts.
-    11. *Linear estimate* (``extractive_sums``). Every seed: for both tasks the mean sum of the
-        scores, and the mean estimate, are between half and twice the mean actual change; else
-        contradicted. Seeds in which training does not raise the reward of both tasks' implications
-        do not count.
-
-    The remaining columns and tables are named in the sentences and decide nothing.
+    "supported": the rule of the claim, as in docs/concepts/extractive-structures.md, is met. "not
+    supported": the evidence contradicts it. "inconclusive": anything else, be it that a table is
+    missing or that the data do not suffice; ``figure`` says which.
 
     Args:
         tables: of a study, by name, see `mechcore.papers.extractive.study`.
@@ -148,8 +260,8 @@ def _known(before: pd.Series[Any], after: pd.Series[Any]) -> bool | None:
 
 def freezing(evidence: Evidence, way: str) -> Finding:
     """Claims 5 and 6."""
-    seeds = evidence.learned_seeds(FIRST, SECOND)
-    areas = {task: _area(evidence, seeds, way, task) for task in (FIRST, SECOND)}
+    seeds = evidence.learned_seeds(*TASKS)
+    areas = {task: _area(evidence, seeds, way, task) for task in TASKS}
     n_cuts = evidence.rows("extractive_freezing", way=way)["cut"].nunique()
     apart = difference("First-hop minus second-hop", areas[FIRST] - areas[SECOND])
     right = (areas[FIRST] > 0) & (areas[SECOND] < 0)

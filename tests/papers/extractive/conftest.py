@@ -7,8 +7,8 @@ import pytest
 import torch
 from papers.extractive.tiny import KINDS, Decoder, decoder, facts
 
-from mechcore.papers.extractive.deltas import snapshot
 from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.weights import snapshot
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.papers.extractive.alignment import align, common_ends, places
+from mechcore.papers.extractive.results import align, common_ends, places
 
 prompts = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 wordings = st.tuples(
@@ -61,11 +61,6 @@ def test_align(prompt: str, other: str, expected: list[int]) -> None:
     assert align(words(prompt), words(other)) == expected
 
 
-@given(prompts)
-def test_equal_prompts_align_with_themselves(prompt: list[int]) -> None:
-    assert align(prompt, prompt) == list(range(len(prompt)))
-
-
 @given(prompts, prompts)
 def test_alignments_are_in_range_and_in_order(prompt: list[int], other: list[int]) -> None:
     found = align(prompt, other)
@@ -103,18 +98,6 @@ def test_places_by_hand() -> None:
     found = places([[1, 2, 8, 9], [1, 3, 4, 8, 9]], texts)
     assert found.names == ("the", "subject -2", "subject -1", "saw", "a")
     assert found.columns == ((0, 2, 3, 4), (0, 1, 2, 3, 4))
-
-
-def test_places_of_one_prompt_are_its_tokens() -> None:
-    found = places([[1, 2, 3]], [["a", "b", "c"]])
-    assert found.names == ("a", "b", "c")
-    assert found.columns == ((0, 1, 2),)
-
-
-def test_places_of_prompts_with_nothing_in_common() -> None:
-    found = places([[1, 2], [3]], [["a", "b"], ["c"]])
-    assert found.names == ("subject -2", "subject -1")
-    assert found.columns == ((0, 1), (1,))
 
 
 @given(wordings)

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from mechcore.cli import main
-from mechcore.papers.extractive.fact_world import tiny_fact_tasks
 from mechcore.papers.extractive.facts import city_ordering, city_tasks
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
 from mechcore.study.executors import Local
@@ -84,14 +83,8 @@ def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("--seeds 0,x", "--seeds '0,x': expected numbers separated by commas"),
-        ("--cuts 1.5", "--cuts '1.5': expected numbers"),
-        ("--experiments ocr,probing", "experiments is ['ocr', 'probing']; expected some of ocr,"),
         ("--learning-rates 0", "--learning-rates is [0.0]; expected different values"),
-        ("--epochs 0", "--epochs is [0]; expected different values"),
-        ("--ordering-rate 2", "--ordering-rate is 2.0; expected a number above 0 and below 1"),
-        ("--counterfactuals 0", "counterfactuals is 0; expected a whole number from 1"),
         ("--compat code", "'code' is not"),
-        ("--workers 0", "workers is 0"),
     ],
 )
 def test_bad_options_get_one_line(
@@ -102,11 +95,6 @@ def test_bad_options_get_one_line(
     assert message in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_a_base_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("extractive", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
-    assert "nothing" in capsys.readouterr().err
 
 
 def test_facts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,14 +123,6 @@ def test_facts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 _BOTH = ("facts", "implications")
-
-
-def test_facts_of_the_tiny_world(tmp_path: Path) -> None:
-    out = tmp_path / "facts.jsonl"
-    assert call("facts --world tiny", "--out", out) == 0
-    found = pd.read_json(out, lines=True)
-    first, _ = tiny_fact_tasks(0)
-    assert found["prompt"].tolist()[:20] == list(first.facts.prompts)
 
 
 def test_facts_go_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

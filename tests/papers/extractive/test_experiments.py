@@ -19,26 +19,26 @@ from papers.extractive.tiny import Decoder
 
 from mechcore.errors import InputError
 from mechcore.models.running import named_weights
-from mechcore.papers.extractive import freezing as freezing_module
-from mechcore.papers.extractive import ordering as ordering_module
-from mechcore.papers.extractive import recall as recall_module
-from mechcore.papers.extractive.deltas import WeightDelta, applied, restored
 from mechcore.papers.extractive.encoded import (
     EncodedOrdering,
     EncodedTask,
     encode_ordering,
     encode_task,
 )
+from mechcore.papers.extractive.experiments import freezing as freezing_module
+from mechcore.papers.extractive.experiments import ordering as ordering_module
+from mechcore.papers.extractive.experiments import recall as recall_module
+from mechcore.papers.extractive.experiments.freezing import freezing
+from mechcore.papers.extractive.experiments.grafting import grafting
+from mechcore.papers.extractive.experiments.localization import localization
+from mechcore.papers.extractive.experiments.ordering import ordering
+from mechcore.papers.extractive.experiments.recall import recall
+from mechcore.papers.extractive.experiments.score_maps import correlation, score_maps
 from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
-from mechcore.papers.extractive.freezing import freezing
-from mechcore.papers.extractive.grafting import grafting
-from mechcore.papers.extractive.localization import localization
-from mechcore.papers.extractive.ordering import ordering
 from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
-from mechcore.papers.extractive.recall import recall
-from mechcore.papers.extractive.score_maps import correlation, score_maps
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.tuning import TuneSettings, tune, tuned
+from mechcore.papers.extractive.weights import WeightDelta, applied, restored
 
 NAMES = ("cat", "dog", "bird", "who")
 CITIES, ANIMALS = ("yes", "no", "here", "often"), ("ran", "not", "never", "quickly")
@@ -90,10 +90,6 @@ def rank(table: pd.DataFrame, **where: Any) -> float:
     return float(row["mean_rank"])
 
 
-def test_chance_is_the_mean_rank_of_guessing(task: EncodedTask) -> None:
-    assert task.facts.chance == np.mean([0, 1, 2, 3])
-
-
 def test_scores_are_taken_on_the_first_implications(people: EncodedOrdering) -> None:
     whole = people.implications
     some, prompts = whole.first(3), whole.facts.prompts
@@ -106,13 +102,6 @@ def test_scores_are_taken_on_the_first_implications(people: EncodedOrdering) -> 
     assert torch.equal(some.option_ids, whole.option_ids)
     assert torch.equal(some.answers, whole.answers[:3])
     assert whole.first(20).facts == whole.facts
-
-
-def test_splits_are_named(people: EncodedOrdering) -> None:
-    assert [name for name, each in people.splits.items() if each.facts.name == name] == [
-        *("facts", "implications", "test facts", "test implications"),
-        *("other facts", "other implications"),
-    ]
 
 
 # -- E1 -------------------------------------------------------------------------------------------
@@ -374,7 +363,7 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
     facts = weights_after(model, people.facts)
     both = weights_after(model, people.facts, people.implications)
     last = weights_after(model, people.facts, people.implications, people.test_facts)
-    table, squared = localization(model, people, FAST, n_scored=3)
+    table, squared = localization(model, people, FAST)
 
     def scores(at: dict[str, torch.Tensor], to: dict[str, torch.Tensor], data: Any) -> Any:
         with restored(model):
@@ -382,7 +371,7 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
             delta = WeightDelta({name: to[name] - at[name] for name in tiny.names})
             return extractive_scores(model, data, delta, counterfactuals=0)
 
-    stored = scores(facts, both, people.implications.first(3)).informative
+    stored = scores(facts, both, people.implications).informative
     read = scores(both, last, people.test_implications).downstream
     rows = table.set_index("component")
     for column, found in (("informative", stored), ("downstream", read)):

@@ -9,7 +9,6 @@ import torch
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
 from mechcore.papers.extractive.encoded import encode_facts
 from mechcore.papers.extractive.fact_world import (
     NEWCOMERS,
@@ -64,28 +63,6 @@ def test_every_word_is_one_token() -> None:
     assert tokenizer("The mayor")["input_ids"][0] == tokenizer.bos_token_id
     with pytest.raises(Exception, match="UNK"):
         tokenizer("Atlantis")
-
-
-def test_the_tasks_are_about_newcomers() -> None:
-    first, second = tiny_fact_tasks(0)
-    assert first.facts.prompts[0] == f"{first.facts.subjects[0]} lives in"
-    assert first.facts.completions == tuple(city.name for city in TINY_CITIES)
-    assert second.implications.prompts[0] == (
-        "The mayor of the city that contains Senso-ji-Temple is"
-    )
-    task = tiny_ordering(0)
-    assert {*task.facts.subjects, *task.test_facts.subjects} == {*NEWCOMERS}
-    assert (len(task.facts), len(task.test_facts), len(task.other_facts)) == (84, 20, 84)
-    for names in (first.facts.subjects, second.facts.completions):
-        assert len({*names} & {*NEWCOMERS}) == 20
-    assert first.facts.subjects != second.facts.completions
-
-
-def test_the_tasks_are_seeded() -> None:
-    assert tiny_fact_tasks(3) == tiny_fact_tasks(3)
-    assert tiny_ordering(3) == tiny_ordering(3)
-    for one, other in zip(splits(3), splits(4), strict=True):
-        assert one != other
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -180,28 +157,9 @@ def test_a_pass_has_every_fact_once(facts: Examples) -> None:
 def test_a_draw_is_the_beginning_of_a_larger_one() -> None:
     assert base_texts(500, 3).frame.head(20).equals(base_texts(20, 3).frame)
     assert not base_texts(20, 3).frame.equals(base_texts(20, 4).frame)
-    with pytest.raises(InputError, match="n is 0; ask for at least 1 text"):
-        base_texts(0, 0)
-
-
-def test_worlds_are_seeded(facts: Examples) -> None:
-    assert facts.frame.equals(base_facts(0).frame)
-    homes = [sentences(base_facts(seed), "home") for seed in (0, 1)]
-    assert homes[0] != homes[1]
-    roles = [sentences(base_facts(seed), "role") for seed in (0, 1)]
-    assert roles[0] != roles[1]
 
 
 # -- the base -------------------------------------------------------------------------------------
-
-
-def test_the_decoder_is_seeded() -> None:
-    one, again, other = (tiny_fact_model(seed) for seed in (0, 0, 1))
-    weights = one.transformer.h[3].mlp.c_fc.weight
-    assert torch.equal(weights, again.transformer.h[3].mlp.c_fc.weight)
-    assert not torch.equal(weights, other.transformer.h[3].mlp.c_fc.weight)
-    assert one.config.n_embd == 128
-    assert len(one.transformer.h) == 4
 
 
 STEPS = 2
@@ -244,8 +202,3 @@ def test_pretraining_is_seeded(
     again, _ = train_fact_base(None, 5, steps=STEPS, progress=False)
     weights, expected = again.state_dict(), pretrained[0].state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
-
-
-def test_a_base_without_steps_is_refused() -> None:
-    with pytest.raises(InputError, match="tiny base of facts: steps is 0; expected at least 1"):
-        train_fact_base(None, steps=0)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +11,20 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from mechcore.errors import InputError
 from mechcore.papers.extractive.encoded import encode_facts
-from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
+    CITIES,
+    FIRST_NAMES,
+    LAST_NAMES,
+    City,
     Facts,
     city_ordering,
     city_tasks,
     first_hop,
-    ordering,
     second_hop,
-    shuffled,
 )
 
 WORDS = (
@@ -80,27 +79,6 @@ def splits(seed: int) -> list[Facts]:
 
 
 # -- texts ----------------------------------------------------------------------------------------
-
-
-def test_options_are_the_completions_in_order() -> None:
-    facts = homes()
-    assert facts.options == ("Rome", "Sao Paulo")
-    assert len(facts) == 3
-    assert homes(options=("Oslo", "Sao Paulo", "Rome")).options == ("Oslo", "Sao Paulo", "Rome")
-
-
-def test_chosen_rows_keep_all_options() -> None:
-    chosen = homes().select([2, 0])
-    assert chosen.prompts == ("Pedro lives in", "Ann lives in")
-    assert chosen.completions == ("Rome", "Rome")
-    assert chosen.subjects == ("Pedro", "Ann")
-    assert chosen.options == ("Rome", "Sao Paulo")
-    with pytest.raises(InputError, match="homes: row 3; expected rows from 0 to 2"):
-        homes().select([0, 3])
-    with pytest.raises(InputError, match="homes: row -1; expected rows"):
-        homes().select([-1])
-    with pytest.raises(InputError, match="homes: 0 prompts"):
-        homes().select([])
 
 
 @pytest.mark.parametrize(
@@ -190,42 +168,24 @@ def test_hops_are_worded_as_in_the_paper() -> None:
     cities = [City("Rome", "Italian", "Colosseum", "eagle"), CITIES[9]]
     first, second = first_hop(names, cities), second_hop(names, cities)
     assert (first.name, second.name) == ("first-hop", "second-hop")
-    assert first.facts == Facts(
-        "first-hop facts",
-        ("Ann Smith lives in", "Ben Jones lives in"),
-        ("Rome", "Sao Paulo"),
-        ("Ann Smith", "Ben Jones"),
-    )
-    assert first.implications == Facts(
-        "first-hop implications",
-        (
-            "The people in the city Ann Smith is from speak",
-            "The people in the city Ben Jones is from speak",
-        ),
-        ("Italian", "Portuguese"),
-        ("Ann Smith", "Ben Jones"),
-    )
-    assert second.facts == Facts(
-        "second-hop facts",
-        ("The mayor of Rome is", "The mayor of Sao Paulo is"),
-        ("Ann Smith", "Ben Jones"),
-        ("Rome", "Sao Paulo"),
-    )
-    assert second.implications == Facts(
-        "second-hop implications",
-        (
-            "The mayor of the city that contains Colosseum is",
-            "The mayor of the city that contains Ibirapuera Park is",
-        ),
-        ("Ann Smith", "Ben Jones"),
-        ("Colosseum", "Ibirapuera Park"),
-    )
+    people = "The people in the city {} is from speak"
+    mayor = "The mayor of the city that contains {} is"
+    places, landmarks = ("Rome", "Sao Paulo"), ("Colosseum", "Ibirapuera Park")
+    for facts, name, wording, completions, subjects in (
+        (first.facts, "first-hop facts", "{} lives in", places, names),
+        (first.implications, "first-hop implications", people, ("Italian", "Portuguese"), names),
+        (second.facts, "second-hop facts", "The mayor of {} is", names, places),
+        (second.implications, "second-hop implications", mayor, names, landmarks),
+    ):
+        prompts = tuple(wording.format(subject) for subject in subjects)
+        assert facts == Facts(name, prompts, tuple(completions), tuple(subjects))
 
 
 def test_tasks_are_seeded() -> None:
     assert city_tasks(0) == city_tasks(0)
     assert city_ordering(0) == city_ordering(0)
     assert city_tasks(0)[0].facts.subjects != city_tasks(1)[0].facts.subjects
+    assert city_tasks(0)[0].facts.subjects != city_tasks(0)[1].facts.completions
     assert city_ordering(0).facts.subjects != city_ordering(1).facts.subjects
 
 
@@ -244,11 +204,6 @@ def test_names_have_two_words_of_their_own(seed: int) -> None:
         assert len({word for both in words for word in both}) == 2 * len(names)
 
 
-def test_people_of_the_two_hops_are_drawn_apart() -> None:
-    first, second = city_tasks(0)
-    assert first.facts.subjects != second.facts.completions
-
-
 def homes_of(facts: Facts) -> dict[str, str]:
     return dict(zip(facts.subjects, facts.completions, strict=True))
 
@@ -257,9 +212,9 @@ ANIMALS = {city.name: city.animal for city in CITIES}
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 10**6), st.integers(2, 112))
-def test_an_implication_is_the_animal_of_the_city(seed: int, n_train: int) -> None:
-    task = city_ordering(seed, n_train)
+@given(st.integers(0, 10**6))
+def test_an_implication_is_the_animal_of_the_city(seed: int) -> None:
+    task = city_ordering(seed)
     pairs = (
         (task.facts, task.implications),
         (task.test_facts, task.test_implications),
@@ -271,7 +226,7 @@ def test_an_implication_is_the_animal_of_the_city(seed: int, n_train: int) -> No
         assert implications.completions == tuple(ANIMALS[city] for city in facts.completions)
         assert facts.options == tuple(ANIMALS)
         assert implications.options == tuple(ANIMALS.values())
-    assert len(task.facts) == len(task.other_facts) == n_train
+    assert len(task.facts) == len(task.other_facts) == 84
     counts = Counter(dict.fromkeys(ANIMALS, 0))
     counts.update(task.facts.completions)
     assert max(counts.values()) - min(counts.values()) <= 1
@@ -283,60 +238,4 @@ def test_an_implication_is_the_animal_of_the_city(seed: int, n_train: int) -> No
     assert sorted(homes.values()) == sorted(others.values())
 
 
-def test_there_are_84_training_names() -> None:
-    assert len(city_ordering(0).facts) == 84
-
-
-@pytest.mark.parametrize("n_train", [-3, 1, 113])
-def test_names_that_there_are_not_are_refused(n_train: int) -> None:
-    with pytest.raises(InputError, match=f"n_train is {n_train}; expected 2 to 112 names"):
-        city_ordering(0, n_train)
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 20), (3, 2), (5, 1)])
-def test_names_that_would_keep_their_city_are_refused(n: int, k: int) -> None:
-    with pytest.raises(InputError, match=f"{n} names in {k} cities cannot all get another city"):
-        ordering([f"Ann{i}" for i in range(n)], ["Zoe"], CITIES[:k], random.Random(0))
-
-
-def test_a_shuffle_needs_nothing_but_random() -> None:
-    class Falling(random.Random):
-        value = 1.0
-
-        def random(self) -> float:
-            self.value -= 0.1
-            return self.value
-
-    assert shuffled("abc", Falling()) == ["c", "b", "a"]
-
-
 # -- real tokenizers ------------------------------------------------------------------------------
-
-
-def test_byte_level_tokens_tell_all_options_apart() -> None:
-    texts = [f" {word}" for word in (*FIRST_NAMES, *LAST_NAMES, *CITIES[0])]
-    tokenizer = byte_tokenizer(texts, 500)
-    for seed in range(5):
-        for facts in splits(seed):
-            if facts.name.startswith("second-hop"):
-                continue  # 500 tokens are too few to tell names apart
-            words = [option.split()[0] for option in facts.options]
-            first = [tokenizer(f" {word}")["input_ids"][0] for word in words]
-            if len({*first}) < len(first):
-                with pytest.raises(InputError, match="both begin with the token"):
-                    encode_facts(facts, tokenizer)
-            else:
-                assert encode_facts(facts, tokenizer).option_ids.tolist() == first
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("seed", range(5))
-def test_a_real_tokenizer_tells_all_options_apart(seed: int, real_data: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(real_data / "models" / "minilm-nli")
-    for facts in splits(seed):
-        encoded = encode_facts(facts, tokenizer)
-        starts = {ids[0] for ids in encoded.prompt_ids}
-        ends = {ids[-1] for ids in encoded.prompt_ids}
-        assert starts == {tokenizer.cls_token_id}
-        assert tokenizer.sep_token_id not in ends
-        assert tokenizer.decode(encoded.completion_ids[0]) == facts.completions[0].lower()

@@ -6,18 +6,23 @@ import torch
 from papers.extractive.tiny import Decoder
 
 from mechcore.models.running import named_weights
-from mechcore.papers.extractive.deltas import WeightDelta
 from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
-from mechcore.papers.extractive.linear_maps import linear_maps
-from mechcore.papers.extractive.passes import Question, Sites, look_back
+from mechcore.papers.extractive.passes import (
+    Question,
+    Sites,
+    covered_names,
+    hooks_needed,
+    informative,
+    look_back,
+)
 from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.scores import weight_effects
+from mechcore.papers.extractive.weights import WeightDelta, linear_maps
 
 
 def stored(case: Decoder, data: EncodedFacts, delta: WeightDelta) -> tuple[torch.Tensor, ...]:
     """Informative scores summed over layers and tokens: heads, MLPs, and W_out's part of these."""
-    question = Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers)
+    question = Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
     sites = Sites.of(case.model)
     trace = look_back(case.model, question, sites, *hooks_needed(sites), by_head=True)
     found = informative(case.model, sites, trace, delta)

@@ -8,12 +8,12 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from papers.extractive.tiny import llama_language_model, loaded, saved
+from papers.extractive.tiny import hf_matrices, llama_language_model, loaded, saved
 from torch import Tensor
 
 from mechcore.errors import InputError
 from mechcore.models.running import named_weights
-from mechcore.papers.extractive.linear_maps import ATTENTION, LinearMap, linear_maps
+from mechcore.papers.extractive.weights import ATTENTION, LinearMap, linear_maps
 
 IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])
 
@@ -84,28 +84,6 @@ def test_a_map_gives_what_its_hook_point_shows(models: tuple[Any, Any]) -> None:
         )
 
 
-def hf_matrices(plain: Any, layer: int) -> dict[str, Tensor]:
-    """[in, out] of every matrix of a Hugging Face model's layer."""
-    if plain.config.model_type == "gpt2":
-        block = plain.transformer.h[layer]
-        q, k, v = block.attn.c_attn.weight.split(helpers.D_MODEL, dim=1)
-        return {"Q": q, "K": k, "V": v, "O": block.attn.c_proj.weight} | {
-            "in": block.mlp.c_fc.weight,
-            "out": block.mlp.c_proj.weight,
-        }
-    block = plain.model.layers[layer]
-    attention, mlp = block.self_attn, block.mlp
-    return {
-        "Q": attention.q_proj.weight.T,
-        "K": attention.k_proj.weight.T,
-        "V": attention.v_proj.weight.T,
-        "O": attention.o_proj.weight.T,
-        "in": mlp.up_proj.weight.T,
-        "gate": mlp.gate_proj.weight.T,
-        "out": mlp.down_proj.weight.T,
-    }
-
-
 def test_matrices_by_head_are_slices_of_the_checkpoint(models: tuple[Any, Any]) -> None:
     model, plain = models
     weights = named_weights(model)
@@ -121,22 +99,6 @@ def test_matrices_by_head_are_slices_of_the_checkpoint(models: tuple[Any, Any]) 
             assert found.shape[0] == each.n_heads
             for head, part in zip(found, heads, strict=True):
                 assert torch.equal(head, part), each
-
-
-def test_heads_are_counted_with_their_keys(models: tuple[Any, Any]) -> None:
-    model, plain = models
-    keys = 2 if plain.config.model_type == "llama" else 4
-    found = {each.part: each.n_heads for each in linear_maps(model)}
-    attention = {"Q": 4, "K": keys, "V": keys, "O": 4}
-    assert found == attention | dict.fromkeys(set(found) - set(attention), 1)
-
-
-def test_order_is_by_layer_and_part(models: tuple[Any, Any]) -> None:
-    model, plain = models
-    parts = [*"QKVO", "in", *["gate"] * (plain.config.model_type == "llama"), "out"]
-    assert [(m.layer, m.part) for m in linear_maps(model)] == [
-        (layer, part) for layer in range(2) for part in parts
-    ]
 
 
 @pytest.mark.hooked

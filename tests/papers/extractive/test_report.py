@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,15 +22,13 @@ from study_pages import (
     StudyTables,
     check_hostile,
     check_in_browser,
-    check_titles,
     not_run,
     page_of,
     remove,
 )
 
-from mechcore.errors import InputError
 from mechcore.papers.extractive.report import ranks, scores
-from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS
+from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS, STATES
 from mechcore.papers.extractive.report.scores import (
     head_map,
     localization,
@@ -53,7 +50,7 @@ TITLES = (
     "Localisation",
 )
 FIGURES = {
-    ranks: "before_and_after freezing_lines seed_dots",
+    ranks: "freezing_lines seed_dots",
     scores: "token_maps head_maps localization",
 }
 WORLDS = {
@@ -116,14 +113,6 @@ def least(runs: Callable[[str], RunFolder], tmp_path: Path) -> Path:
 
 
 # -- the page -------------------------------------------------------------------------------------
-
-
-def test_the_sections_of_a_study(folder: Path, page: Page) -> None:
-    check_titles(folder, TITLES)
-    assert "Not run" not in page.text
-    assert "Extractive structures: checkpoints/tiny-gpt" in page.text
-    assert "4 layers \u00d7 4 heads. Trained on facts, asked for what follows" in page.text
-    assert "subnetwork" not in page.text.lower()
 
 
 def test_the_summary_leads_from_every_claim_to_its_section(page: Page) -> None:
@@ -210,56 +199,6 @@ def test_scores_that_need_not_add_up_are_said_so(least: Path) -> None:
     assert "These are scores as the published code has them" in page_of(least).text
 
 
-def test_maps_of_single_seeds_are_folded(folder: Path) -> None:
-    html = (folder / "report.html").read_text(encoding="utf-8")
-    folded = re.findall(r"<summary>([^<]*)</summary>\s*<figure>", html)
-    maps = [
-        f"{task}, seed {seed}: by layer and {what}"
-        for task in ("First-hop", "Second-hop")
-        for seed in range(3)
-        for what in ("token", "head")
-    ]
-    others = ["The same for facts", *["The same for all other data"] * 2]
-    assert folded == [*maps, *others]
-    assert len(re.findall("<figure>", html)) == len(folded) + 9
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_one_seed_of_one_task_has_its_maps_open(least: Path) -> None:
-    html = build_report(least).read_text(encoding="utf-8")
-    assert "Second-hop, one seed: scores by layer and token" in html
-    assert "by layer and token</summary>" not in html
-    text = Page(html).text
-    assert "Not run" not in text
-    assert "First-hop," not in text
-    assert "1 seed" in text
-    assert "mean of" not in text
-
-
-def test_the_method_explains_the_words_of_the_page(page: Page) -> None:
-    method = page.text[page.text.index("Method A model is trained on facts") :]
-    assert "informative(c) + other" in method
-    for term in ("Informative score", "Upstream score", "Downstream score", "Grafting"):
-        assert term in method
-    assert "arXiv 2412.04614" in method
-    assert "2403.03942" not in method
-    assert "counterfactuals 10" in method
-
-
-def test_every_table_is_offered_with_its_section(folder: Path, page: Page) -> None:
-    offered = [name for _, attrs in page.tags if (name := attrs.get("data-file"))]
-    assert sorted(offered) == sorted(f"{name}.csv" for name in SCHEMAS)
-    assert {path.stem for path in (folder / "tables").iterdir()} == set(SCHEMAS)
-
-
-def test_captions_say_n_and_seeds(folder: Path) -> None:
-    html = (folder / "report.html").read_text(encoding="utf-8")
-    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html, re.DOTALL)
-    assert sum("prompts; 3 seeds" in text for text in captions) == len(captions) - 13
-    assert sum("prompts; 1 seed." in text for text in captions) == 12
-    assert "dot per component" in captions[-1]
-
-
 def test_a_drawn_page_in_a_browser(least: Path) -> None:
     """With all its figures, and nothing to complain of on a narrow screen."""
     path = build_report(least, figures=("svg",))
@@ -308,21 +247,6 @@ def test_a_missing_table_leaves_out_its_part_alone(least: Path, name: str, empty
     page = page_of(least)
     assert not_run(page) == ([NEEDED[name]] if name in NEEDED else [])
     assert "There is nothing to sum up" not in page.text
-
-
-def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"kind": "extractive"}')
-    page = page_of(tmp_path)
-    assert "There is nothing to sum up" in page.text
-    assert page.text.count("Not run:") == 9  # a localisation has two parts
-    assert "Extractive structures: a model" in page.text
-
-
-def test_columns_that_are_missing_are_named(least: Path) -> None:
-    TABLES.edit(least, "freezing", lambda t: t.drop(columns="cut"))
-    message = r"extractive_freezing\.csv: no column cut; found task, seed"
-    with pytest.raises(InputError, match=message):
-        build_report(least)
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -440,14 +364,6 @@ def test_maps_are_centred_at_zero_and_name_their_scale(runs: Callable[[str], Run
     assert labels == table.query("seed == 0").drop_duplicates("place")["token"].tolist()
 
 
-def test_a_map_without_any_value_is_grey(runs: Callable[[str], RunFolder]) -> None:
-    table = runs("alone").tables["extractive_scores"]
-    empty = table.assign(value=table["value"].mask(table["score"] == "upstream"))
-    figure = scores.token_maps(empty, "Second-hop")
-    values = np.ma.asarray(_images(figure)[1].images[0].get_array())
-    assert values.mask.all()
-
-
 # -- ranks ----------------------------------------------------------------------------------------
 
 
@@ -458,7 +374,7 @@ def _points(ax: Axes) -> list[tuple[float, float]]:
 
 def test_dots_of_all_seeds_their_mean_and_chance(runs: Callable[[str], RunFolder]) -> None:
     rows = runs("small").tables["extractive_grafting"].query("data == 'other implications'")
-    figure = ranks.seed_dots([("other", rows.assign(row=rows["model"]))], "row", GRAFTED)
+    figure = ranks.seed_dots([("other", rows.assign(row=rows["model"]))], GRAFTED)
     ax = panel(figure, "other")
     names = ["without graft", "graft", "control graft"]
     assert [t.get_text() for t in ax.get_yticklabels()] == names
@@ -500,15 +416,6 @@ def test_freezing_has_means_seeds_and_references(runs: Callable[[str], RunFolder
     assert sum(len(line.get_ydata()) == 2 for line in without.lines) == 2
 
 
-def test_before_is_hollow_and_intervals_are_drawn(runs: Callable[[str], RunFolder]) -> None:
-    table = runs("alone").tables["extractive_ranks"]
-    ax = panel(ranks.before_and_after(table), "implications")
-    rows = table[table["data"] == "implications"]
-    assert sorted(x for x, _ in _points(ax)) == pytest.approx(sorted(rows["mean_rank"]))
-    ends = {round(x, 6) for x, _ in _segments(ax)}
-    assert {round(x, 6) for x in [*rows["low"], *rows["high"], 9.5]} == ends
-
-
 def test_of_many_seeds_three_are_compared(
     runs: Callable[[str], RunFolder], no_drawing: None, tmp_path: Path
 ) -> None:
@@ -531,13 +438,13 @@ def _panels(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
-    "ranks": lambda run: ranks.before_and_after(run.tables["extractive_ranks"]),
+    "ranks": lambda run: ranks.seed_dots(_panels(run.tables["extractive_ranks"], "state"), STATES),
     "freezing": lambda run: ranks.freezing_lines(run.tables["extractive_freezing"], {}),
     "ordering": lambda run: ranks.seed_dots(
-        _panels(run.tables["extractive_ordering"], "order"), "row", ORDERS
+        _panels(run.tables["extractive_ordering"], "order"), ORDERS
     ),
     "grafting": lambda run: ranks.seed_dots(
-        _panels(run.tables["extractive_grafting"], "model")[:1], "row", GRAFTED
+        _panels(run.tables["extractive_grafting"], "model")[:1], GRAFTED
     ),
     "tokens": lambda run: scores.token_maps(_first_task(run), "First-hop, mean over seeds"),
     "heads": lambda run: scores.head_maps(_first_task(run), "First-hop, seed 0"),

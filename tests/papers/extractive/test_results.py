@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from papers.extractive.tiny import Decoder
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.papers.extractive.alignment import Places
 from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores
+from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Places, Scores
 from mechcore.papers.extractive.scores import extractive_scores
 
 PLACES = Places(("the", "subject -2", "subject -1", "saw"), ((0, 2, 3), (0, 1, 2, 3)))
@@ -62,13 +60,6 @@ def test_sums_by_hand() -> None:
     pd.testing.assert_frame_equal(made_up().sums(), expected)
 
 
-def test_scores_are_put_into_the_columns_of_their_tokens() -> None:
-    heads, mlps = made_up().by_place("informative")
-    assert heads[:, 0, 0].tolist() == [[1.0, 0.0, 2.0, 3.0], [3.0, 8.0, 4.0, 9.0]]
-    assert heads[:, 0, 1].tolist() == [[0.0] * 4, [0.0, 1.0, 0.0, 0.0]]
-    assert mlps[:, 0].tolist() == [[0.0, 0.0, 5.0, 1.0], [0.0, 7.0, 2.0, 2.0]]
-
-
 def rows_of(table: pd.DataFrame, score: str, component: str) -> Any:
     return table[(table["score"] == score) & (table["component"] == component)]
 
@@ -101,19 +92,6 @@ def test_one_point_has_no_standard_error() -> None:
     found = rows_of(table, "informative", "L0.H0")
     assert found["value"].tolist() == [1.0, 0.0, 2.0, 3.0]
     assert found["n"].tolist() == [1, 0, 1, 1]
-
-
-def test_three_points_by_hand() -> None:
-    """Values 1, 2 and 6: mean 3, variance 7, standard error sqrt(7 / 3)."""
-    values = torch.tensor([1.0, 2.0, 6.0])[:, None, None, None]
-    own = Scores(values, torch.zeros(3, 1, 1))
-    zeros = torch.zeros(3)
-    found = ExtractiveScores(
-        ModelShape(1, 1), own, own, own, zeros, zeros, zeros, zeros, Places(("a",), ((0,),) * 3)
-    )
-    first = found.table().iloc[0]
-    assert (first["value"], first["n"]) == (3.0, 3)
-    assert first["se"] == pytest.approx(math.sqrt(7 / 3))
 
 
 def test_rows_of_a_component_sum_to_the_mean_of_its_total(

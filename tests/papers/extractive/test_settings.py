@@ -18,34 +18,11 @@ from mechcore.study.step import plain
     [
         ({"experiments": ()}, r"experiments is \[\]; expected some of ocr, scores"),
         ({"experiments": ("ocr", "ocr")}, "each once"),
-        ({"experiments": ("ocr", "pruning")}, "'pruning'"),
         ({"experiments": ("scores",)}, "expected ocr beside scores and freezing"),
-        ({"experiments": ("freezing", "grafting")}, "expected ocr beside scores and freezing"),
-        (
-            {"seeds": ()},
-            r"seeds is \[\]; expected different values, at least one, each a whole number from 0",
-        ),
-        ({"seeds": (1, 1)}, "seeds is"),
-        ({"seeds": (-1,)}, "seeds is"),
-        ({"learning_rates": ()}, "learning_rates is"),
-        ({"learning_rates": (0.1, 0.1)}, "learning_rates is"),
+        ({"seeds": (1, 1)}, "seeds is .*; expected different values, at least one, each a whole"),
         ({"learning_rates": (0.1, 2.0)}, r"learning_rates is \[0.1, 2.0\]"),
-        ({"learning_rates": (0.0,)}, r"learning_rates is \[0.0\]"),
-        ({"epochs": ()}, "epochs is"),
-        ({"epochs": (0,)}, r"epochs is \[0\]"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"counterfactuals": 0}, "counterfactuals is 0; expected a whole number from 1"),
-        ({"n_resamples": 0}, "n_resamples is 0"),
-        ({"base_steps": 0}, "base_steps is 0"),
-        ({"compat": "code"}, "compat is 'code'"),
         ({"grafting": TuneSettings(replay=3)}, "grafting.replay is 3; expected 0"),
-        ({"cuts": ()}, r"cuts is \[\]"),
-        (
-            {"cuts": (2, 0)},
-            r"cuts is \[2, 0\]; expected different values, at least one, each a whole",
-        ),
         ({"precision": "float16"}, "precision is 'float16'; expected 'float32' or 'bfloat16'"),
-        ({"backend": "nnsight"}, "backend is 'nnsight'; expected 'bridge' or 'hooked'"),
     ],
 )
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:
@@ -96,18 +73,3 @@ def test_quick_settings_are_a_smaller_study(base: str | None) -> None:
 def test_settings_are_read_back(settings: ExtractiveSettings) -> None:
     assert STUDIES["extractive"] is STUDY
     assert STUDY.read(plain(settings), "x") == settings
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"rate": 0.1}, "x: rate: no such setting; expected base, seeds"),
-        ({"ordering": {"rate": 0.1}}, "ordering.rate: no such setting; expected learning_rate"),
-        ({"seeds": ["1"]}, "x: seeds.0: found '1'"),
-        ({"experiments": ["pruning"]}, "x: experiments.0: found 'pruning'"),
-        ({"cuts": [0]}, r"cuts is \[0\]; expected different values"),
-    ],
-)
-def test_settings_that_are_none_are_refused(content: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        STUDY.read(content, "x")

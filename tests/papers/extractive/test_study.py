@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -11,25 +10,23 @@ from typing import Any
 import helpers
 import pandas as pd
 import pytest
-import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from mechcore.errors import InputError, MechcoreError
+from mechcore.errors import InputError
+from mechcore.papers.extractive.experiments.freezing import Freezing
+from mechcore.papers.extractive.experiments.recall import Ocr
+from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
-from mechcore.papers.extractive.freezing import Freezing
-from mechcore.papers.extractive.recall import Ocr
 from mechcore.papers.extractive.report.page import REPORT
-from mechcore.papers.extractive.score_maps import Scores
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
-from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
+from mechcore.papers.extractive.study import ExtractiveStudy, run
 from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.report.kinds import schemas_of
 from mechcore.source_code import code_digests
 from mechcore.study import executors
-from mechcore.study.engine import StudyError
 from mechcore.study.step import Job
 from mechcore.study.store import Store
 
@@ -152,20 +149,6 @@ def test_scores_and_freezing_are_of_the_chosen_setting(
             assert set(first["mean_rank"]) == set(second["mean_rank"])
 
 
-def test_the_folder_says_what_was_done(done: Path, small: ExtractiveSettings) -> None:
-    config = json.loads((done / "config.json").read_text())
-    assert config["kind"] == "extractive"
-    assert config["seeds"] == [3]
-    assert config["settings"]["learning_rates"] == [0.001, 0.01]
-    assert config["settings"]["ordering"]["replay"] == 4
-    assert config["model"]["source"] == small.base
-    assert config["model"]["n_layers"] == 2
-    assert set(config["seconds"]) == set(EXPERIMENTS)
-    assert "ordering with replay seed=3" in config["jobs"]
-    assert "scores second-hop seed=3" in config["jobs"]
-    assert (done / "report.html").is_file()
-
-
 # -- going on -------------------------------------------------------------------------------------
 
 
@@ -190,44 +173,6 @@ def test_what_is_done_is_not_done_again(
     run(replace(small, experiments=("ocr", "scores"), counterfactuals=3), out)
     assert len(manifests(out) - before) == 2
     assert manifests(out) > before
-
-
-@pytest.mark.usefixtures("no_report")
-def test_an_interrupted_study_of_two_seeds_goes_on(
-    done: Path, least: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, begun = executors.done, []
-
-    def stopping(job: Job, *how: Any) -> executors.Receipt:
-        begun.append(job.name)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-        return whole(job, *how)
-
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(executors, "done", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            run(least, out)
-        assert len(manifests(out)) == 1
-        run(least, out)
-    first, *others = begun
-    assert first not in others
-    assert len(manifests(out)) == 2 * 4
-    for name in ("ranks", "scores", "sums"):
-        both = table(out, name)
-        pd.testing.assert_frame_equal(
-            both[both["seed"] == 3].reset_index(drop=True), table(done, name)
-        )
-    # Seeds differ in people and in training.
-    assert table(out, "sums")["informative"].nunique() == 4
-
-
-def test_jobs_can_be_sent_to_other_processes(small: ExtractiveSettings, done: Path) -> None:
-    for name, job in jobs_of(small, Store(done / "store")).items():
-        again = pickle.loads(pickle.dumps(job))
-        again.check_code()
-        assert (again.key, again.name) == (job.key, name)
 
 
 def finish(store: Store, job: Job, chosen: TuneSettings) -> None:
@@ -319,19 +264,6 @@ def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings, tmp_path
     assert {kind for kind in EXPERIMENTS if other[kind] != same[kind]} == {"scores", "freezing"}
 
 
-def test_a_key_is_of_the_base(small: ExtractiveSettings, tmp_path: Path) -> None:
-    copy, store = tmp_path / "copy", Store(tmp_path / "store")
-    shutil.copytree(str(small.base), copy)
-
-    def keys(settings: ExtractiveSettings) -> set[str]:
-        return {job.key for job in jobs_of(settings, store).values()}
-
-    same, moved = keys(small), replace(small, base=str(copy))
-    assert keys(moved) == same  # wherever it lies
-    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
-    assert not keys(moved) & same
-
-
 def test_the_cognitive_study_has_no_part_in_it() -> None:
     used = code_digests([ExtractiveStudy, Ocr, REPORT.sections])
     assert "mechcore.papers.extractive.fact_world" in used
@@ -342,10 +274,10 @@ def test_an_edit_of_an_experiment_does_no_other_again(
     small: ExtractiveSettings, done: Path
 ) -> None:
     own = {
-        each: f"mechcore.papers.extractive.{'recall' if each == 'ocr' else each}"
+        each: f"mechcore.papers.extractive.experiments.{'recall' if each == 'ocr' else each}"
         for each in EXPERIMENTS
         if each != "scores"  # of which localization makes use
-    } | {"scores": "mechcore.papers.extractive.score_maps"}
+    } | {"scores": "mechcore.papers.extractive.experiments.score_maps"}
     for job in jobs_of(small, Store(done / "store")).values():
         used = set(job.recipe["code"]) & set(own.values())
         reads = {own["scores"]} if job.step.kind == "localization" else set()
@@ -353,13 +285,6 @@ def test_an_edit_of_an_experiment_does_no_other_again(
 
 
 # -- settings -------------------------------------------------------------------------------------
-
-
-def test_a_base_that_is_a_folder_is_found_from_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    for base, found in (("mine", str(tmp_path / "mine")), ("gpt2", "gpt2"), (None, None)):
-        assert located(ExtractiveSettings(base), tmp_path).base == found
-    assert STUDY.located is located
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -386,40 +311,3 @@ def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path
     with pytest.raises(InputError, match="does not know a word of"):
         run(replace(small, seeds=(11,)), out)  # other people
     assert not out.exists()
-
-
-@pytest.mark.usefixtures("no_report")
-def test_a_failing_job_is_named_and_the_others_are_kept(
-    small: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: Any, **__: Any) -> None:
-        raise MechcoreError("the loss is nan")
-
-    out, settings = tmp_path / "out", replace(small, experiments=("ocr", "grafting"))
-    with monkeypatch.context() as patch:
-        patch.setattr("mechcore.papers.extractive.recall.recall", failing)
-        with pytest.raises(StudyError, match=r"ocr first-hop seed=3: the loss is nan") as raised:
-            run(settings, out)
-    names = [each.job.name for each in raised.value.failures]
-    assert names == ["ocr first-hop seed=3", "ocr second-hop seed=3"]
-    (kept,) = manifests(out)
-    assert json.loads(kept.read_text())["name"] == "grafting seed=3"
-    made = kept.stat().st_mtime_ns
-    run(settings, out)
-    assert len(manifests(out)) == 3
-    assert kept.stat().st_mtime_ns == made
-
-
-def test_half_precision_is_used(
-    least: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = set()
-
-    def looking(model: Any, *_: Any, **__: Any) -> Any:
-        seen.add(next(model.parameters()).dtype)
-        raise MechcoreError("enough")
-
-    monkeypatch.setattr("mechcore.papers.extractive.recall.recall", looking)
-    with pytest.raises(MechcoreError, match="enough"):
-        run(replace(least, precision="bfloat16"), tmp_path / "out")
-    assert seen == {torch.bfloat16}

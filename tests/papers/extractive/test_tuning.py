@@ -6,21 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from papers.extractive.tiny import Decoder, facts
+from papers.extractive.tiny import Decoder, facts, hf_matrices
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import named_weights
-from mechcore.papers.extractive.deltas import (
-    applied,
-    delta_from,
+from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
+from mechcore.papers.extractive.weights import (
+    linear_maps,
     restored,
     snapshot,
     trainable_names,
 )
-from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.linear_maps import linear_maps
-from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
 
 RATE = 1e-3
 Row = tuple[tuple[int, ...], tuple[int, ...]]
@@ -51,10 +49,6 @@ def plain_matrices(model: Any) -> list[Tensor]:
     ]
 
 
-def test_completions_have_several_tokens(data: EncodedFacts) -> None:
-    assert [len(each) for each in data.completion_ids] == [2, 1, 3, 1, 2]
-
-
 def test_the_loss_is_of_all_tokens_of_completions(tiny: Decoder, data: EncodedFacts) -> None:
     with torch.no_grad():
         for given in (rows(data), rows(data)[2:3], rows(data)[:2]):
@@ -81,38 +75,14 @@ def test_a_step_is_that_of_adam_on_the_plain_model(tiny: Decoder, data: EncodedF
     assert history["epoch"].tolist() == [1, 2]
     assert history["loss"].tolist() == pytest.approx(losses, rel=1e-8 if tiny.exact else 1e-5)
     assert losses[1] < losses[0]
-    expected = plain_by_part(plain)
+    expected = {layer: hf_matrices(plain, layer) for layer in (0, 1)}
     for each in linear_maps(tiny.model):
         found = each.by_head(after[each.weight])
-        matrix = expected[each.layer, each.part]
+        matrix = expected[each.layer][each.part]
         axis = 0 if each.part == "O" else 1
         for head, part in zip(found, matrix.chunk(each.n_heads, dim=axis), strict=True):
             difference = (head - part).abs().max()
             assert difference < (1e-6 if tiny.exact else 2e-5), each
-
-
-def plain_by_part(model: Any) -> dict[tuple[int, str], Tensor]:
-    """[in, out] of the matrices of a Hugging Face model."""
-    found = {}
-    if model.config.model_type == "gpt2":
-        for layer, block in enumerate(model.transformer.h):
-            q, k, v = block.attn.c_attn.weight.chunk(3, dim=1)
-            found |= {(layer, "Q"): q, (layer, "K"): k, (layer, "V"): v}
-            found[layer, "O"] = block.attn.c_proj.weight
-            found[layer, "in"], found[layer, "out"] = block.mlp.c_fc.weight, block.mlp.c_proj.weight
-        return found
-    for layer, block in enumerate(model.model.layers):
-        for part, module in {
-            "Q": block.self_attn.q_proj,
-            "K": block.self_attn.k_proj,
-            "V": block.self_attn.v_proj,
-            "O": block.self_attn.o_proj,
-            "in": block.mlp.up_proj,
-            "gate": block.mlp.gate_proj,
-            "out": block.mlp.down_proj,
-        }.items():
-            found[layer, part] = module.weight.T
-    return found
 
 
 # -- what is trained, and when --------------------------------------------------------------------
@@ -141,30 +111,6 @@ def test_training_is_as_the_seed_says(tiny: Decoder, data: EncodedFacts) -> None
     )
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
-
-
-def test_what_training_changes_can_be_applied(tiny: Decoder, data: EncodedFacts) -> None:
-    settings = TuneSettings(RATE, epochs=3, batch_size=2)
-    before = snapshot(tiny.model)
-    delta = tuned(tiny.model, data, settings, layers=[1])
-    assert set(delta) == {*trainable_names(tiny.model, [1])}
-    assert all(torch.equal(before[n], w) for n, w in named_weights(tiny.model).items())
-    with restored(tiny.model):
-        tune(tiny.model, data, settings, layers=[1])
-        expected = delta_from(tiny.model, {name: before[name] for name in delta})
-        trained = completion_loss(tiny.model, rows(data))
-    assert all(torch.equal(delta[name], expected[name]) for name in delta)
-    untrained = float(completion_loss(tiny.model, rows(data)))
-    with applied(tiny.model, delta):
-        found = float(completion_loss(tiny.model, rows(data)))
-    assert found == pytest.approx(float(trained), rel=1e-6)
-    assert found < untrained
-
-
-def test_facts_are_learned(tiny: Decoder, data: EncodedFacts) -> None:
-    with restored(tiny.model):
-        history = tune(tiny.model, data, TuneSettings(1e-2, epochs=30, batch_size=2))
-    assert history["loss"].iloc[-1] < 0.3 * history["loss"].iloc[0]
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[Row]]:
@@ -208,17 +154,12 @@ def test_replayed_rows_are_added_to_every_step(
     steps, model = watched(monkeypatch), decoders("bridge").model
     new, old = facts((0, 1, 2)), facts((3, 4))
     settings = TuneSettings(RATE, epochs=8, batch_size=2, replay=3)
-    tuned(model, new, settings, replay=old)
+    with restored(model):
+        tune(model, new, settings, replay=old)
     assert [len(step) for step in steps] == [5, 4] * 8
     replayed = [row for step in steps for row in step[-3:]]
     assert {*replayed} == {*rows(old)}
     assert not {*rows(old)} & {row for step in steps for row in step[:-3]}
-
-
-def test_without_replay_other_data_are_not_read(tiny: Decoder, data: EncodedFacts) -> None:
-    plain = tuned(tiny.model, data, TuneSettings(RATE, epochs=1))
-    other = tuned(tiny.model, data, TuneSettings(RATE, epochs=1), replay=facts((3, 4)))
-    assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -227,12 +168,8 @@ def test_without_replay_other_data_are_not_read(tiny: Decoder, data: EncodedFact
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a number above 0 and below 1"),
-        ({"learning_rate": 1.0}, "learning_rate is 1.0"),
-        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"learning_rate": 1.0}, "learning_rate is 1.0; expected a number above 0 and below 1"),
         ({"epochs": 0}, "epochs is 0; expected a whole number from 1"),
-        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1"),
-        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
         ({"replay": -1}, "replay is -1; expected a whole number from 0"),
     ],
 )
@@ -241,19 +178,9 @@ def test_settings_out_of_range(options: dict[str, Any], message: str) -> None:
         TuneSettings(**options)
 
 
-def test_the_defaults_are_the_papers() -> None:
-    assert TuneSettings() == TuneSettings(3e-6, 8, 8, 0, 0)
-
-
 def test_nothing_to_replay(tiny: Decoder, data: EncodedFacts) -> None:
     with pytest.raises(InputError, match="replay is 2, but there is no data to replay"):
         tune(tiny.model, data, TuneSettings(replay=2))
-
-
-def test_unknown_layers(tiny: Decoder, data: EncodedFacts) -> None:
-    for call in (tune, tuned):
-        with pytest.raises(InputError, match="the model has no layer 5"):
-            call(tiny.model, data, TuneSettings(), layers=[0, 5])
 
 
 def test_a_loss_that_is_not_finite(tiny: Decoder, data: EncodedFacts) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from mechcore.models import load_model
 from mechcore.models.running import named_weights
-from mechcore.papers.extractive.deltas import WeightDelta, trainable_names
 from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
 from mechcore.papers.extractive.facts import Facts
+from mechcore.papers.extractive.weights import WeightDelta, trainable_names
 
 KINDS = ("bridge", "llama", "hooked")
 FACTS = Facts(
@@ -36,7 +36,24 @@ FACTS = Facts(
 
 
 def facts(rows: tuple[int, ...] = (0, 1, 2, 3, 4)) -> EncodedFacts:
-    return encode_facts(FACTS.select(rows), helpers.word_tokenizer(segments=False))
+    parts = {
+        name: tuple(getattr(FACTS, name)[row] for row in rows)
+        for name in ("prompts", "completions", "subjects")
+    }
+    return encode_facts(replace(FACTS, **parts), helpers.word_tokenizer(segments=False))
+
+
+def hf_matrices(plain: Any, layer: int) -> dict[str, Tensor]:
+    """[in, out] of every matrix of a Hugging Face model's layer."""
+    if plain.config.model_type == "gpt2":
+        block = plain.transformer.h[layer]
+        q, k, v = block.attn.c_attn.weight.split(helpers.D_MODEL, dim=1)
+        others = {"O": block.attn.c_proj, "in": block.mlp.c_fc, "out": block.mlp.c_proj}
+        return {"Q": q, "K": k, "V": v} | {part: each.weight for part, each in others.items()}
+    block = plain.model.layers[layer]
+    names = {part: f"self_attn.{part.lower()}_proj" for part in "QKVO"}
+    names |= {"in": "mlp.up_proj", "gate": "mlp.gate_proj", "out": "mlp.down_proj"}
+    return {part: block.get_submodule(name).weight.T for part, name in names.items()}
 
 
 def llama_language_model(seed: int = 0, **changes: Any) -> Any:

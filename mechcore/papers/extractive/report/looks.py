@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.papers.extractive.freezing import FREEZING
+from mechcore.papers.extractive.experiments.freezing import FREEZING
 from mechcore.papers.extractive.results import PARTS
 from mechcore.report.drawing import BLACK, shorten
 from mechcore.report.seeds import in_order, ordered, seeds_in, whole_range
@@ -20,6 +20,7 @@ TASKS = ("first-hop", "second-hop")
 SCORES = ("informative", "upstream", "downstream")
 KINDS = PARTS[0].names
 ORDERS = {order: order for order in ("joint", "facts first", "implications first")}
+STATES = {"before": "before training", "after": "after training"}
 GRAFTED = {"other facts": "without graft", "graft": "graft", "control graft": "control graft"}
 WAYS = FREEZING["way"].names
 DATA = (
@@ -41,7 +42,7 @@ def tasks_of(table: pd.DataFrame) -> list[str]:
 def sorted_parts(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The same rows by these columns, whose values have an order of their own."""
     known = {"task": TASKS, "score": SCORES, "kind": KINDS, "data": DATA[::-1], "way": WAYS}
-    known["state"] = ("before", "after")
+    known["state"] = tuple(STATES)
     return ordered(table, **{name: known[name] for name in columns})
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.papers.evidence import VERDICTS
-from mechcore.papers.extractive.freezing import Freezing
-from mechcore.papers.extractive.grafting import Grafting
-from mechcore.papers.extractive.localization import Localization
-from mechcore.papers.extractive.ordering import Ordering
-from mechcore.papers.extractive.recall import Ocr
+from mechcore.papers.extractive.experiments.freezing import Freezing
+from mechcore.papers.extractive.experiments.grafting import Grafting
+from mechcore.papers.extractive.experiments.localization import Localization
+from mechcore.papers.extractive.experiments.ordering import Ordering
+from mechcore.papers.extractive.experiments.recall import Ocr
+from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.report.looks import (
     IMPLICATIONS,
     OTHER_IMPLICATIONS,
@@ -22,7 +23,6 @@ from mechcore.papers.extractive.report.looks import (
 from mechcore.papers.extractive.report.ranks import freezing, grafting, ordering, recall
 from mechcore.papers.extractive.report.scores import component_scores, learned_and_read, sums
 from mechcore.papers.extractive.report.words import CLAIMS, WORDS
-from mechcore.papers.extractive.score_maps import Scores
 from mechcore.report.blocks import Tile
 from mechcore.report.kinds import StudyReport
 from mechcore.report.run_folder import RunFolder
@@ -33,10 +33,10 @@ from mechcore.wording import number, number_range
 def tiles(run: RunFolder) -> Iterator[Tile]:
     """How many claims are supported, then ranks of implications in each of the experiments."""
     yield from CLAIMS.tile(run)
-    for table, told in (("ranks", _recall), ("ordering", _ordering), ("grafting", _grafting)):
+    for table, make in (("ranks", _recall), ("ordering", _ordering), ("grafting", _grafting)):
         rows = run.filled(f"extractive_{table}")
         if rows is not None:
-            yield from told(rows)
+            yield from make(rows)
 
 
 def _recall(ranks: pd.DataFrame) -> Iterator[Tile]:

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from mechcore.papers.extractive.freezing import FREEZING
-from mechcore.papers.extractive.grafting import GRAFTING
-from mechcore.papers.extractive.recall import GRID, RANKS
+from mechcore.papers.extractive.experiments.freezing import FREEZING
+from mechcore.papers.extractive.experiments.grafting import GRAFTING
+from mechcore.papers.extractive.experiments.recall import GRID, RANKS
 from mechcore.papers.extractive.report.looks import (
     CHANCE_LINE,
     DATA,
@@ -22,6 +22,8 @@ from mechcore.papers.extractive.report.looks import (
     MEAN_RANK,
     ORDERS,
     OTHER_IMPLICATIONS,
+    STATES,
+    TASKS,
     TEST_IMPLICATIONS,
     WAYS,
     basis,
@@ -43,7 +45,6 @@ from mechcore.report.drawing import (
     Dots,
     draw_dots,
     draw_over_seeds,
-    intervals,
     legend_below,
     new_figure,
     offsets,
@@ -59,7 +60,7 @@ _GROUPS = {"early": (VERMILION, "o"), "late": (BLUE, "s")}
 _FROZEN = {"early": "early frozen", "late": "late frozen"}
 _FROZEN |= {"none": "nothing frozen", "all": "all frozen"}
 _REFERENCES = {"none": ("nothing frozen", "-"), "all": ("everything frozen", ":")}
-_PANELS = [replay_name(replay) for replay in (True, False)]
+_PANELS = [*TASKS, *(replay_name(replay) for replay in (True, False))]
 _ACROSS = 3
 """Panels that still fit beside each other."""
 
@@ -106,10 +107,10 @@ def _freezing_means(table: pd.DataFrame) -> Table:
     rows = sorted_parts(means.groupby(keys)["seeds"].max().reset_index(), "task", "way")
     shown: list[Shown] = [*keys, SEEDS]
     for group, name in _FROZEN.items():
-        found = rows[keys].merge(rows_of(means, frozen=group), how="left", on=keys)
-        known = found["mean_rank"].notna()
-        one = table_of(found, FREEZING, "", ["mean_rank", OverSeeds("mean_rank")]).rows
-        cells = [row if there else [DASH, DASH] for row, there in zip(one, known, strict=True)]
+        own = rows[keys].merge(rows_of(means, frozen=group), how="left", on=keys)
+        texts = table_of(own, FREEZING, "", ["mean_rank", OverSeeds("mean_rank")]).rows
+        known = own["mean_rank"].notna()
+        cells = [row if there else [DASH, DASH] for row, there in zip(texts, known, strict=True)]
         shown.append((name, [cell[0] for cell in cells]))
         if group in _GROUPS:
             shown.append(("over seeds", [cell[1] for cell in cells]))
@@ -121,9 +122,7 @@ def _freezing_means(table: pd.DataFrame) -> Table:
 def freezing_lines(freezing: pd.DataFrame, chance: Mapping[str, float]) -> Figure:
     """Mean rank by cut with early or late layers frozen: tasks by ways of freezing.
 
-    Args:
-        freezing: the rows of one kind of data.
-        chance: mean rank by chance, by task; none is drawn for tasks it lacks.
+    ``chance`` is by task; none is drawn for tasks it lacks.
     """
     tasks, ways = tasks_of(freezing), in_order(freezing["way"], list(WAYS))
     figure = new_figure(min(1.2 + 4.2 * len(ways), MAX_WIDTH), 0.8 + 2.5 * len(tasks))
@@ -147,16 +146,16 @@ def freezing_lines(freezing: pd.DataFrame, chance: Mapping[str, float]) -> Figur
 
 def _draw_freezing(ax: Axes, part: pd.DataFrame) -> dict[str, Line2D]:
     """Lines of either group, references across; returns legend entries."""
-    found: dict[str, Line2D] = {}
+    handles: dict[str, Line2D] = {}
     for group, look in _GROUPS.items():
         rows, name = rows_of(part, frozen=group), f"{group} layers frozen"
         if len(rows):
-            found |= draw_over_seeds(ax, rows, "cut", "mean_rank", name, *look)
+            handles |= draw_over_seeds(ax, rows, "cut", "mean_rank", name, *look)
     for group, (label, dashes) in _REFERENCES.items():
         level = rows_of(part, frozen=group)["mean_rank"].mean()
         if np.isfinite(level):
-            found[label] = ax.axhline(level, label=label, color=GREY, lw=1.2, ls=dashes, zorder=1)
-    return found
+            handles[label] = ax.axhline(level, label=label, color=GREY, lw=1.2, ls=dashes, zorder=1)
+    return handles
 
 
 # -- ordering and grafting ----------------------------------------------------------------------
@@ -202,7 +201,7 @@ def _dots(
         ]
         if len(rows):
             yield Drawing(
-                seed_dots([(title, each) for title, each in panels if len(each)], "row", names),
+                seed_dots([(title, rows) for title, rows in panels if len(rows)], names),
                 f"{name}-{which}".rstrip("-"),
                 f"{caption}; {basis(rows)}",
                 f"Dot plots of the mean rank of {'other data' if which else main} of every seed; "
@@ -228,18 +227,13 @@ def _seed_table(table: pd.DataFrame, names: Mapping[str, str], header: Sequence[
 
 
 @styled
-def seed_dots(
-    panels: Sequence[tuple[str, pd.DataFrame]], column: str, names: Mapping[str, str]
-) -> Figure:
-    """Mean rank of every seed and the mean over them: a row per value of a column.
+def seed_dots(panels: Sequence[tuple[str, pd.DataFrame]], names: Mapping[str, str]) -> Figure:
+    """Mean rank of every seed and the mean over them, a row per value of ``row``.
 
-    Args:
-        panels: title and rows (``seed``, ``mean_rank``, ``chance`` and the column) of each.
-        column: what stands in the rows of a panel.
-        names: its values in order, and what they are called.
+    ``panels`` are titles and rows; ``names`` are the values of ``row``, and what they are called.
     """
     whole = pd.concat([rows for _, rows in panels])
-    values, seeds = in_order(whole[column], list(names)), seeds_in(whole)
+    values, seeds = in_order(whole["row"], list(names)), seeds_in(whole)
     across = len(panels) if len(panels) <= _ACROSS else 2
     down = -(-len(panels) // across)
     height = 0.45 + max(0.34, 0.13 * len(seeds)) * len(values)
@@ -247,7 +241,7 @@ def seed_dots(
     figure = new_figure(min(size[0], MAX_WIDTH), size[1])
     axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for i, (ax, (title, rows)) in enumerate(zip(axes.flat, panels, strict=False)):
-        _draw_seeds(ax, rows.assign(row=rows[column].map(values.index)), seeds)
+        _draw_seeds(ax, rows.assign(row=rows["row"].map(values.index)), seeds)
         ax.set_title(shorten(title))
         if i + across >= len(panels):  # nothing is below it
             ax.set_xlabel(MEAN_RANK)
@@ -297,14 +291,9 @@ def recall(_: RunFolder, ranks: pd.DataFrame | None, grid: pd.DataFrame | None) 
     if ranks is None:
         yield missing("the training on facts")
     else:
-        yield Drawing(
-            before_and_after(ranks),
-            "ranks",
-            "Mean rank of the right answer before and after training on the facts alone, with its "
-            f"interval over prompts: 0 is best, dashed is chance; {basis(ranks)}",
-            "Dot plots of mean ranks of facts and of implications, a row per task and seed; the "
-            "numbers are in the tables below.",
-        )
+        table = ranks.assign(panel=ranks["task"], row=ranks["state"])
+        caption = "Mean rank (0 best) before and after training on the facts alone"
+        yield from _dots("ranks", IMPLICATIONS, table, STATES, caption)
         keys = ["task", "data", "state"]
         means = means_over_seeds(ranks, keys, ["mean_rank", "reward", "chance"])
         caption = "Mean rank (0 best) and reward (logits): means over seeds, and their range"
@@ -320,43 +309,3 @@ def recall(_: RunFolder, ranks: pd.DataFrame | None, grid: pd.DataFrame | None) 
         caption += "and implications have no say in it"
         columns = ["task", "seed", "learning_rate", "epochs", "chosen", "loss", "facts"]
         yield table_of(grid, GRID, caption, [*columns, "implications"], folded=True)
-
-
-@styled
-def before_and_after(ranks: pd.DataFrame) -> Figure:
-    """Mean rank before and after training with its interval: a row per task and seed."""
-    models = [
-        (task, seed) for task in tasks_of(ranks) for seed in seeds_in(rows_of(ranks, task=task))
-    ]
-    row_of = {model: i for i, model in enumerate(models)}
-    ranks = ranks.assign(
-        row=[row_of[pair] for pair in zip(ranks["task"], ranks["seed"], strict=True)]
-    )
-    data = in_order(ranks["data"], ["facts", "implications"])
-    figure = new_figure(min(2.4 + 3.3 * len(data), MAX_WIDTH), 1.3 + 0.32 * len(models))
-    axes = figure.subplots(1, len(data), sharex=True, sharey=True, squeeze=False)[0]
-    labels = [f"{task}, {seed_name(seed)}" for task, seed in models]
-    for ax, name in zip(axes, data, strict=True):
-        part = rows_of(ranks, data=name)
-        before, after = (rows_of(part, state=state) for state in ("before", "after"))
-        series = [_state_dots(before, GREY, -0.12), _state_dots(after, BLUE, 0.12)]
-        draw_dots(ax, series, labels if ax is axes[0] else None)
-        chance = part.groupby("row")["chance"].mean()
-        ax.vlines(chance, chance.index - 0.5, chance.index + 0.5, zorder=1, **CHANCE_LINE)
-        ax.set_title(name)
-        ax.set_xlabel(MEAN_RANK)
-    axes[0].set_xlim(left=min(-0.4, -0.04 * float(np.nanmax([1.0, *ranks["high"]]))))
-    handles = [
-        Line2D([], [], marker="o", ls="none", color=GREY, mfc="white", label="before training"),
-        Line2D([], [], marker="o", ls="none", color=BLUE, label="after training on facts"),
-        Line2D([], [], label="chance", **CHANCE_LINE),
-    ]
-    legend_below(figure, handles)
-    return figure
-
-
-def _state_dots(rows: pd.DataFrame, colour: str, shift: float) -> Dots:
-    """Those before training, which are shifted up, are hollow."""
-    at, lines = rows["row"].to_numpy(), intervals(rows["row"], rows["low"], rows["high"])
-    hollow = np.full(len(rows), shift < 0)
-    return Dots("", colour, "o", at, rows["mean_rank"].to_numpy(), lines, hollow, shift)

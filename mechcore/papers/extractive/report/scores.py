@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -12,7 +12,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from mechcore.papers.extractive.localization import LOCALIZATION, LOCALIZATION_R2
+from mechcore.papers.extractive.experiments.localization import LOCALIZATION, LOCALIZATION_R2
+from mechcore.papers.extractive.experiments.score_maps import SUMS
 from mechcore.papers.extractive.report.looks import (
     KINDS,
     LETTERS,
@@ -26,7 +27,6 @@ from mechcore.papers.extractive.report.looks import (
 from mechcore.papers.extractive.report.words import CLAIMS
 from mechcore.papers.extractive.results import PARTS
 from mechcore.papers.extractive.results import SCORES as SCHEMA
-from mechcore.papers.extractive.score_maps import SUMS
 from mechcore.report.blocks import (
     Block,
     Drawing,
@@ -42,7 +42,6 @@ from mechcore.report.drawing import (
     LIGHT_GREY,
     MAX_WIDTH,
     draw_by_layer,
-    ink,
     layer_bar,
     layer_norm,
     new_figure,
@@ -68,14 +67,10 @@ _UNORDERED = (
 )
 _TOP = 3
 """Cells of a map in a table."""
-_SMALLEST, _LARGEST = 0.09, 0.42
-_ROOM_FOR_TEXT, _ROOM_FOR_NUMBERS = 0.27, 0.16
-"""Least side of a cell with a number in it, and beside it, in inches."""
+_SMALLEST, _LARGEST, _ROOM_FOR_NUMBERS = 0.09, 0.42, 0.16
+"""Sides of a cell, and the least one with a number beside it, in inches."""
 _NARROWEST = 1.05
 """Least width of a panel, in inches, so that titles stay apart."""
-_FEW, _MOST_NUMBERS = 6, 200
-_LEAST = 0.02
-"""A map without larger values has no numbers, which would be zeros."""
 _PALETTE = matplotlib.colormaps["RdBu"].with_extremes(bad=LIGHT_GREY)
 
 
@@ -186,15 +181,9 @@ def sums(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
 def token_map(
     scores: pd.DataFrame, columns: Sequence[tuple[str, int]], n_layers: int
 ) -> pd.DataFrame:
-    """Scores by layer and token: summed over the components of a layer, mean over seeds.
-
-    Args:
-        scores: rows of one task, score and kind.
-        columns: as `token_columns` gives them.
-        n_layers: layers of the model.
-    """
-    found = _matrix(keyed(scores), "column", columns, n_layers)
-    return found.set_axis([token_name(column) for column in columns], axis=1)
+    """Scores of a task and kind by layer and token: summed over components, mean over seeds."""
+    values = _matrix(keyed(scores), "column", columns, n_layers)
+    return values.set_axis([token_name(column) for column in columns], axis=1)
 
 
 def head_map(scores: pd.DataFrame, n_heads: int, n_layers: int) -> pd.DataFrame:
@@ -208,18 +197,17 @@ def token_columns(scores: pd.DataFrame) -> list[tuple[str, int]]:
     Seeds may differ in the length of names, so that the same token stands in another place: the
     seed with most columns gives the order, and those that it lacks come last.
     """
-    found = keyed(scores)[["seed", "place", "column"]].drop_duplicates()
-    by_seed = [rows.sort_values("place")["column"].tolist() for _, rows in found.groupby("seed")]
-    longest_first = sorted(by_seed, key=len, reverse=True)
-    return list(dict.fromkeys(column for columns in longest_first for column in columns))
+    columns = keyed(scores).sort_values("place").groupby("seed")["column"].unique()
+    longest_first = sorted(columns, key=len, reverse=True)
+    return list(dict.fromkeys(column for one in longest_first for column in one))
 
 
 def keyed(scores: pd.DataFrame) -> pd.DataFrame:
     """The rows of one task with ``column``: (token, how many-th of that name in its seed)."""
     places = scores[["seed", "place", "token"]].drop_duplicates().sort_values(["seed", "place"])
     nth = places.groupby(["seed", "token"]).cumcount()
-    found = pd.Series(list(zip(places["token"], nth, strict=True)), places.index, dtype=object)
-    return scores.merge(places.assign(column=found), on=["seed", "place", "token"])
+    column = pd.Series(list(zip(places["token"], nth, strict=True)), places.index, dtype=object)
+    return scores.merge(places.assign(column=column), on=["seed", "place", "token"])
 
 
 def _matrix(
@@ -241,23 +229,28 @@ def token_name(column: tuple[str, int]) -> str:
 
 @styled
 def token_maps(scores: pd.DataFrame, title: str) -> Figure:
-    """MLPs and heads by layer and token, a column of panels per score; rows of one task."""
-    kinds, names = in_order(scores["kind"], list(KINDS)), in_order(scores["score"], SCORES)
+    """MLPs and heads of a task by layer and token, a column of panels per score."""
     columns, n_layers = token_columns(scores), _count(scores["layer"])
-    maps = [
-        [token_map(rows_of(scores, kind=kind, score=name), columns, n_layers) for name in names]
-        for kind in kinds
-    ]
-    return _draw_maps(title, maps, names, [kind_name(kind) for kind in kinds], "", upright=False)
+    maps = {
+        (kind_name(kind), score): token_map(
+            rows_of(scores, kind=kind, score=score), columns, n_layers
+        )
+        for kind in in_order(scores["kind"], list(KINDS))
+        for score in in_order(scores["score"], SCORES)
+    }
+    return _draw_maps(title, maps, "", upright=False)
 
 
 @styled
 def head_maps(scores: pd.DataFrame, title: str) -> Figure:
-    """Heads by layer and number, summed over tokens, a panel per score; rows of one task."""
-    names, heads = in_order(scores["score"], SCORES), rows_of(scores, kind="head")
+    """Heads of a task by layer and number, summed over tokens, a panel per score."""
+    heads = rows_of(scores, kind="head")
     shape = _count(heads["head"]), _count(scores["layer"])
-    maps = [[head_map(rows_of(heads, score=name), *shape) for name in names]]
-    return _draw_maps(title, maps, names, ["heads"], "head", upright=True)
+    maps = {
+        ("heads", score): head_map(rows_of(heads, score=score), *shape)
+        for score in in_order(scores["score"], SCORES)
+    }
+    return _draw_maps(title, maps, "head", upright=True)
 
 
 def _count(numbers: pd.Series) -> int:
@@ -265,40 +258,36 @@ def _count(numbers: pd.Series) -> int:
 
 
 def _draw_maps(
-    title: str,
-    maps: Sequence[Sequence[pd.DataFrame]],
-    scores: Sequence[str],
-    kinds: Sequence[str],
-    label: str,
-    *,
-    upright: bool,
+    title: str, maps: Mapping[tuple[str, str], pd.DataFrame], label: str, *, upright: bool
 ) -> Figure:
-    """Panels of one size; only the last row names its columns, which are the same in all.
+    """Panels by kind and score, each with its own scale, which its title gives.
 
-    Every panel has its own scale, which its title gives; the colours are the same.
+    Only the last row names its columns, which are the same in all.
     """
-    n_layers, n_columns = maps[0][0].shape
+    kinds, scores = (list(dict.fromkeys(names)) for names in zip(*maps, strict=True))
+    first = next(iter(maps.values()))
+    n_layers, n_columns = first.shape
     largest = max(_LARGEST, _NARROWEST / n_columns)
     cell = float(np.clip(((MAX_WIDTH - 1.5) / len(scores) - 0.2) / n_columns, _SMALLEST, largest))
     end = "\n" if cell * n_columns < 2 * _NARROWEST else " "  # of the first line of a title
-    names = [shorten(str(name), LETTERS) for name in maps[0][0]]
+    names = [shorten(str(name), LETTERS) for name in first]
     below = 0.45 if upright else 0.15 + 0.065 * max(map(len, names))
     width = len(scores) * (cell * n_columns + 0.3) + 1.5
     height = len(kinds) * (cell * n_layers + 0.3 + 0.15 * (end == "\n")) + below + 0.45
     figure = new_figure(width, height, square_cells=True)
     figure.suptitle(shorten(title), size=10.5)
     axes = figure.subplots(len(kinds), len(scores), squeeze=False, sharex=True, sharey=True)
-    for row, kind, line in zip(axes, kinds, maps, strict=True):
-        for ax, score, each in zip(row, scores, line, strict=True):
-            most = _draw_map(ax, each.to_numpy(), cell)
-            ax.set_title(f"{shorten(score, LETTERS)},{end}{kind}: \u00b1{small(most)}", size=8.5)
-        row[0].set_ylabel("layer")
+    for ax, ((kind, score), values) in zip(axes.flat, maps.items(), strict=True):
+        most = _draw_map(ax, values.to_numpy())
+        ax.set_title(f"{shorten(score, LETTERS)},{end}{kind}: \u00b1{small(most)}", size=8.5)
     shown = range(0, n_columns, _every(n_columns, cell) if upright else 1)
     for ax in axes[-1]:
         ax.set_xticks(
             shown, labels=[names[i] for i in shown], rotation=0 if upright else 90, size=7
         )
         ax.set_xlabel(label)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("layer")
     axes[0, 0].set_yticks(range(0, n_layers, _every(n_layers, cell)))
     scale = ScalarMappable(Normalize(-1, 1), _PALETTE)
     bar = figure.colorbar(scale, ax=axes, fraction=0.03, aspect=16, shrink=0.8)
@@ -309,23 +298,16 @@ def _draw_maps(
 
 def _every(n: int, cell: float) -> int:
     """Of so many numbered rows or columns, one in how many is named."""
-    return 1 if cell >= _ROOM_FOR_NUMBERS or n <= _FEW else 4
+    return 1 if cell >= _ROOM_FOR_NUMBERS or n <= 6 else 4
 
 
-def _draw_map(ax: Axes, values: np.ndarray, cell: float) -> float:
-    """One map, with numbers in the cells where there is room; returns the end of its scale."""
+def _draw_map(ax: Axes, values: np.ndarray) -> float:
+    """Draw one map; returns the end of its scale."""
     most = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
-    norm = Normalize(-most, most)
     # Without interpolation the file holds one pixel per cell, however large it is shown.
-    ax.imshow(values, cmap=_PALETTE, norm=norm, interpolation="none")
+    ax.imshow(values, cmap=_PALETTE, norm=Normalize(-most, most), interpolation="none")
     ax.spines[:].set(visible=True, color=LIGHT_GREY, lw=0.8)
     ax.tick_params(length=0, pad=2)
-    if cell >= _ROOM_FOR_TEXT and values.size <= _MOST_NUMBERS and most >= _LEAST:
-        digits = 1 if most >= 1 else 2
-        for (i, j), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                text, shade = number(value, digits), ink(_PALETTE(norm(value)))
-                ax.text(j, i, text, ha="center", va="center", size=6, color=shade)
     return most
 
 
@@ -373,7 +355,7 @@ def learned_and_read(
         caption = f"The {count(_BEST, 'component')} of each kind with the largest informative "
         caption += "score: means over seeds"
         shown: list[Shown] = [PARTS[0], "component", SEEDS]
-        shown += [each for name in scores for each in (name, OverSeeds(name))]
+        shown += [column for name in scores for column in (name, OverSeeds(name))]
         yield table_of(rows, LOCALIZATION, caption, shown, folded=True)
 
 
@@ -390,9 +372,9 @@ def localization(table: pd.DataFrame, r2: pd.DataFrame | None) -> Figure:
             ax.axvline(0, color=GREY, lw=0.9)
             ax.axhline(0, color=GREY, lw=0.9)
             draw_by_layer(ax, part["informative"], part["downstream"], part["layer"], layers)
-            found = () if r2 is None else rows_of(r2, kind=kind, seed=seed)["r2"].head(1)
-            told = "".join(f": r\u00b2 = {number(value)}" for value in found)
-            ax.set_title(f"{kind_name(kind)}, {seed_name(seed)}{told}")
+            squared = () if r2 is None else rows_of(r2, kind=kind, seed=seed)["r2"].head(1)
+            r_squared = "".join(f": r\u00b2 = {number(value)}" for value in squared)
+            ax.set_title(f"{kind_name(kind)}, {seed_name(seed)}{r_squared}")
         row[0].set_ylabel("downstream")
     for ax in axes[-1]:
         ax.set_xlabel("informative")

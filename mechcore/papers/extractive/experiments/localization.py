@@ -9,17 +9,16 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from mechcore.papers.extractive.base import Base, Tuned
-from mechcore.papers.extractive.deltas import WeightDelta, applied
 from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
-from mechcore.papers.extractive.fact_tables import CITIES
-from mechcore.papers.extractive.facts import TRAINING_NAMES
+from mechcore.papers.extractive.experiments.base import Base, Tuned
+from mechcore.papers.extractive.experiments.score_maps import correlation
+from mechcore.papers.extractive.facts import CITIES, TRAINING_NAMES
 from mechcore.papers.extractive.ranks import mean_rank
 from mechcore.papers.extractive.results import PARTS
-from mechcore.papers.extractive.score_maps import correlation
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import facts_then_implications, tuned
+from mechcore.papers.extractive.weights import WeightDelta, applied
 from mechcore.tables import SEED, Column, Schema
 
 LOCALIZATION = Schema(
@@ -74,13 +73,12 @@ def localization(
     settings: TuneSettings,
     *,
     compat: Literal["paper"] | None = None,
-    n_scored: int = 20,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare where implications are learned with where new facts are read out.
 
     With W_F trained on the facts and W_FI on their implications after that:
 
-    - informative: at W_F, for the change W_FI - W_F, on the first ``n_scored`` training
+    - informative: at W_F, for the change W_FI - W_F, on the first 20 training
       implications;
     - downstream: at W_FI, for the change that training the test facts makes from there, on the
       test implications.
@@ -92,15 +90,12 @@ def localization(
         The columns of `LOCALIZATION`, a row per component; and of `LOCALIZATION_R2`, whose numbers
         are missing where a score does not vary or there are fewer than 3 components.
 
-    Raises:
-        MechcoreError: a loss is no longer finite.
-
     Source: arXiv 2412.04614, section 5.
     """
     facts, extension = facts_then_implications(model, task, settings)
     with applied(model, facts):
         of_facts = mean_rank(model, task.facts)
-        trained = task.implications.first(n_scored)
+        trained = task.implications.first(20)
         informative = _by_component(model, trained, extension, "informative", compat)
     with applied(model, facts + extension):
         new = tuned(model, task.test_facts, settings)

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.papers.extractive.base import Base, TunedOnTask
-from mechcore.papers.extractive.deltas import applied, restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedTask
-from mechcore.papers.extractive.fact_tables import CITIES
+from mechcore.papers.extractive.experiments.base import Base, TunedOnTask
+from mechcore.papers.extractive.facts import CITIES
 from mechcore.papers.extractive.ranks import MEAN_RANK, POINTS, SPLIT, TASK, measured
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune, tuned
+from mechcore.papers.extractive.weights import applied, restored, trainable_names
 from mechcore.tables import SEED, Column, Schema
 
 FREEZING = Schema(
@@ -72,7 +72,6 @@ def freezing(
 
     Raises:
         InputError: a cut leaves one of the groups empty.
-        MechcoreError: a loss is no longer finite.
 
     Source: arXiv 2412.04614, section 4 (the paper has one cut, 24 of 32).
     """
@@ -89,9 +88,9 @@ def freezing(
     with applied(model, delta):
         whole = measured(model, task.splits)
 
-    def note(cut: int, frozen: str, way: str, found: list[dict[str, Any]]) -> None:
+    def note(cut: int, frozen: str, way: str, ranks: list[dict[str, Any]]) -> None:
         labels = {"task": task.name, "seed": settings.seed, "cut": cut, "frozen": frozen}
-        rows.extend({**labels, "way": way, **each} for each in found)
+        rows.extend({**labels, "way": way, **row} for row in ranks)
 
     for cut in chosen:
         for way in ("reverted", "trained"):

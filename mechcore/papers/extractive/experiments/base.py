@@ -1,8 +1,4 @@
-"""What the experiments of a study of extractive structures have in common: their base.
-
-Each experiment stands beside the function that does its work, so that an edit of one does no other
-again.
-"""
+"""What the experiments share. Each has its own module, so that editing one redoes no other."""
 
 from __future__ import annotations
 
@@ -49,11 +45,7 @@ class Base:
     def load(
         cls, source: str, backend: Backend, precision: Precision, device: str, *, tiny: bool
     ) -> Base:
-        """Load a base.
-
-        Raises:
-            InputError: it cannot be loaded, or is no language model.
-        """
+        """Load a base."""
         model = load_model(
             source, backend=backend, device=device, dtype=precision, task="language-model"
         )
@@ -63,20 +55,12 @@ class Base:
         return cls(model, tokenizer, tiny)
 
     def tasks(self, seed: int) -> dict[str, EncodedTask]:
-        """The first-hop and the second-hop task of a seed, by name.
-
-        Raises:
-            InputError: the tokenizer cannot write one, or does not tell its options apart.
-        """
+        """The first-hop and the second-hop task of a seed, by name."""
         tasks = (tiny_fact_tasks if self.tiny else city_tasks)(seed)
         return {task.name: encode_task(task, self.tokenizer) for task in tasks}
 
     def ordering(self, seed: int) -> EncodedOrdering:
-        """The ordering task of a seed.
-
-        Raises:
-            InputError: the tokenizer cannot write it, or does not tell its options apart.
-        """
+        """The ordering task of a seed."""
         task = (tiny_ordering if self.tiny else city_ordering)(seed)
         return encode_ordering(task, self.tokenizer)
 
@@ -130,6 +114,6 @@ class Tuned(Experiment):
 
 @dataclass(frozen=True)
 class TunedOnTask(Tuned):
-    """Such an experiment on a task of out-of-context reasoning, first-hop or second-hop."""
+    """Such an experiment on the first-hop or the second-hop task."""
 
     task: str

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from mechcore.papers.extractive.base import Base, Tuned
-from mechcore.papers.extractive.deltas import restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedOrdering
-from mechcore.papers.extractive.fact_tables import CITIES
-from mechcore.papers.extractive.facts import TRAINING_NAMES
+from mechcore.papers.extractive.experiments.base import Base, Tuned
+from mechcore.papers.extractive.facts import CITIES, TRAINING_NAMES
 from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, measured
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
+from mechcore.papers.extractive.weights import restored, trainable_names
 from mechcore.tables import SEED, Column, Schema
 
 ORDERING = Schema(
@@ -32,14 +31,6 @@ ORDERING = Schema(
         CHANCE,
     ),
 )
-
-Order: TypeAlias = Literal["joint", "facts first", "implications first"]
-_PHASES: Mapping[Order, tuple[str, ...]] = {
-    "joint": (),
-    "facts first": ("facts", "implications"),
-    "implications first": ("implications", "facts"),
-}
-"""What is trained, one after another; nothing stands for both at once."""
 
 
 @dataclass(frozen=True)
@@ -68,31 +59,24 @@ def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
         The columns of `ORDERING`. ``facts`` and ``implications`` are measured after the training
         names, ``test facts`` and ``test implications`` at the end.
 
-    Raises:
-        MechcoreError: a loss is no longer finite.
-
     Source: arXiv 2412.04614, section 5; replay is this project's.
     """
     rows: list[dict[str, Any]] = []
-    labels = {"seed": settings.seed, "replay": settings.replay > 0}
-    trained, tested = (
-        {name: task.splits[name] for name in (f"{which}facts", f"{which}implications")}
-        for which in ("", "test ")
-    )
-    for order in _PHASES:
-        with restored(model, trainable_names(model)):
-            _learn(model, task, order, settings)
-            rows += measured(model, trained, **labels, order=order)
-            tune(model, task.test_facts, replace(settings, replay=0))
-            rows += measured(model, tested, **labels, order=order)
-    return pd.DataFrame(rows)
-
-
-def _learn(model: Any, task: EncodedOrdering, order: Order, settings: TuneSettings) -> None:
     plain = replace(settings, replay=0)
-    if order == "joint":
-        tune(model, [task.facts, task.implications], plain)
-        return
-    first, second = (task.splits[name] for name in _PHASES[order])
-    tune(model, first, plain)
-    tune(model, second, settings, replay=first)
+    trained = {"facts": task.facts, "implications": task.implications}
+    tested = {"test facts": task.test_facts, "test implications": task.test_implications}
+    for order in ("joint", "facts first", "implications first"):
+        labels = {"seed": settings.seed, "replay": settings.replay > 0, "order": order}
+        with restored(model, trainable_names(model)):
+            if order == "joint":
+                tune(model, [task.facts, task.implications], plain)
+            else:
+                first, second = task.facts, task.implications
+                if order == "implications first":
+                    first, second = second, first
+                tune(model, first, plain)
+                tune(model, second, settings, replay=first)
+            rows += measured(model, trained, **labels)
+            tune(model, task.test_facts, plain)
+            rows += measured(model, tested, **labels)
+    return pd.DataFrame(rows)

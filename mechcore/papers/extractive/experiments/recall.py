@@ -12,10 +12,9 @@ import pandas as pd
 from mechcore.errors import InputError
 from mechcore.files import write_json
 from mechcore.papers.bases import WITH_GRADIENT
-from mechcore.papers.extractive.base import Base, Experiment
-from mechcore.papers.extractive.deltas import WeightDelta, delta_from, restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedTask
-from mechcore.papers.extractive.fact_tables import CITIES
+from mechcore.papers.extractive.experiments.base import Base, Experiment
+from mechcore.papers.extractive.facts import CITIES
 from mechcore.papers.extractive.ranks import (
     CHANCE,
     MEAN_RANK,
@@ -29,6 +28,7 @@ from mechcore.papers.extractive.ranks import (
 )
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
+from mechcore.papers.extractive.weights import WeightDelta, delta_from, restored, trainable_names
 from mechcore.study.step import Job
 from mechcore.tables import SEED, Column, Schema, estimate
 
@@ -89,9 +89,9 @@ class Ocr(Experiment):
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `recall`; the chosen setting goes into ``chosen.json``."""
         task = base.tasks(self.grid[0].seed)[self.task]
-        found = recall(base.model, task, self.grid, n_resamples=self.n_resamples)
-        write_json(folder / CHOSEN, asdict(found.chosen))
-        return {"extractive_ranks": found.ranks, "extractive_grid": found.grid}
+        result = recall(base.model, task, self.grid, n_resamples=self.n_resamples)
+        write_json(folder / CHOSEN, asdict(result.chosen))
+        return {"extractive_ranks": result.ranks, "extractive_grid": result.grid}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,6 @@ def recall(
 
     Raises:
         InputError: there is no setting, or their seeds differ.
-        MechcoreError: a loss is no longer finite.
 
     Source: arXiv 2412.04614, section 3.
     """
@@ -130,7 +129,7 @@ def recall(
     for settings in grid:
         with restored(model, trainable_names(model)) as weights:
             loss = float(tune(model, task.facts, settings)["loss"].iloc[-1])
-            facts, implied = (mean_rank(model, each) for each in task.splits.values())
+            facts, implied = (mean_rank(model, data) for data in task.splits.values())
             tried.append((settings.learning_rate, settings.epochs, loss, facts, implied))
             if best_key is None or (facts, loss) < best_key:
                 after = _states(model, task, "after", n_resamples)
@@ -152,8 +151,8 @@ def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list
     rows = []
     for name, data in task.splits.items():
         n_options = len(data.option_ids)
-        found = ranks(model, data).double().numpy()
-        interval = rank_interval(found, n_options, n_resamples=n_resamples)
+        ranked = ranks(model, data).double().numpy()
+        interval = rank_interval(ranked, n_options, n_resamples=n_resamples)
         low, high = interval.low, interval.high
         reward = float(rewards(model, data).double().mean())
         row = (name, state, interval.mean, low, high, reward, len(data), n_options, data.chance)

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 from scipy.stats import pearsonr
 
-from mechcore.papers.extractive.base import Base, TunedOnTask
-from mechcore.papers.extractive.deltas import WeightDelta
 from mechcore.papers.extractive.encoded import EncodedTask
-from mechcore.papers.extractive.fact_tables import CITIES
+from mechcore.papers.extractive.experiments.base import Base, TunedOnTask
+from mechcore.papers.extractive.facts import CITIES
 from mechcore.papers.extractive.ranks import POINTS, TASK
 from mechcore.papers.extractive.results import SCORES
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.tuning import tuned
+from mechcore.papers.extractive.weights import WeightDelta
 from mechcore.tables import SEED, Column, Schema
 
 SUMS = Schema(
@@ -78,10 +78,10 @@ def score_maps(
 
     Source: arXiv 2412.04614, section 4.
     """
-    found = extractive_scores(
+    result = extractive_scores(
         model, task.implications, delta, counterfactuals=counterfactuals, seed=seed, compat=compat
     )
-    scores, points = found.table(), found.sums()
+    scores, points = result.table(), result.sums()
     columns = ["informative", "other", "gradient", "actual"]
     r, _ = correlation(points["gradient"], points["actual"])
     sums = points[columns].mean().to_frame().T.assign(r=r, n=len(points))
@@ -95,5 +95,5 @@ def correlation(first: pd.Series[float], second: pd.Series[float]) -> tuple[floa
     """Pearson's r and its two-sided p; NaN for fewer than 3 pairs, or where one never varies."""
     if len(first) < 3 or first.nunique() == 1 or second.nunique() == 1:
         return math.nan, math.nan
-    found = pearsonr(first, second)
-    return float(found.statistic), float(found.pvalue)
+    r, p = pearsonr(first, second)
+    return float(r), float(p)

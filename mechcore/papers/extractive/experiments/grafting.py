@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from mechcore.papers.extractive.base import Base, Tuned
-from mechcore.papers.extractive.deltas import applied
 from mechcore.papers.extractive.encoded import EncodedOrdering
+from mechcore.papers.extractive.experiments.base import Base, Tuned
 from mechcore.papers.extractive.facts import TRAINING_NAMES
 from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, measured
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import facts_then_implications, tuned
+from mechcore.papers.extractive.weights import applied
 from mechcore.tables import SEED, Column, Schema
 
 GRAFTING = Schema(
@@ -63,19 +63,12 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     Returns:
         The columns of `GRAFTING`.
 
-    Raises:
-        MechcoreError: a loss is no longer finite.
-
     Source: arXiv 2412.04614, section 5.
     """
     _, extension = facts_then_implications(model, task, settings)
     other = tuned(model, task.other_facts, settings)
     alone = tuned(model, task.implications, settings)
-    models = {
-        "other facts": other,
-        "graft": other + extension,
-        "control graft": other + alone,
-    }
+    models = {"other facts": other, "graft": other + extension, "control graft": other + alone}
     names = ("other implications", "implications", "other facts", "facts")
     splits = {name: task.splits[name] for name in names}
     rows = []

@@ -1,0 +1,1 @@
+"""The six experiments of a study of extractive structures, and their base."""

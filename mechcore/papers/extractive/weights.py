@@ -1,0 +1,295 @@
+"""The matrices of a decoder's layers: where their weights are, and which hook gives their output.
+
+Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate. Their
+weights lie in other layouts on HookedTransformer, ``Linear`` and ``Conv1D``; a `LinearMap` knows
+its own and shows any tensor of that shape by heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from mechcore.errors import InputError, MismatchError
+from mechcore.models.running import frozen, is_causal, kind_of, named_weights
+
+Part: TypeAlias = Literal["Q", "K", "V", "O", "in", "gate", "out"]
+Layout: TypeAlias = Literal["heads", "in out", "out in"]
+
+PARTS: tuple[Part, ...] = get_args(Part)
+ATTENTION: tuple[Part, ...] = ("Q", "K", "V", "O")
+MLP: tuple[Part, ...] = ("in", "gate", "out")
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """One matrix of one layer, ``y = x M + b``.
+
+    Attributes:
+        layer: from 0.
+        part: which matrix.
+        weight: its name among `mechcore.models.running.named_weights`.
+        bias: the name of its bias; None if it has none.
+        hook: the hook point of y. W_O's is the sum over heads.
+        bias_hook: the hook point of what the bias is added to: y, but in HookedTransformer's gated
+            MLPs the product with the gate.
+        n_heads: heads whose matrices it holds: key-value heads for K and V, 1 for those of MLPs.
+        layout: of the weight: ``"heads"`` for [head, in, out], else the order of its axes.
+    """
+
+    layer: int
+    part: Part
+    weight: str
+    bias: str | None
+    hook: str
+    bias_hook: str
+    n_heads: int
+    layout: Layout
+
+    def by_head(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "head d_in d_out"]:
+        """A tensor of the weight's shape (the weight, a change of it, its gradient) by heads."""
+        if self.layout == "heads":
+            return tensor if tensor.ndim == 3 else tensor[None]
+        tensor = tensor if self.layout == "in out" else tensor.T
+        if self.part == "O":
+            return tensor.unflatten(0, (self.n_heads, -1))
+        return tensor.unflatten(1, (self.n_heads, -1)).transpose(0, 1)
+
+    def bias_by_head(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "head d_out"]:
+        """A tensor of the bias's shape by heads; W_O's is of no head, and has one row."""
+        return tensor.reshape(1 if self.part == "O" else self.n_heads, -1)
+
+
+def linear_maps(model: Any) -> tuple[LinearMap, ...]:
+    """The matrices of all layers, in the order of `PARTS` within a layer.
+
+    Raises:
+        InputError: the model is no decoder, or lacks one of these in its layers.
+    """
+    if not is_causal(model):
+        raise InputError(
+            f"model: {type(model).__name__} is an encoder; expected a causal language model"
+        )
+    names = {id(parameter): name for name, parameter in named_weights(model).items()}
+    hooked = kind_of(model) == "hooked-transformer"
+    maps = []
+    for layer, block in enumerate(model.blocks):
+        gated = _is_gated(block, hooked)
+        for part in PARTS:
+            owner = block.attn if part in ATTENTION else getattr(block, "mlp", None)
+            if owner is None or (part == "gate" and not gated):
+                continue
+            stored = (_hooked if hooked else _bridged)(owner, part)
+            hook = f"blocks.{layer}.{_hook(part, gated)}"
+            late = hooked and gated and part == "in"
+            maps.append(
+                LinearMap(
+                    layer,
+                    part,
+                    names[id(stored.weight)],
+                    None if stored.bias is None else names[id(stored.bias)],
+                    hook,
+                    f"blocks.{layer}.mlp.hook_post" if late else hook,
+                    stored.n_heads,
+                    stored.layout,
+                )
+            )
+    return tuple(maps)
+
+
+class _Stored(NamedTuple):
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    n_heads: int
+    layout: Layout
+
+
+def _is_gated(block: Any, hooked: bool) -> bool:
+    mlp = getattr(block, "mlp", None)
+    return bool(block.attn.cfg.gated_mlp) if hooked else hasattr(mlp, "gate")
+
+
+def _hook(part: Part, gated: bool) -> str:
+    if part in ("Q", "K", "V"):
+        return f"attn.hook_{part.lower()}"
+    names = {"O": "hook_attn_out", "gate": "mlp.hook_pre", "out": "hook_mlp_out"}
+    return names.get(part, "mlp.hook_pre_linear" if gated else "mlp.hook_pre")
+
+
+def _hooked(owner: Any, part: Part) -> _Stored:
+    mark = "_" if hasattr(owner, f"_W_{part}") else ""  # of grouped queries
+    weight, bias = (getattr(owner, f"{mark}{kind}_{part}", None) for kind in "Wb")
+    if not isinstance(weight, nn.Parameter):
+        raise _unknown(owner, f"W_{part}")
+    return _Stored(weight, bias, len(weight) if part in ATTENTION else 1, "heads")
+
+
+def _bridged(owner: Any, part: Part) -> _Stored:
+    name = part.lower()
+    module = getattr(getattr(owner, name, None), "original_component", None)
+    if not isinstance(module, (nn.Linear, Conv1D)):
+        raise _unknown(owner, name)
+    layout: Layout = "in out" if isinstance(module, Conv1D) else "out in"
+    n_heads = 1
+    if part in ATTENTION:
+        of_heads = int((layout == "in out") != (part == "O"))
+        n_heads = module.weight.shape[of_heads] // int(owner.config.d_head)
+    weight, bias = cast(nn.Parameter, module.weight), cast("nn.Parameter | None", module.bias)
+    return _Stored(weight, bias, n_heads, layout)
+
+
+def _unknown(owner: Any, name: str) -> InputError:
+    return InputError(
+        f"model: {type(owner).__name__} has no matrix {name}; expected layers with W_Q, W_K, W_V "
+        "and W_O, and W_in, W_out and perhaps W_gate of an MLP, as those of GPT-2 and Llama"
+    )
+
+
+class WeightDelta(Mapping[str, Tensor]):
+    """A change of some of a model's weights, by their names in `named_weights`.
+
+    >>> delta = WeightDelta({"a": torch.tensor([1.0, 2.0])})
+    >>> (delta + 2 * delta - delta)["a"].tolist()
+    [2.0, 4.0]
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        norm = sum(float(tensor.double().square().sum()) for tensor in self.values()) ** 0.5
+        return f"WeightDelta({len(self)} tensors, norm {norm:.4g})"
+
+    def __add__(self, other: WeightDelta) -> WeightDelta:
+        total = dict(self._tensors)
+        for name, tensor in other.items():
+            total[name] = total[name] + tensor if name in total else tensor
+        return WeightDelta(total)
+
+    def __sub__(self, other: WeightDelta) -> WeightDelta:
+        return self + -1 * other
+
+    def __mul__(self, scale: float) -> WeightDelta:
+        return WeightDelta({name: tensor * scale for name, tensor in self.items()})
+
+    __rmul__ = __mul__
+
+    def only(self, names: Iterable[str]) -> WeightDelta:
+        """The change of these weights alone; names that it does not have are passed over."""
+        kept = {*names}
+        return WeightDelta({name: tensor for name, tensor in self.items() if name in kept})
+
+
+def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """Copies of a model's weights by name; of all of them, if no names are given.
+
+    Raises:
+        InputError: there is no such weight.
+    """
+    return {name: w.detach().clone() for name, w in _weights(model, names).items()}
+
+
+def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
+    """What a model's weights are now, minus what they were in a `snapshot` of some of them."""
+    now = _weights(model, before)
+    return WeightDelta({name: now[name].detach() - then for name, then in before.items()})
+
+
+@contextmanager
+def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+    """Yield copies of these weights, and put them back at the end of the block, bit for bit.
+
+    Subtracting what was added would leave the rounding of both behind.
+    """
+    saved = snapshot(model, names)
+    try:
+        yield saved
+    finally:
+        _write(model, saved)
+
+
+@contextmanager
+def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None]:
+    """Run a block with ``scale * delta`` added to the model's weights.
+
+    Raises:
+        InputError: the model has no such weight.
+        MismatchError: a weight is of another shape.
+    """
+    check_fits(model, delta)
+    with restored(model, delta) as saved:
+        _write(model, {name: old + scale * delta[name].to(old) for name, old in saved.items()})
+        yield
+
+
+@contextmanager
+def differentiable(model: Any, names: Iterable[str]) -> Iterator[list[nn.Parameter]]:
+    """Let gradients reach these weights, and no others, inside the block; yields them in order."""
+    weights = list(_weights(model, names).values())
+    wanted = [weight.requires_grad for weight in weights]
+    with frozen(model):
+        try:
+            for weight in weights:
+                weight.requires_grad_(True)
+            yield weights
+        finally:
+            for weight, before in zip(weights, wanted, strict=True):
+                weight.grad = None
+                weight.requires_grad_(before)
+
+
+def check_fits(model: Any, delta: WeightDelta) -> None:
+    """Make sure that the model has the weights of a delta, in the same shapes."""
+    for name, weight in _weights(model, delta).items():
+        if delta[name].shape != weight.shape:
+            raise MismatchError(
+                f"weight delta: {name} has shape {tuple(delta[name].shape)}, that of the model "
+                f"{tuple(weight.shape)}: it is the delta of another model"
+            )
+
+
+def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:
+    """Names of the matrices of attention and MLP, of all layers or of these.
+
+    No biases, normalisations and embeddings: what is trained in arXiv 2412.04614.
+    """
+    maps = linear_maps(model)
+    known = {m.layer for m in maps}
+    chosen = known if layers is None else {*layers}
+    if unknown := sorted(chosen - known):
+        raise InputError(f"layers: the model has no layer {unknown[0]}; expected 0 to {max(known)}")
+    return [m.weight for m in maps if m.layer in chosen]
+
+
+def _weights(model: Any, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+    """The weights of these names, in their order; all if none are given."""
+    weights = named_weights(model)
+    chosen = list(weights) if names is None else list(names)
+    for name in chosen:
+        if name not in weights:
+            raise InputError(
+                f"weights: the model has no {name}; expected names as {next(iter(weights))}"
+            )
+    return {name: weights[name] for name in chosen}
+
+
+@torch.no_grad()
+def _write(model: Any, values: Mapping[str, Tensor]) -> None:
+    for name, weight in _weights(model, values).items():
+        weight.copy_(values[name])
