@@ -15,8 +15,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import EXPECTED
 from mechcore.data.words import SPECIAL, Words, words_of
 from mechcore.errors import InputError, warn
+from mechcore.models.batches import real_tokens_first
 from mechcore.models.encoded import as_data, tokenizer_of
-from mechcore.models.padding import real_tokens_first
 from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
 
 HeadData: TypeAlias = Any

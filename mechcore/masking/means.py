@@ -21,11 +21,11 @@ from mechcore.components import Component, ModelShape
 from mechcore.data.batches import as_batches, batch_bar
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
+from mechcore.models.batches import real_positions
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.padding import real_positions
 from mechcore.models.placing import sent
 from mechcore.models.running import (
     check_hooks,

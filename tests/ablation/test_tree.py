@@ -25,7 +25,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Stack
-from mechcore.models.stack_of import stack_of
+from mechcore.models.architectures.layers import stack_of
 
 HUGE = 10**9
 DEPTH = 6

@@ -108,7 +108,7 @@ def test_attention_patterns_fire_and_are_distributions_over_real_tokens(
     with torch.no_grad(), case.model.hooks(fwd_hooks=hooks):
         forward(case.model, batch)
     assert sorted(patterns) == [0, 1]
-    # Encoders see their padding on the right, see mechcore.models.padding.
+    # Encoders see their padding on the right, see mechcore.models.batches.
     layout = padded(texts(), "right", extra=2) if case.is_encoder else batch
     real = layout["attention_mask"].bool()
     for pattern in patterns.values():

@@ -19,7 +19,7 @@ from mechcore.models import load_model, loading
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.placing import as_dtype, check_device
 from mechcore.models.running import devices_of, forward
-from mechcore.models.stack_of import stack_of
+from mechcore.models.architectures.layers import stack_of
 
 
 def refusal(source: Any, **options: Any) -> str:
@@ -209,7 +209,7 @@ def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.Monk
     """Devices beyond the processor are made up: machines that test this have one."""
     model = cases.get("gpt2").model
     monkeypatch.setattr(
-        "mechcore.models.stack_of.devices_of",
+        "mechcore.models.architectures.layers.devices_of",
         lambda _: [torch.device("cuda:0"), torch.device("cuda:1")],
     )
     with pytest.raises(InputError) as caught:

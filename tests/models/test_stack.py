@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechcore.models.running import is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Layer, Linear, Norm, Stack, attention_kernels
-from mechcore.models.stack_of import stack_of
+from mechcore.models.architectures.layers import stack_of
 
 HOOKED = pytest.param("hooked", marks=pytest.mark.hooked)
 MODELS = (*ARCHITECTURES, "gpt2-lm", HOOKED)

@@ -23,7 +23,7 @@ from mechcore.models.running import (
     model_inputs,
     weights_of,
 )
-from mechcore.models.stack_of import stack_of
+from mechcore.models.architectures.layers import stack_of
 
 
 def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:

@@ -16,7 +16,7 @@ from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import forward, model_inputs, n_tokens
-from mechcore.models.vocabulary import check_vocabulary
+from mechcore.models.tokenizers import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
 
