@@ -89,7 +89,7 @@ def test_layers_may_come_in_any_order() -> None:
     patterns = random_patterns(PAIR, layers=3)
     batch = BatchPatterns(PAIR, 2)
     for layer in (2, 0, 1):
-        batch.adder(layer)(patterns[layer], None)
+        batch.add(layer, patterns[layer])
     assert torch.equal(batch.sums(3), filled(PAIR, patterns).sums(3))
 
 

@@ -121,13 +121,6 @@ def test_a_data_loader_where_batches_do(
     assert_same(CALLS[call](model, batches, means), CALLS[call](model, list(batches), means))
 
 
-def test_a_data_loader_gives_the_answers_of_the_examples(model: Any, encoded: Any) -> None:
-    found = evaluate(model, loader(encoded), in_domain=False)
-    expected = evaluate(model, encoded, in_domain=False)
-    torch.testing.assert_close(found.logits, expected.logits)
-    assert torch.equal(found.correct_classes, expected.correct_classes)
-
-
 def test_a_prompt_and_answers_for_a_language_model(cases: helpers.Cases) -> None:
     case = cases.get("gpt2-lm")
     frame = FRAME.assign(label=["yes", "no", "yes", "no", "no"])
