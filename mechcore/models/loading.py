@@ -250,12 +250,6 @@ def read_config(name: str, revision: str | None = None) -> Any:
     return config
 
 
-_OTHER_HEADS = {
-    "ForTokenClassification": "labels tokens",
-    "ForQuestionAnswering": "marks answers in texts",
-    "ForMultipleChoice": "chooses between texts",
-}
-
 _NO_CLASSES = {
     "multi_label_classification": "any number of its {} labels can hold for a text",
     "regression": "its {} outputs are quantities, none of which holds for a text",
@@ -294,10 +288,8 @@ def _head_of(name: str, architecture: str, config: Any, head: bool) -> str:
             "architectures; expected a list with the class that the weights were saved from, such "
             f'as ["{known}"]: add it, or save the model again with save_pretrained'
         )
-    does = [what for ending, what in _OTHER_HEADS.items() if architecture.endswith(ending)]
-    lacks = f"whose head {does[0]}, and" if does else "which"
     raise InputError(
-        f"checkpoint {name}: its architecture is {architecture}, {lacks} has no classification or "
+        f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
         "causal language-model head; expected a ...ForSequenceClassification or ...ForCausalLM "
         "checkpoint: fine-tune the model for the task first"
         + ", or leave the head out (head=False), which shows what heads attend to"

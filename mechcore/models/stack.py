@@ -155,10 +155,6 @@ class Stack:
         """
         return replace(self, layers=tuple(layer.to(dtype) for layer in self.layers))
 
-    def answering(self, out: Linear) -> Stack:
-        """The same with another last matrix."""
-        return replace(self, out=out)
-
     def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
         """Prepare for a batch.
 

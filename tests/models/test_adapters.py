@@ -53,18 +53,6 @@ def test_segment_ids_reach_bert_and_move_with_their_tokens(cases: Cases, side: s
     assert (expected - without).abs().amax(1).min() > 1e-3
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "gpt2", "llama"])
-def test_models_without_segments_ignore_segment_ids(cases: Cases, architecture: str) -> None:
-    case = cases.get(architecture)
-    batch = padded(texts())
-    with torch.no_grad():
-        plain = forward(case.model, batch)
-        types = torch.zeros_like(batch["input_ids"])
-        if architecture != "roberta":  # it has one type, which is the same for all tokens
-            types[0] = 7
-        assert torch.equal(forward(case.model, {**batch, "token_type_ids": types}), plain)
-
-
 def test_a_padded_batch_without_a_padding_id_is_an_error(cases: Cases) -> None:
     path = cases.path("gpt2")
     model = mechcore.load_model(path)

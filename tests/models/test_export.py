@@ -271,14 +271,6 @@ def test_biases_come_where_they_are_needed(
     assert not after.keys() & llama._WINDOW_FIELDS
 
 
-def test_a_llama_that_has_biases_keeps_its_configuration(tmp_path: Path) -> None:
-    model = language_model("llama", attention_bias=True, mlp_bias=True)
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert config_of(tmp_path / "out") == config_of(source.path)
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
-
-
 @pytest.mark.parametrize(("has", "pruned"), [("attention", "an MLP"), ("mlp", "a head")])
 def test_a_llama_with_some_biases_gets_the_others(has: str, pruned: str, tmp_path: Path) -> None:
     model = language_model("llama", **{f"{has}_bias": True})

@@ -18,7 +18,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.models.architectures.layers import stack_of
-from mechcore.models.running import is_causal, model_inputs, read_position
+from mechcore.models.running import model_inputs, read_position
 from mechcore.models.stack import Layer, Linear, Norm, Stack, attention_kernels
 
 MODELS = ("bert", "gpt2-lm", "llama", "mistral")
@@ -206,22 +206,6 @@ def test_attention_on_a_gpu_is_never_cudnns() -> None:
         assert torch.backends.cuda.mem_efficient_sdp_enabled()
         assert torch.backends.cuda.math_sdp_enabled()
     assert enabled()
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_earlier_positions_do_not_see_later_ones_in_decoders_alone(
-    subject: Subject, side: str
-) -> None:
-    inputs = subject.inputs(side)
-    context, stack = subject.stack.context(inputs, None), subject.stack
-    with torch.no_grad():
-        x = stack.embed(inputs)
-        other = x.clone()
-        other[:, -3:] += torch.randn(
-            other[:, -3:].shape, generator=torch.Generator().manual_seed(0)
-        )
-        before, after = (stack.z(0, y, context, HEADS)[0, :-3] for y in (x, other))
-    assert torch.equal(before, after) == stack.causal == is_causal(subject.model)
 
 
 # -- settings, and what is refused ----------------------------------------------------------------
@@ -487,11 +471,3 @@ def test_attention_is_that_of_loops_over_tokens(
     read = torch.tensor([3, 1 if side == "right" else 3])
     found = stack.z(0, x, stack.context(inputs, read), heads)
     close(found[:, 0], expected[[0, 1], read])
-
-
-def test_another_last_matrix_answers_otherwise() -> None:
-    stack = micro(2, 0, causal=True)
-    out = Linear(torch.ones(1, D_MODEL), None)
-    assert stack.answering(out).out is out
-    assert stack.answering(out).layers is stack.layers
-    assert stack.out is not out

@@ -271,21 +271,6 @@ def test_texts_that_get_other_tokens_than_from_the_file(
             assert messages(lambda: encoded_by(path))[1] == []
 
 
-def test_cut_texts_and_prompts_are_compared_as_they_are_read(
-    wordpieces: Path, tmp_path: Path
-) -> None:
-    path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
-    change(path, "tokenizer_config.json", lambda config: config.update(truncation_side="left"))
-    _, told = messages(lambda: encoded_by(path, max_length=6))
-    assert len(told) == 1
-    assert "were cut" in told[0]
-    options = {"prompt": "{a} and {b}"}
-    assert messages(lambda: encoded_by(path, **options))[1] == []
-    change(path, "tokenizer.json", lambda file: file["normalizer"].update(lowercase=False))
-    _, told = messages(lambda: encoded_by(path, **options))
-    assert "row 0, 'The cat ran. and a dog ran', has ['the', 'cat'" in told[0]
-
-
 TEXTS = (
     "The cat's been  there, hasn't it?",
     "Na\u00efve caf\u00e9s \U0001f600 [SEP] </s> \u65e5\u672c",
