@@ -32,8 +32,8 @@ from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.masked_stack import masked_stack
 from mechcore.models import running
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture, architecture_of
-from mechcore.models.padding import real_positions
-from mechcore.models.stack_of import stack_of
+from mechcore.models.architectures.layers import stack_of
+from mechcore.models.batches import real_positions
 from mechcore.pruning.methods import METHODS, PruningMethod, Request
 from mechcore.pruning.settings import PruneSettings
 from mechcore.report.run_folder import RunFolder, read_run

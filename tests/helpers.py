@@ -26,6 +26,8 @@ from mechcore.models import load_model
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 ARCHITECTURES = ("bert", "roberta", "gpt2", "llama", "mistral", "qwen2")
+FEW = ("bert", "gpt2", "llama")
+"""An encoder, a decoder, and one with grouped queries: what holds for each holds for all."""
 ENCODERS = ("bert", "roberta")
 N_LAYERS, N_HEADS, D_MODEL, VOCABULARY = 2, 4, 16, 40
 CLASSES = ("contradiction", "entailment", "neutral")

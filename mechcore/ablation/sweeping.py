@@ -38,8 +38,8 @@ from mechcore.evaluation.evaluate import evaluation_of, warn_under_chance
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
+from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_data
-from mechcore.models.stack_of import stack_of
 from mechcore.partial import Partial, Steps, known_fill
 from mechcore.session import plain_session
 from mechcore.wording import PLACES

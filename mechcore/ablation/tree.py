@@ -26,7 +26,7 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.masking.fills import Fill, Kind, is_per_token
 from mechcore.masking.interventions import blended
-from mechcore.models.padding import real_positions
+from mechcore.models.batches import real_positions
 from mechcore.models.placing import chosen, sent
 from mechcore.models.stack import Stack
 

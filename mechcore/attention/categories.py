@@ -81,7 +81,7 @@ BUILT_IN = (
     Category(
         "first",
         lambda tokens: tokens.key_is(tokens.positions == 0),
-        description="the first token, which is where attention goes that has nowhere else to go",
+        description="the first token, the attention sink",
     ),
     Category(
         "separator",
@@ -105,10 +105,8 @@ BUILT_IN = (
 )
 _RESERVED = {category.name for category in BUILT_IN} | {OTHER, MIXED}
 
-CATEGORIES: Registry[Category] = Registry("head category", "mechcore.categories")
-"""Categories that installed packages offer; they come after mechcore's own."""
-
-_registered = list(BUILT_IN)
+CATEGORIES: Registry[Category] = Registry("category", "mechcore.categories")
+"""Categories of installed packages, and those added in code; they come after mechcore's own."""
 
 
 def categories(causal: bool) -> tuple[Category, ...]:
@@ -118,70 +116,41 @@ def categories(causal: bool) -> tuple[Category, ...]:
 
 def registered_categories() -> tuple[Category, ...]:
     """All categories, built in, of packages and added, in their order."""
-    known = {each.name for each in _registered}
     for name in CATEGORIES:
-        if name not in known:
-            offered = CATEGORIES[name]
-            register_category(
-                name,
-                offered.function,
-                causal_only=offered.causal_only,
-                description=offered.description,
-            )
-    return tuple(_registered)
+        _check_name(name)
+    return (*BUILT_IN, *(CATEGORIES[name] for name in CATEGORIES))
 
 
 def register_category(
     name: str,
     function: CategoryFunction,
     *,
-    before: str | None = None,
     causal_only: bool = False,
     description: str = "",
 ) -> None:
     """Add a category of keys to every table computed from now on.
 
     The function gets the tokens of a batch and says which (query, key) pairs belong to the
-    category; `TokenInfo.at_distance` and `TokenInfo.key_is` are the usual building blocks.
+    category; `TokenInfo.at_distance` and `TokenInfo.key_is` are the usual building blocks. Of pairs
+    that others claim too, shares count those categories first.
 
     Args:
         name: what columns and labels call it; a category registered under this name earlier is
             replaced.
         function: says which (query, key) pairs of a batch it claims.
-        before: the category from which it takes pairs that both claim, and from all later ones;
-            by default it comes last and takes from ``other`` only.
         causal_only: whether it exists for causal models alone.
         description: which keys it has, to finish the sentence "attends to".
 
     Raises:
-        InputError: the name is that of a built-in category or no identifier, or ``before`` is
-            unknown.
+        InputError: the name is that of a built-in category or no identifier.
 
     >>> register_category("two_back", lambda tokens: tokens.at_distance(2))
     >>> [category.name for category in categories(causal=False)][-2:]
     ['repeated', 'two_back']
     >>> unregister_category("two_back")
     """
-    if not name.isidentifier():
-        raise InputError(
-            f"category {name!r}: expected a name of letters, digits and underscores, which column "
-            "names are made of"
-        )
-    if name in _RESERVED:
-        raise InputError(
-            f"category {name!r}: the name is taken by mechcore; choose another one than "
-            f"{', '.join(sorted(_RESERVED))}"
-        )
-    rest = [c for c in _registered if c.name != name]
-    names = [c.name for c in rest]
-    if before is not None and before not in names:
-        raise InputError(f"category {name!r}: before={before!r} is not one of {', '.join(names)}")
-    place = len(rest) if before is None else names.index(before)
-    _registered[:] = [
-        *rest[:place],
-        Category(name, function, causal_only, description),
-        *rest[place:],
-    ]
+    _check_name(name)
+    CATEGORIES.register(name)(Category(name, function, causal_only, description))
 
 
 def unregister_category(name: str) -> None:
@@ -190,11 +159,20 @@ def unregister_category(name: str) -> None:
     Raises:
         InputError: it is built in, or not registered.
     """
-    custom = [c.name for c in _registered if c.name not in _RESERVED]
-    if name not in custom:
-        found = ", ".join(custom) or "none"
-        raise InputError(f"category {name!r}: not registered by register_category; found {found}")
-    _registered[:] = [c for c in _registered if c.name != name]
+    CATEGORIES.remove(name)
+
+
+def _check_name(name: str) -> None:
+    if not name.isidentifier():
+        raise InputError(
+            f"category {name!r}: expected a name of letters, digits and underscores, which column "
+            "names are made of"
+        )
+    if name in _RESERVED:
+        raise InputError(
+            f"category {name!r}: is mechcore's own; choose another name than "
+            f"{', '.join(sorted(_RESERVED))}"
+        )
 
 
 def claims(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:
@@ -203,7 +181,7 @@ def claims(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:
     Raises:
         InputError: a category function returned something else than bool [batch, query, key].
     """
-    allowed, found = tokens.allowed, {}
+    allowed, pairs = tokens.allowed, {}
     for category in categories(tokens.causal):
         claimed = category.function(tokens)
         if claimed.shape != allowed.shape or claimed.dtype != torch.bool:
@@ -212,8 +190,8 @@ def claims(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:
                 f"{tuple(claimed.shape)}; expected torch.bool of shape {tuple(allowed.shape)}, "
                 "[batch, query, key]"
             )
-        found[category.name] = claimed & allowed
-    return found
+        pairs[category.name] = claimed & allowed
+    return pairs
 
 
 def partition(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,26 +117,23 @@ def attention_examples(
 def _patterns(
     model: Any, data: EncodedExamples, row: int, layers: set[int]
 ) -> dict[int, Float[np.ndarray, "head query key"]]:
-    found: dict[int, np.ndarray] = {}
+    patterns: dict[int, np.ndarray] = {}
 
-    def keep(layer: int) -> Any:
-        def hook(pattern: Tensor, hook: Any) -> None:
-            values = pattern[0].detach().float().cpu().double().numpy()
-            if not np.isfinite(values).all():
-                dtype = str(pattern.dtype).removeprefix("torch.")
-                raise NotFiniteError(
-                    f"attention of layer {layer}: not finite ({dtype}); {not_finite_advice(dtype)}"
-                )
-            found[layer] = np.round(values, DECIMALS)
+    def keep(layer: int, pattern: Tensor, hook: Any) -> None:
+        values = pattern[0].detach().float().cpu().double().numpy()
+        if not np.isfinite(values).all():
+            dtype = str(pattern.dtype).removeprefix("torch.")
+            raise NotFiniteError(
+                f"attention of layer {layer}: not finite ({dtype}); {not_finite_advice(dtype)}"
+            )
+        patterns[layer] = np.round(values, DECIMALS)
 
-        return hook
-
-    hooks = [(hook_pattern(layer), keep(layer)) for layer in sorted(layers)]
+    hooks = [(hook_pattern(layer), partial(keep, layer)) for layer in sorted(layers)]
     check_hooks(model, [name for name, _ in hooks])
     with torch.no_grad(), hooked(model, hooks):
         forward(model, data.rows([row]))
-    check_patterns(layers, found)
-    return found
+    check_patterns(layers, patterns)
+    return patterns
 
 
 def readable_tokens(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -172,13 +170,13 @@ def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]
         (the heads whose attention is spread most: largest entropy).
     """
     labels = [c.removeprefix("mass_") for c in categories.columns if c.startswith("mass_")]
-    found = {}
+    clearest = {}
     for label in [*labels, MIXED]:
         heads = categories[categories["category"] == label]
         key = "entropy" if label == MIXED else f"mass_{label}"
         if len(heads):
-            found[label] = heads.nlargest(n, key)["component"].tolist()
-    return found
+            clearest[label] = heads.nlargest(n, key)["component"].tolist()
+    return clearest
 
 
 def telling_example(data: EncodedExamples, *, most: int = 16, among: int = 500) -> int:
@@ -210,4 +208,4 @@ def _repetitions(data: EncodedExamples, row: int) -> int:
     for word, place in zip(data.words[row], places, strict=True):
         if word >= 0:
             words.setdefault(word, set()).add(place)
-    return sum(len(found) > 1 for found in words.values())
+    return sum(len(spots) > 1 for spots in words.values())

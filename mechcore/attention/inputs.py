@@ -15,8 +15,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import EXPECTED
 from mechcore.data.words import SPECIAL, Words, words_of
 from mechcore.errors import InputError, warn
+from mechcore.models.batches import real_tokens_first
 from mechcore.models.encoded import as_data, tokenizer_of
-from mechcore.models.padding import real_tokens_first
 from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
 
 HeadData: TypeAlias = Any
@@ -88,8 +88,8 @@ def _plain(
         )
     vocabulary: dict[str, int] = {}
     start = 0
-    for each in data:
-        inputs = model_inputs(model, each)
+    for given in data:
+        inputs = model_inputs(model, given)
         batch, _ = real_tokens_first(inputs, inputs["attention_mask"])
         ids, real = batch["input_ids"], batch["attention_mask"] != 0
         is_separator = _among(ids, separators) & real
@@ -114,10 +114,10 @@ def _special_ids(model: Any, tokenizer: Any) -> tuple[list[int], list[int]]:
         source = getattr(weights_of(model), "config", model.cfg)
     ids: dict[str, list[int]] = {}
     for name in ("bos", "eos", "cls", "sep", "pad", "mask"):
-        found = getattr(source, f"{name}_token_id", None)  # one id, several or none
-        several = found if isinstance(found, (list, tuple)) else [found]
-        ids[name] = [int(each) for each in several if each is not None]
-    special = {each for some in ids.values() for each in some}
+        known = getattr(source, f"{name}_token_id", None)  # one id, several or none
+        several = known if isinstance(known, (list, tuple)) else [known]
+        ids[name] = [int(i) for i in several if i is not None]
+    special = {i for some in ids.values() for i in some}
     special |= {*getattr(tokenizer, "all_special_ids", ())}
     special -= {getattr(tokenizer, "unk_token_id", None)}  # a word, if an unknown one
     return sorted(special), sorted({*ids["sep"], *ids["eos"]})
@@ -147,16 +147,16 @@ def _whole_words(
         row_words, row_spans = Words([], [])
         for place, run in groupby(zip(places, row, strict=True), key=itemgetter(0)):
             pieces = [token for _, token in run]
-            found: Words | None = Words([SPECIAL] * len(pieces), [SPECIAL] * len(pieces))
+            of_run: Words | None = Words([SPECIAL] * len(pieces), [SPECIAL] * len(pieces))
             if place != SPECIAL:
-                found = words_of(pieces, tokenizer, vocabulary)
-            if found is None:
+                of_run = words_of(pieces, tokenizer, vocabulary)
+            if of_run is None:
                 lost += 1
                 numbers = [vocabulary.setdefault(f"token {i}", len(vocabulary)) for i in pieces]
-                found = Words(numbers, list(range(len(pieces))))
+                of_run = Words(numbers, list(range(len(pieces))))
             free = max(row_spans, default=SPECIAL) + 1
-            row_words += found.numbers
-            row_spans += [SPECIAL if span == SPECIAL else free + span for span in found.spans]
+            row_words += of_run.numbers
+            row_spans += [SPECIAL if span == SPECIAL else free + span for span in of_run.spans]
         words.append(row_words)
         spans.append(row_spans)
     if lost:

@@ -58,17 +58,14 @@ HEAD_CATEGORIES = Schema(
 class Thresholds:
     """When attention to a category names a head.
 
-    The defaults come from a 6-layer NLI classifier of the MiniLM family with 72 heads, on 2000 MNLI
-    pairs. Heads whose largest mass lies on the previous token have a mass of 1.00, 0.42 and 0.31
-    there; on the next token 0.62, 0.32 and 0.31, then 0.13; on repeated words 0.65 and 0.42; on the
-    separator at most 0.13. The least mass of 0.25 falls into these gaps; masses on the first token
-    (0.67 downwards) have no gap. Labels from the two halves of the pairs agree for all 72 heads.
-    Every mass of 0.25 or more was at least nine times that under uniform attention: the least ratio
-    matters for short inputs, where uniform attention itself comes near the least mass.
+    The defaults fall into gaps between the masses of the 72 heads of a MiniLM NLI classifier, on
+    2000 MNLI pairs (previous token 1.00, 0.42, 0.31; next token 0.62, 0.32, 0.31, then 0.13;
+    repeated words 0.65, 0.42; separator at most 0.13). The ratio matters for short inputs, where
+    uniform attention itself comes near the minimum mass.
 
     Attributes:
-        mass: least mass on the category, over the queries where it is defined, above 0, at most 1.
-        ratio: least ratio of that mass to the mass under uniform attention, at least 1.
+        mass: minimum mass on the category, where it is defined; above 0, at most 1.
+        ratio: minimum ratio of that mass to the mass under uniform attention, at least 1.
 
     Raises:
         InputError: a value is out of its range.
@@ -215,23 +212,23 @@ def explain(
         InputError: the head is not in the table, or the table is no table of scores.
     """
     name = str(Component.parse(head) if isinstance(head, str) else head)
-    found = scores[scores["component"] == name] if "component" in scores else scores.iloc[:0]
-    if len(found) != 1:
+    rows = scores[scores["component"] == name] if "component" in scores else scores.iloc[:0]
+    if len(rows) != 1:
         raise InputError(
             f"head {name}: not in the table of scores; expected one of its {len(scores)} heads"
         )
-    row, names = found.iloc[0], category_names(scores)
-    label = categorise(found, thresholds)["category"].iloc[0]
+    row, names = rows.iloc[0], category_names(scores)
+    label = categorise(rows, thresholds)["category"].iloc[0]
     measures = ("mass", "low", "high", "uniform", "ratio", "sd", "examples")
     table = pd.DataFrame(
         [
-            {"category": each}
-            | {m: row[f"{m}_{each}"] for m in measures if f"{m}_{each}" in scores}
+            {"category": category}
+            | {m: row[f"{m}_{category}"] for m in measures if f"{m}_{category}" in scores}
             | {
-                "mass_passes": bool(row[f"mass_{each}"] >= thresholds.mass),
-                "ratio_passes": bool(row[f"ratio_{each}"] >= thresholds.ratio),
+                "mass_passes": bool(row[f"mass_{category}"] >= thresholds.mass),
+                "ratio_passes": bool(row[f"ratio_{category}"] >= thresholds.ratio),
             }
-            for each in names
+            for category in names
         ]
     ).sort_values("mass", ascending=False, kind="stable", ignore_index=True)
     return Explanation(name, label, table, _reason(name, label, table, thresholds))
@@ -257,8 +254,8 @@ def _reason(name: str, label: str, table: pd.DataFrame, thresholds: Thresholds) 
     others = table[table["mass_passes"] & table["ratio_passes"] & (table["category"] != label)]
     beside = f" Less, but enough, goes to {', '.join(others['category'])}." * bool(len(others))
     return (
-        f"{name} is {label}: where a query has such a key, it gives it {row['mass']:.2f}{interval} "
-        f"of its attention, {row['ratio']:.1f} times uniform ({over}the rule: {rule}).{beside}"
+        f"{name} is {label}: queries with such a key put {row['mass']:.2f}{interval} of their "
+        f"attention on it, {row['ratio']:.1f} times uniform ({over}the rule: {rule}).{beside}"
     )
 
 

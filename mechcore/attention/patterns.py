@@ -6,6 +6,7 @@ After arXiv 2403.03942, section 5 and Figure 9.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -54,13 +55,13 @@ def categorize_heads(
     Args:
         model: any TransformerLens model that computes attention patterns.
         data: see `mechcore.attention.inputs.HeadData`.
-        tokenizer: the model's, for texts and for plain batches.
-        thresholds: the least mass, and the least ratio to uniform attention, that make a label.
-        batch_size: examples per forward.
+        thresholds: minimum mass, and minimum ratio to uniform attention, for a label.
+        tokenizer: see `score_heads`.
+        batch_size: see `score_heads`.
         resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
-        seed: of the resamples.
-        ignore: categories whose keys are left out, see `score_heads`.
-        progress: called after every batch.
+        seed: see `score_heads`.
+        ignore: see `score_heads`.
+        progress: see `score_heads`.
 
     Returns:
         The table of `attention_scores` with three more columns after ``head``: ``category``, the
@@ -163,7 +164,7 @@ def score_heads(
     for batch, tokens in batches_of(model, data, tokenizer, batch_size):
         there = tokens.to(device_of(model))
         patterns = BatchPatterns(there, shape.n_heads, scores.ignore, reach)
-        hooks = [(name, patterns.adder(layer)) for layer, name in enumerate(names)]
+        hooks = [(name, partial(patterns.add, layer)) for layer, name in enumerate(names)]
         with torch.no_grad(), hooked(model, hooks):
             forward(model, batch)
         scores.count(patterns, batch["index"], batch.get("cluster"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +74,6 @@ class BatchPatterns:
         n_queries: real tokens of the batch that have a key to attend to, [reach].
     """
 
-    uniform: Float[Tensor, "example reach category"]
-    defined: Float[Tensor, "example reach category"]
-    n_queries: Int[Tensor, " reach"]
-
     def __init__(
         self,
         tokens: TokenInfo,
@@ -91,27 +87,21 @@ class BatchPatterns:
         positions = tokens.positions
         distance = (positions[:, None] - positions[None, :]).abs()
         longest = len(positions) - 1
-        furthest = [longest if each is None else min(each, longest) for each in reach]
-        known = {each: _Reach.of(claimed, allowed, distance <= each) for each in {*furthest}}
-        self._reach = [known[each] for each in furthest]
-        self.uniform = torch.stack([each.uniform for each in self._reach], 1)
-        self.defined = torch.stack([each.defined for each in self._reach], 1)
-        self.n_queries = torch.stack([each.n_queries for each in self._reach])
+        furthest = [longest if end is None else min(end, longest) for end in reach]
+        known = {end: _Reach.of(claimed, allowed, distance <= end) for end in {*furthest}}
+        self._reach = [known[end] for end in furthest]
+        self.uniform = torch.stack([of.uniform for of in self._reach], 1)
+        self.defined = torch.stack([of.defined for of in self._reach], 1)
+        self.n_queries = torch.stack([of.n_queries for of in self._reach])
         self._n_heads = n_heads
         self._rescale = bool(ignore)
         self._distance = distance.flatten()
         self._layers: dict[int, Tensor] = {}
 
-    def adder(self, layer: int) -> Callable[[Tensor, Any], None]:
-        """A hook that takes the pattern of ``layer``."""
-
-        def add(pattern: Tensor, hook: Any) -> None:
-            self.add(layer, pattern)
-
-        return add
-
-    def add(self, layer: int, pattern: Float[Tensor, "batch head query key"]) -> None:
-        """Reduce the pattern of one layer; whatever stands at padding is ignored.
+    def add(
+        self, layer: int, pattern: Float[Tensor, "batch head query key"], hook: Any = None
+    ) -> None:
+        """Reduce the pattern of one layer (as a hook does); what stands at padding is ignored.
 
         Raises:
             InputError: its shape is not that of the tokens, or there is attention out of reach.
@@ -161,7 +151,7 @@ class BatchPatterns:
 
         Raises:
             InputError: the pattern of a layer did not come.
-        MechcoreError: attention between real tokens is not finite.
+            MechcoreError: attention between real tokens is not finite.
         """
         check_patterns(range(n_layers), self._layers)
         layers = [self._layers[i].to(self._distance.device) for i in range(n_layers)]

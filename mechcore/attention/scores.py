@@ -143,19 +143,15 @@ class HeadScores:
         self.tally = Tally.zeros((), shape, n)
         self.halves = Tally.zeros((2,), shape, n)
         self.resamples = Tally.zeros((resamples,), shape, n)
-        self.share, self.example_sum, self.example_squares = (
-            torch.zeros(*heads, n, dtype=torch.float64) for _ in range(3)
-        )
-        self.mass_squares, self.mass_queries = (
-            torch.zeros(*heads, n, dtype=torch.float64) for _ in range(2)
-        )
-        self.kept, self.distance, self.entropy = (
-            torch.zeros(*heads, dtype=torch.float64) for _ in range(3)
-        )
+
+        def zeros(*size: int) -> Tensor:
+            return torch.zeros(*size, dtype=torch.float64)
+
+        self.share, self.example_sum, self.example_squares = (zeros(*heads, n) for _ in range(3))
+        self.mass_squares, self.mass_queries = zeros(*heads, n), zeros(*heads, n)
+        self.kept, self.distance, self.entropy = (zeros(*heads) for _ in range(3))
+        self.n_defined, self.query_squares = (zeros(shape.n_layers, n) for _ in range(2))
         self.clusters: dict[int, Tensor] = {}
-        self.n_defined, self.query_squares = (
-            torch.zeros(shape.n_layers, n, dtype=torch.float64) for _ in range(2)
-        )
 
     def count(
         self, patterns: BatchPatterns, index: Sequence[int], clusters: Sequence[int] | None = None

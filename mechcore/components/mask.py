@@ -322,8 +322,10 @@ class Mask(Shown):
         try:
             if path.suffix == ".json":
                 content = json.loads(path.read_text(encoding="utf-8"))
-                n_layers, n_heads = _size(content["n_layers"]), _size(content["n_heads"])
-                shape = ModelShape(n_layers, n_heads, _flag(content["has_mlps"]))
+                sizes = content["n_layers"], content["n_heads"]
+                if not all(type(size) is int and 0 < size <= 10_000 for size in sizes):
+                    raise ValueError(f"found {sizes} layers and heads, expected 1 to 10000")
+                shape = ModelShape(*sizes, _flag(content["has_mlps"]))
                 mask, fields = cls.full(shape).only(content["kept"]), content.get("identity")
             else:
                 with safe_open(path, framework="pt") as file:
@@ -369,13 +371,6 @@ def same_model(masks: Sequence[Mask], names: Sequence[object] = ()) -> Identity 
             )
         known = known or (name, mask.identity)
     return None if known is None else known[1]
-
-
-def _size(value: Any) -> int:
-    """A number of layers or heads in a file; a larger one is a slip, and would fill the memory."""
-    if type(value) is not int or not 0 < value <= 10_000:
-        raise ValueError(f"found {value!r} layers or heads, expected 1 to 10000")
-    return value
 
 
 def _flag(value: Any) -> bool:

@@ -59,7 +59,7 @@ class Component:
         if match is None:
             raise InputError(
                 f"component {shown(repr(name))}: not a component name; write heads as L4.H0 or 4.0 "
-                f"and MLP layers as L3.MLP{meant(name)}"
+                "and MLP layers as L3.MLP"
             )
         return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
@@ -82,44 +82,26 @@ class Component:
 ComponentLike: TypeAlias = Component | str
 
 
-def meant(name: object) -> str:
-    """The component that a text may stand for, as other tools write them; empty if unclear.
-
-    >>> meant("L1H3"), meant("blocks.2.hook_mlp_out"), meant("first")
-    (' (did you mean L1.H3?)', ' (did you mean L2.MLP?)', '')
-    """
-    words = name.lower() if isinstance(name, str) else ""
-    numbers = re.findall(r"(?<![-\d])\d+", words)
-    if "mlp" in words or re.fullmatch(r"m\d+", words):
-        return f" (did you mean L{numbers[0]}.MLP?)" if len(numbers) == 1 else ""
-    if len(numbers) == 2:
-        layer, head = reversed(numbers) if words.lstrip()[:1] == "h" else numbers
-        return f" (did you mean L{layer}.H{head}?)"
-    if len(numbers) == 1 and "att" in words:
-        return f" (did you mean a head of that layer, such as L{numbers[0]}.H0?)"
-    return ""
-
-
 def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Component]:
     """Components of names and iterables of names; comma-separated strings are split.
 
     Raises:
         InputError: a name cannot be read.
     """
-    found: list[Component] = []
+    components: list[Component] = []
     for name in names:
         if isinstance(name, Component):
-            found.append(name)
+            components.append(name)
         elif isinstance(name, str):
-            found.extend(Component.parse(part) for part in name.split(",") if part.strip())
+            components += [Component.parse(part) for part in name.split(",") if part.strip()]
         elif isinstance(name, Iterable):
-            found.extend(parse_components(*name))
+            components += parse_components(*name)
         else:
             raise InputError(
                 f"component {name!r}: found {type(name).__name__}; expected a name such as L4.H0 "
                 "or L3.MLP, or a list of names"
             )
-    return found
+    return components
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import total_ordering
 from typing import TypeAlias
 
-from mechcore.components.names import Component, ComponentLike, ModelShape, meant, parse_components
+from mechcore.components.names import Component, ComponentLike, ModelShape, parse_components
 from mechcore.errors import InputError
 
 INPUTS = ("all", "q", "k", "v")
@@ -68,7 +68,7 @@ class Receiver:
         except InputError as error:
             raise InputError(
                 f"receiver {name!r}: cannot be read; write a head as L3.H9, one of "
-                f"its inputs as L3.H9.q, .k or .v, an MLP layer as L2.MLP, or {ANSWER}{meant(text)}"
+                f"its inputs as L3.H9.q, .k or .v, an MLP layer as L2.MLP, or {ANSWER}"
             ) from error
 
     def __str__(self) -> str:
@@ -176,11 +176,17 @@ class PathSet:
         if isinstance(paths, PathSet):
             return paths if name is None else cls(paths.paths, name)
         given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-        found = set()
-        for each in given:
-            found |= {each} if isinstance(each, Path) else set(_read(each))
-        made = cls(tuple(sorted(found)), name)
-        made._check_inputs()
+        distinct: set[Path] = set()
+        for part in given:
+            distinct |= {part} if isinstance(part, Path) else set(_read(part))
+        made = cls(tuple(sorted(distinct)), name)
+        receivers = made.senders
+        for receiver in receivers:
+            if receiver.input != "all" and Receiver(receiver.component) in receivers:
+                raise InputError(
+                    f"paths: {receiver.component} is to be blind in all that it reads, and in "
+                    f"{receiver} separately; expected one of the two"
+                )
         return made
 
     @classmethod
@@ -196,26 +202,16 @@ class PathSet:
             InputError: as `of`.
         """
         to = [receivers] if isinstance(receivers, (str, Component, Receiver)) else receivers
-        parsed = [Receiver.parse(each) for each in to]
-        ends = itertools.product(parse_components(senders), parsed)
+        ends = itertools.product(parse_components(senders), map(Receiver.parse, to))
         return cls.of([Path(sender, receiver) for sender, receiver in ends], name)
 
     @property
     def senders(self) -> Mapping[Receiver, frozenset[Component]]:
         """What each receiver is blind to."""
-        found: dict[Receiver, frozenset[Component]] = {}
+        senders: dict[Receiver, frozenset[Component]] = {}
         for path in self.paths:
-            found[path.receiver] = found.get(path.receiver, frozenset()) | {path.sender}
-        return found
-
-    def _check_inputs(self) -> None:
-        receivers = self.senders
-        for receiver in receivers:
-            if receiver.input != "all" and Receiver(receiver.component) in receivers:
-                raise InputError(
-                    f"paths: {receiver.component} is to be blind in all that it reads, and in "
-                    f"{receiver} apart; expected one of the two"
-                )
+            senders[path.receiver] = senders.get(path.receiver, frozenset()) | {path.sender}
+        return senders
 
     def __str__(self) -> str:
         if self.name:

@@ -8,7 +8,7 @@ log-probabilities of whole answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -165,7 +165,7 @@ class Readout:
             return stack
         tokens = self.tokens.to(stack.out.weight.device)
         bias = None if stack.out.bias is None else stack.out.bias[tokens]
-        return stack.answering(Linear(stack.out.weight[tokens], bias))
+        return replace(stack, out=Linear(stack.out.weight[tokens], bias))
 
     def classes(self, logits: Float[Tensor, "*masks row out"]) -> Float[Tensor, "*masks batch cls"]:
         """Logits of the classes from those read at a position, of all tokens or `tokens`."""

@@ -34,8 +34,8 @@ from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.interventions import blended, intervening
 from mechcore.masking.means import MeanActivations
+from mechcore.models.batches import real_positions
 from mechcore.models.measuring import Hook
-from mechcore.models.padding import real_positions
 from mechcore.models.placing import sent
 from mechcore.models.running import (
     Batch,

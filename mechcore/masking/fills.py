@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -55,23 +56,17 @@ class Fill(ABC):
 
     def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
         self.model, self._means, self.seed = model, means, seed
-        self._moved: tuple[list[int], MeanActivations] | None = None
 
-    @property
+    @cached_property
     def means(self) -> MeanActivations:
-        """The model's mean activations, on its device, as they are by now.
+        """The model's mean activations, on its device.
 
         Raises:
             InputError: there are none.
         """
-        means = self._means
-        if means is None:
+        if self._means is None:
             raise _without_means(type(self).__name__)
-        tensors = (means.z, means.mlp, means.samples_z, means.samples_mlp)
-        changes = [0 if each.is_inference() else each._version for each in tensors]
-        if self._moved is None or self._moved[0] != changes:
-            self._moved = changes, means.to(device_of(self.model))
-        return self._moved[1]
+        return self._means.to(device_of(self.model))
 
     def prepare(self, batch: Batch) -> None:  # noqa: B027
         """Learn of a batch before it is run; the model is not masked meanwhile.

@@ -22,9 +22,9 @@ from mechcore.components import Mask
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.means import MeanActivations
+from mechcore.models.batches import real_positions
 from mechcore.models.measuring import Hook, evaluating, hooked
 from mechcore.models.model_identity import check_masks
-from mechcore.models.padding import real_positions
 from mechcore.models.placing import sent
 from mechcore.models.running import (
     Batch,
@@ -152,35 +152,29 @@ def masked(
 
 
 class _Values:
-    """A mask's values on the model's device, with what was changed since the block began."""
+    """A mask's values as they are by now, on the model's device."""
 
     def __init__(self, mask: Mask, model: Any) -> None:
-        self.mask, self.model = mask, model
-        self._take()
-
-    def _take(self) -> None:
-        with torch.inference_mode(False):  # a run after it may be one with gradients
-            self.taken, self.copy = self.mask.values, self.mask.values.detach().clone()
-        # Whether a value is 1 in all masks.
-        self.ones = (self.copy == 1).reshape(-1, *self.copy.shape[-2:]).all(0).tolist()
+        self.mask, self.model, self.shape = mask, model, mask.values.shape
 
     def update(self) -> None:
-        """Take the mask's values, before each run, if they were changed.
+        """Take the mask's values, before each run.
 
         Raises:
             InputError: they are no longer those of such a mask.
         """
         values = self.mask.values
-        if values is not self.taken or not torch.equal(values, self.copy):
-            self.mask.check(self.model)
-            if values.shape != self.copy.shape:
-                raise InputError(
-                    f"masked: the mask's values changed from {tuple(self.copy.shape)} to "
-                    f"{tuple(values.shape)} inside the block; expected another mask, in a block of "
-                    "its own"
-                )
-            self._take()
-        self.there = sent(values if values.requires_grad else self.copy, device_of(self.model))
+        self.mask.check(self.model)
+        if values.shape != self.shape:
+            raise InputError(
+                f"masked: the mask's values changed from {tuple(self.shape)} to "
+                f"{tuple(values.shape)} inside the block; expected another mask, in a block of "
+                "its own"
+            )
+        flat = values.detach().reshape(-1, *values.shape[-2:])
+        self.ones = (flat == 1).all(0).tolist()  # whether a value is 1 in all masks
+        # A copy, as gradients are computed after the values may have changed in place.
+        self.there = sent(values if values.requires_grad else values.clone(), device_of(self.model))
 
     def of(self, kind: Kind, layer: int) -> Tensor | None:
         """[*masks, head, 1] of a layer's heads, [*masks, 1] of its MLP; None where all are 1."""

@@ -33,20 +33,18 @@ def masked_stack(
         read: position that the head reads, [batch].
         values: of the masks, or of every mask for every row; gradients flow into them.
         z_fill: what stands in for heads, on the model's device; gradients flow into it, too.
-        mlp_fill: the same of MLPs; no layers where there are none.
+        mlp_fill: the same of MLPs.
     """
     n_masks, n_heads, every = len(values), stack.n_heads, list(range(stack.n_heads))
     context = stack.context(inputs, read)
     x = stack.embed(inputs)  # until the first layer's heads are masked, one for all masks
     rows = (-1, len(x))
     values = sent(values if values.ndim == 4 else values[:, None], x.device).to(x)[:, :, None]
-    for layer, weights in enumerate(stack.layers):
+    for layer in range(len(stack.layers)):
         z = stack.z(layer, x, context, every).unflatten(0, rows)
         z = blended(z, values[..., layer, :n_heads, None], z_fill[layer])
         kept = stack.kept_positions(layer, x, context).unflatten(0, rows)
         x = stack.after_attention(layer, kept + stack.project(layer, z, every, bias=True))
-        if weights.up is not None:
-            out = blended(stack.mlp(layer, x), values[..., layer, n_heads:], mlp_fill[layer])
-            x = stack.after_mlp(layer, x + out)
-        x = x.flatten(0, 1)
+        out = blended(stack.mlp(layer, x), values[..., layer, n_heads:], mlp_fill[layer])
+        x = stack.after_mlp(layer, x + out).flatten(0, 1)
     return stack.out(stack.head(x[:, 0])).unflatten(0, (n_masks, -1))

@@ -21,11 +21,11 @@ from mechcore.components import Component, ModelShape
 from mechcore.data.batches import as_batches, batch_bar
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
+from mechcore.models.batches import real_positions
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.padding import real_positions
 from mechcore.models.placing import sent
 from mechcore.models.running import (
     check_hooks,
@@ -53,7 +53,6 @@ class MeanActivations(Shown):
         samples_mlp: the same tokens' MLP outputs, [sample, layer, d_model].
         identity: the model they were computed on.
         data: SHA-256 of the data they were computed on.
-        include_padding: whether padding was pooled in.
     """
 
     z: Float[Tensor, "*pos layer head d_head"]
@@ -63,7 +62,6 @@ class MeanActivations(Shown):
     samples_mlp: Float[Tensor, "sample layer d_model"]
     identity: ModelIdentity
     data: str
-    include_padding: bool = False
 
     @property
     def per_position(self) -> bool:
@@ -77,7 +75,6 @@ class MeanActivations(Shown):
         model: Any,
         data: Any,
         *,
-        include_padding: bool = False,
         per_position: bool = False,
         n_samples: int = 64,
         seed: int = 0,
@@ -88,18 +85,15 @@ class MeanActivations(Shown):
             model: any TransformerLens model.
             data: examples of any form, see `mechcore.data.given`, whose labels are not used; or
                 batches, dicts of tokenizer outputs, also those of a ``DataLoader``.
-            include_padding: pool padding positions in, as the authors' script does.
             per_position: average each position on its own, counted from the first real token.
             n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
                 from the tokens averaged.
             seed: of that draw.
 
         Raises:
-            InputError: there is no batch, the options contradict each other, or an activation is
-                not finite.
+            InputError: there is no batch, ``n_samples`` is negative, or an activation is not
+                finite.
         """
-        if include_padding and per_position:
-            raise InputError("means: include_padding and per_position cannot be combined")
         if n_samples < 0:
             raise InputError(f"means: n_samples is {n_samples}; expected 0 or more")
         shape = ModelShape.of(model)
@@ -120,7 +114,7 @@ class MeanActivations(Shown):
                 digest.update(str(tuple(mask.shape)).encode())
                 digest.update((inputs["input_ids"].cpu() * mask).numpy().tobytes())
                 digest.update(mask.numpy().tobytes())
-                sums.begin(torch.ones_like(mask) if include_padding else mask)
+                sums.begin(mask)
                 forward(model, batch)
                 advance()
         if not sums.started:
@@ -129,7 +123,6 @@ class MeanActivations(Shown):
             **sums.results(),
             identity=ModelIdentity.of(model),
             data=getattr(batches, "fingerprint", None) or digest.hexdigest(),
-            include_padding=include_padding,
         )
         means._check_finite()
         return means
@@ -161,7 +154,6 @@ class MeanActivations(Shown):
             "format": FORMAT,
             "identity": json.dumps(asdict(self.identity)),
             "data": self.data,
-            "include_padding": json.dumps(self.include_padding),
         }
         tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
         write_safetensors(path, tensors, facts)
@@ -181,13 +173,14 @@ class MeanActivations(Shown):
         try:
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata() or {}
+                if facts.get("include_padding", "false") != "false":
+                    raise ValueError("padding was pooled in; compute them again")
                 if facts.get("format") != FORMAT:
                     raise ValueError(f"format {facts.get('format')!r}, expected {FORMAT!r}")
                 means = cls(
                     **{name: file.get_tensor(name) for name in _TENSORS},
                     identity=ModelIdentity.from_fields(json.loads(facts["identity"])),
                     data=facts["data"],
-                    include_padding=json.loads(facts["include_padding"]),
                 )
             means._check_fields()
             means._check_finite()
@@ -206,8 +199,6 @@ class MeanActivations(Shown):
 
     def _check_fields(self) -> None:
         """Make sure that a file held what belongs together."""
-        if type(self.include_padding) is not bool:
-            raise ValueError(f"found {self.include_padding!r} as include_padding")
         head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
         n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
         mlp = (n_mlps, self.identity.d_model)
@@ -215,14 +206,13 @@ class MeanActivations(Shown):
         n = len(self.samples_z)
         expected = {"z": (*before, *head), "mlp": (*before, *mlp), "counts": before}
         for name, shape in {**expected, "samples_z": (n, *head), "samples_mlp": (n, *mlp)}.items():
-            found = tuple(getattr(self, name).shape)
-            if found != shape:
-                raise ValueError(f"{name} has the shape {found}, expected {shape}")
+            if (own := tuple(getattr(self, name).shape)) != shape:
+                raise ValueError(f"{name} has the shape {own}, expected {shape}")
 
     def _check_finite(self) -> None:
         """Make sure that all activations were finite: what stands in for them would not be."""
         heads, mlps = (
-            [place for each in pair for place in (~each.isfinite().all(-1)).nonzero().tolist()]
+            [place for part in pair for place in (~part.isfinite().all(-1)).nonzero().tolist()]
             for pair in ((self.z, self.samples_z), (self.mlp, self.samples_mlp))
         )
         broken = [Component(*place[-2:]) for place in heads] + [Component(p[-1]) for p in mlps]
@@ -330,7 +320,7 @@ class _Sums:
 
     def results(self) -> dict[str, Tensor]:
         self.totals, self.samples = (
-            {name: each.cpu() for name, each in kept.items()}
+            {name: tensor.cpu() for name, tensor in kept.items()}
             for kept in (self.totals, self.samples)
         )
         means = {

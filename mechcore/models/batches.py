@@ -1,46 +1,63 @@
-"""What is asked of a batch before it runs: whole numbers, a mask of its padding, nothing unread."""
+"""Batches of token ids: what is asked of one before it runs, and where its padding goes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.models.padding import real_positions
 
 UNREAD = ("inputs_embeds", "head_mask", "past_key_values", "cu_seq_lens_q", "seq_idx")
-"""Entries that Hugging Face's models would answer otherwise for, and mechcore does not read."""
+"""Entries that change the answers of Hugging Face's models, and that mechcore does not read."""
+
+is_arranged: ContextVar[bool] = ContextVar("is_arranged", default=False)
+"""Whether the batches that run are known to have their padding where the model wants it."""
 
 
-def as_tensor(name: str, values: Any) -> Tensor:
-    """An entry of a batch as a tensor, on the host: a device has to be waited for at every look.
-
-    Raises:
-        InputError: its rows have different lengths, or are no numbers.
-    """
+@contextmanager
+def arranged() -> Iterator[None]:
+    """Run batches whose padding need not be checked again, which would synchronise the device."""
+    token = is_arranged.set(True)
     try:
-        return torch.as_tensor(values).cpu()
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "
-            "them, and pass the attention_mask"
-        ) from error
+        yield
+    finally:
+        is_arranged.reset(token)
 
 
-def whole_numbers(name: str, values: Tensor) -> Tensor:
-    """An entry of a batch, [batch, pos], in the type long.
+# -- padding --------------------------------------------------------------------------------------
 
-    Raises:
-        InputError: a number is not whole, or token ids are floats, which may have been rounded.
+
+def real_positions(mask: Tensor) -> Tensor:
+    """Position of every token counted from its row's first real token, [batch, pos]."""
+    return ((mask != 0).long().cumsum(1) - 1).clamp(min=0)
+
+
+def real_tokens_first(
+    tensors: Mapping[str, Tensor], attention_mask: Tensor
+) -> tuple[dict[str, Tensor], bool]:
+    """Move every row's padding to its right end, keeping the order of the real tokens.
+
+    An encoder's classification head reads position 0, and its positions count from there, so the
+    logits of a left-padded row would differ from those of the same text without padding.
+
+    Args:
+        tensors: any tensors [batch, pos], the attention mask among them.
+        attention_mask: [batch, pos], 0 at padding.
+
+    Returns:
+        The rearranged tensors, and whether anything moved.
     """
-    if name == "input_ids" and (values.is_floating_point() or values.dtype == torch.bool):
-        raise InputError(f"batch: input_ids are {values.dtype}; expected token ids, torch.long")
-    whole = values.long()
-    if values.is_floating_point() and len(places := (whole != values).nonzero()):
-        raise _bad_value(name, values, places)
-    return whole
+    real = attention_mask != 0
+    order = torch.argsort((~real).to(torch.int8), dim=1, stable=True)
+    places = torch.arange(real.shape[1], device=order.device).expand_as(order)
+    if torch.equal(order, places):
+        return dict(tensors), False
+    return {name: tensor.gather(1, order) for name, tensor in tensors.items()}, True
 
 
 def real_tokens(
@@ -48,13 +65,13 @@ def real_tokens(
 ) -> Tensor:
     """The attention mask of a batch, 1 at real tokens and 0 at padding, [batch, pos].
 
-    Tokens that are hidden inside a text are as if they were not in it.
+    Tokens masked inside a text are treated as absent.
 
     Args:
         ids: token ids, [batch, pos].
         mask: of the batch, of type long; None where it has none, and so no padding.
         pad_id: the token that rows are padded with; None if it is not known.
-        in_texts: whether texts, too, may begin or end with one such token.
+        in_texts: whether texts may begin or end with one such token.
 
     Raises:
         InputError: the mask has other values, or is missing where rows begin or end in padding; a
@@ -80,7 +97,7 @@ def real_tokens(
         )
     attended = real & is_pad
     if bool(attended.any()):
-        # Of fillers that are not the padding token there is one kind; of the tokens of texts many.
+        # Fillers other than the padding token are all the same; tokens of texts differ.
         lost = len(ids[~real & ~is_pad].unique()) > 1
         padding_alone = (attended | ~real).all(1)
         wrong = padding_alone & (lost or not in_texts)
@@ -94,17 +111,44 @@ def real_tokens(
     return mask
 
 
+def _at_an_end(where: Tensor, n: int) -> Tensor:
+    """Which rows begin or end with ``n`` such tokens, [batch]."""
+    ends = where[:, :n], where[:, -n:]
+    return (ends[0].all(1) | ends[1].all(1)) & (where.shape[1] >= n)
+
+
+# -- other entries --------------------------------------------------------------------------------
+
+
+def as_tensor(name: str, values: Any) -> Tensor:
+    """An entry of a batch as a tensor on the host, where looking at it waits for no device."""
+    try:
+        return torch.as_tensor(values).cpu()
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "
+            "them, and pass the attention_mask"
+        ) from error
+
+
+def whole_numbers(name: str, values: Tensor) -> Tensor:
+    """An entry of a batch as type long; refuses fractions, and token ids that may be rounded."""
+    if name == "input_ids" and (values.is_floating_point() or values.dtype == torch.bool):
+        raise InputError(f"batch: input_ids are {values.dtype}; expected token ids, torch.long")
+    whole = values.long()
+    if values.is_floating_point() and len(places := (whole != values).nonzero()):
+        raise _bad_value(name, values, places)
+    return whole
+
+
 def check_positions(positions: Any, mask: Tensor, first: int, *, absolute: bool) -> None:
-    """Make sure that ``position_ids`` are those that mechcore's models count by themselves.
+    """Make sure that ``position_ids`` are those that mechcore's models count themselves.
 
     Args:
         positions: of the batch.
         mask: its attention mask, [batch, pos].
         first: position of a text's first token.
         absolute: whether the model knows positions, not only distances between them.
-
-    Raises:
-        InputError: they are not.
     """
     own = real_positions(mask) + first
     given = as_tensor("position_ids", positions)
@@ -115,18 +159,14 @@ def check_positions(positions: Any, mask: Tensor, first: int, *, absolute: bool)
         beside = beside - beside.gather(1, begin)
     if bool((beside * mask).any()):
         raise InputError(
-            f"batch: position_ids are not read, and are others than mechcore's, {first} at each "
-            "row's first real token and one more at each next; leave position_ids out, and put "
-            "texts that are packed in one row into rows of their own"
+            f"batch: position_ids are not read, and differ from mechcore's, {first} at each row's "
+            "first real token, counting up; leave position_ids out, and put texts that are packed "
+            "in one row into rows of their own"
         )
 
 
-def check_read(name: str, value: Any) -> None:
-    """Make sure that an entry of `UNREAD` makes no difference.
-
-    Raises:
-        InputError: it might.
-    """
+def check_unread(name: str, value: Any) -> None:
+    """Make sure that an entry of `UNREAD` makes no difference."""
     if value is not None and not (torch.is_tensor(value) and bool((value == 1).all())):
         instead = " (mechcore.masked ablates heads)" if name == "head_mask" else ""
         raise InputError(
@@ -135,17 +175,8 @@ def check_read(name: str, value: Any) -> None:
         )
 
 
-def check_known(ids: Tensor, n_tokens: int, name: str) -> None:
-    """Make sure that the embedding has a row for every token id, also in padding.
-
-    Args:
-        ids: token ids, [batch, pos].
-        n_tokens: rows of the embedding.
-        name: of the model, for the error.
-
-    Raises:
-        InputError: it has not.
-    """
+def check_vocabulary_size(ids: Tensor, n_tokens: int, name: str) -> None:
+    """Make sure that the embedding has a row for every token id [batch, pos], also in padding."""
     low, high = ids.aminmax()
     if low < 0 or high >= n_tokens:
         row, position = ((ids < 0) | (ids >= n_tokens)).nonzero().tolist()[0]
@@ -156,16 +187,12 @@ def check_known(ids: Tensor, n_tokens: int, name: str) -> None:
         )
 
 
-def known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
-    """The token types, all of them known; those of padding may be anything.
-
-    Raises:
-        InputError: that of a real token is not.
-    """
-    unknown = (types < 0) | (types >= known)
+def known_types(types: Tensor, real: Tensor, n_types: int) -> Tensor:
+    """The token types, unknown ones of padding replaced by 0; refuses those of real tokens."""
+    unknown = (types < 0) | (types >= n_types)
     if places := (unknown & real).nonzero().tolist():
         row, position = places[0]
-        expected = "0 alone" if known == 1 else f"0 to {known - 1}"
+        expected = "0 alone" if n_types == 1 else f"0 to {n_types - 1}"
         raise InputError(
             f"batch: token_type_ids has {int(types[row, position])} in row {row} at position "
             f"{position}; expected {expected}, the token types of the model: leave token_type_ids "
@@ -173,12 +200,6 @@ def known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
             '["input_ids", "attention_mask"]'
         )
     return types.masked_fill(unknown, 0)
-
-
-def _at_an_end(where: Tensor, n: int) -> Tensor:
-    """Which rows begin or end with ``n`` such tokens, [batch]."""
-    ends = where[:, :n], where[:, -n:]
-    return (ends[0].all(1) | ends[1].all(1)) & (where.shape[1] >= n)
 
 
 def _bad_value(name: str, values: Tensor, places: Tensor) -> InputError:

@@ -1,9 +1,10 @@
-"""Examples as a model reads them: tokens of the tokenizer that its checkpoint has."""
+"""Examples as a model reads them: tokens of the tokenizer of the checkpoint it came from."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -12,13 +13,26 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
 from mechcore.errors import InputError, warn
-from mechcore.models.origin import origin_of
-from mechcore.models.running import Batch, is_causal, longest_input, n_token_types, name_of
-from mechcore.models.tokenizers import as_read, load_tokenizer
-from mechcore.models.vocabulary import check_vocabulary
+from mechcore.models.running import (
+    Batch,
+    is_causal,
+    longest_input,
+    n_token_types,
+    name_of,
+    weights_of,
+)
+from mechcore.models.tokenizers import as_read, check_vocabulary, load_tokenizer
 
 _tokenizers: weakref.WeakKeyDictionary[Any, PreTrainedTokenizerBase]
 _tokenizers = weakref.WeakKeyDictionary()
+
+_origins: weakref.WeakKeyDictionary[Any, tuple[str, str | None]] = weakref.WeakKeyDictionary()
+"""The checkpoint and revision of models, wherever the process goes."""
+
+
+def remember_origin(model: Any, source: str, revision: str | None) -> None:
+    """Note which checkpoint a model came from."""
+    _origins[model] = str(Path(source).resolve()) if Path(source).exists() else source, revision
 
 
 def as_encoded(
@@ -167,10 +181,13 @@ def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
         InputError: it is not known, or is not the model's.
     """
     if model not in _tokenizers:
-        origin, tokenizer = origin_of(model), getattr(model, "tokenizer", None)
-        if origin is not None:
-            tokenizer = load_tokenizer(origin.source, revision=origin.revision)
-            check_vocabulary(origin.source, tokenizer, model)
+        tokenizer = getattr(model, "tokenizer", None)
+        # Of models that others loaded, the configuration of the Hugging Face model may tell.
+        named = getattr(getattr(weights_of(model), "config", None), "name_or_path", None)
+        source, revision = _origins.get(model) or (named and str(named), None)
+        if source:
+            tokenizer = load_tokenizer(source, revision=revision)
+            check_vocabulary(source, tokenizer, model)
         if tokenizer is None:
             raise InputError(
                 f"tokenizer: not known for {name_of(model)}, which did not come from a checkpoint; "

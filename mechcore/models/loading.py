@@ -30,17 +30,14 @@ from mechcore.models.architectures.adapters import register
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.architectures.trial import Trial
 from mechcore.models.checkpoint_files import (
-    Weights,
     check_config,
     check_padding,
-    find_weights,
+    no_checkpoint,
     place_of,
-    read_weights,
     refuse_adapter,
 )
-from mechcore.models.folders import no_checkpoint, no_folder
+from mechcore.models.encoded import remember_origin
 from mechcore.models.hooked import hooked_transformer
-from mechcore.models.origin import remember_origin
 from mechcore.models.placing import (
     DeviceMap,
     DtypeName,
@@ -58,7 +55,14 @@ from mechcore.models.running import (
     weights_of,
 )
 from mechcore.models.tokenizers import load_tokenizer, read_pair
-from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
+from mechcore.models.weights import (
+    Report,
+    check_sizes,
+    lacking,
+    left_out,
+    not_read,
+    read_weights,
+)
 from mechcore.session import plain_session
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
@@ -130,18 +134,31 @@ def load_model(
     precision = as_dtype(dtype)
     config = read_config(name, revision)
     architecture = _architecture(config, where)
-    found = _task_of(name, architecture, config, head)
-    if task is not None and task != found:
+    head_kind = _head_of(name, architecture, config, head)
+    if task is not None and task != head_kind:
         wanted = "a sequence-classification" if task == "classification" else "a language-model"
         raise InputError(
             f"checkpoint {name}: its architecture is {architecture}; expected {wanted} head; "
             "fine-tune the model for the task first"
         )
     check_padding(name, config)
-    weights = Weights(None)
-    if "gguf_file" not in where:
-        weights = find_weights(name, architecture, config, revision, allow_pickle=allow_pickle)
-    hf_model = _load(name, where, revision, config, found, precision, weights, device_map)
+    hf_model, report = read_weights(
+        name,
+        _LOADERS[head_kind],
+        config,
+        architecture,
+        revision=revision,
+        allow_pickle=allow_pickle,
+        **where,
+        dtype=precision,
+        device_map=device_map if isinstance(device_map, str | None) else {**device_map},
+        attn_implementation="eager",
+        **(architecture_of(config).body_options if head_kind == BODY else {}),
+    )
+    _check_weights(name, hf_model, architecture, report)
+    if isinstance(device_map, Mapping):
+        check_covers(device_map, hf_model)
+    check_in_memory(f"checkpoint {name}", hf_model)
     if device_map is None:
         hf_model = hf_model.to(device or "cpu")
     hf_model = hf_model.eval()
@@ -159,31 +176,8 @@ def load_model(
     return model
 
 
-def _load(
-    name: str,
-    where: dict[str, str],
-    revision: str | None,
-    config: Any,
-    kind: str,
-    dtype: torch.dtype,
-    weights: Weights,
-    device_map: DeviceMap | None,
-) -> Any:
-    """The model as transformers builds it, with all of its weights from the checkpoint."""
-    architecture = _architecture(config, where)
-    hf_model, report = read_weights(
-        name,
-        _LOADERS[kind],
-        config,
-        architecture,
-        weights,
-        revision,
-        **where,
-        dtype=dtype,
-        device_map=device_map if isinstance(device_map, str | None) else {**device_map},
-        attn_implementation="eager",
-        **(architecture_of(config).body_options if kind == BODY else {}),
-    )
+def _check_weights(name: str, hf_model: Any, architecture: str, report: Report) -> None:
+    """Make sure that all weights are from the checkpoint, and all of its own are read."""
     check_sizes(name, report)
     if missing := sorted(report["missing_keys"]):
         remedy = "what is missing would be random: save the whole fine-tuned model again"
@@ -192,10 +186,6 @@ def _load(
         raise InputError(
             f"{not_read(name, hf_model, unread)}: take the config.json that was saved with them"
         )
-    if isinstance(device_map, Mapping):
-        check_covers(device_map, hf_model)
-    check_in_memory(f"checkpoint {name}", hf_model)
-    return hf_model
 
 
 @contextmanager
@@ -227,7 +217,10 @@ def read_config(name: str, revision: str | None = None) -> Any:
     where = place_of(name)
     path = Path(name)
     if path.is_file() and "gguf_file" not in where:
-        raise no_folder(name)
+        raise InputError(
+            f"checkpoint {name}: is a file; expected a directory, a hub id or a .gguf file: name "
+            f"its folder, {path.parent}"
+        )
     local = path.is_absolute() or name.startswith(".") or name.count("/") > 1
     if not path.exists() and (local or path.suffix == ".gguf"):
         kind = "file" if path.suffix == ".gguf" else "directory"
@@ -257,12 +250,6 @@ def read_config(name: str, revision: str | None = None) -> Any:
     return config
 
 
-_OTHER_HEADS = {
-    "ForTokenClassification": "labels tokens",
-    "ForQuestionAnswering": "marks answers in texts",
-    "ForMultipleChoice": "chooses between texts",
-}
-
 _NO_CLASSES = {
     "multi_label_classification": "any number of its {} labels can hold for a text",
     "regression": "its {} outputs are quantities, none of which holds for a text",
@@ -270,7 +257,7 @@ _NO_CLASSES = {
 """What the outputs of a classification head are where they are no classes."""
 
 
-def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
+def _head_of(name: str, architecture: str, config: Any, head: bool) -> str:
     if architecture.endswith("ForSequenceClassification"):
         if config.num_labels == 1:
             raise InputError(
@@ -301,10 +288,8 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
             "architectures; expected a list with the class that the weights were saved from, such "
             f'as ["{known}"]: add it, or save the model again with save_pretrained'
         )
-    does = [what for ending, what in _OTHER_HEADS.items() if architecture.endswith(ending)]
-    lacks = f"whose head {does[0]}, and" if does else "which"
     raise InputError(
-        f"checkpoint {name}: its architecture is {architecture}, {lacks} has no classification or "
+        f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
         "causal language-model head; expected a ...ForSequenceClassification or ...ForCausalLM "
         "checkpoint: fine-tune the model for the task first"
         + ", or leave the head out (head=False), which shows what heads attend to"

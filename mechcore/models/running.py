@@ -20,16 +20,17 @@ from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.batches import (
     UNREAD,
+    arranged,
     as_tensor,
-    check_known,
     check_positions,
-    check_read,
+    check_unread,
+    check_vocabulary_size,
     known_types,
     real_tokens,
+    real_tokens_first,
     whole_numbers,
 )
 from mechcore.models.measuring import evaluating
-from mechcore.models.padding import arranged, real_tokens_first
 from mechcore.models.placing import sent
 from mechcore.session import plain_numbers, plain_session
 
@@ -293,13 +294,13 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     mask = real_tokens(ids, inputs.get("attention_mask"), pad_id, in_texts=in_texts)
     inputs["attention_mask"] = mask
     for name in UNREAD:
-        check_read(name, batch.get(name))
+        check_unread(name, batch.get(name))
     if batch.get("position_ids") is not None:
         bridged = kind_of(model) == "bridge"
         first = architecture_of(model.original_model.config).first_position if bridged else 0
         absolute = hasattr(model, "pos_embed") or kind_of(model) == "hooked-encoder"
         check_positions(batch["position_ids"], mask, first, absolute=absolute)
-    check_known(ids, n_tokens(model), name_of(model))
+    check_vocabulary_size(ids, n_tokens(model), name_of(model))
     _check_steady(ids, model)
     if "token_type_ids" in inputs and (known := n_token_types(model)):
         inputs["token_type_ids"] = known_types(inputs["token_type_ids"], mask != 0, known)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mechcore.models.padding import real_positions
+from mechcore.models.batches import real_positions
 from mechcore.models.placing import chosen
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
@@ -33,7 +33,7 @@ Inputs: TypeAlias = Mapping[str, Tensor]
 class Norm:
     """Layer normalisation or, with ``rms``, root-mean-square normalisation, over d_model."""
 
-    weight: Tensor | None
+    weight: Tensor
     bias: Tensor | None
     eps: float
     rms: bool = False
@@ -79,18 +79,18 @@ class Layer:
     Attributes:
         qkv: to the queries of all heads, then the keys and values of all key-value heads.
         o: W_O, from z flattened over heads.
-        up, gate, down: the MLP; ``gate`` for gated ones; none of them where there is no MLP.
+        up, gate, down: the MLP; ``gate`` for gated ones.
         norm_attn, norm_mlp: before attention and MLP or, with ``post_norm``, after them.
         scale: of the attention scores.
     """
 
     qkv: Linear
     o: Linear
-    up: Linear | None
+    up: Linear
     gate: Linear | None
-    down: Linear | None
-    norm_attn: Norm | None
-    norm_mlp: Norm | None
+    down: Linear
+    norm_attn: Norm
+    norm_mlp: Norm
     scale: float
 
     def to(self, dtype: torch.dtype) -> Layer:
@@ -155,10 +155,6 @@ class Stack:
         """
         return replace(self, layers=tuple(layer.to(dtype) for layer in self.layers))
 
-    def answering(self, out: Linear) -> Stack:
-        """The same with another last matrix."""
-        return replace(self, out=out)
-
     def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
         """Prepare for a batch.
 
@@ -184,7 +180,7 @@ class Stack:
         In the last layer, if one position is read, only that position's.
         """
         weights = self.layers[layer]
-        if not self.post_norm and weights.norm_attn is not None:
+        if not self.post_norm:
             x = weights.norm_attn(x)
         x = x.to(weights.qkv.weight.dtype)
         if layer == len(self.layers) - 1 and context.read is not None:
@@ -354,15 +350,12 @@ class Stack:
 
     def after_attention(self, layer: int, x: Tensor) -> Tensor:
         """The residual stream after attention was added to it."""
-        norm = self.layers[layer].norm_attn
-        return norm(x) if self.post_norm and norm is not None else x
+        return self.layers[layer].norm_attn(x) if self.post_norm else x
 
     def mlp(self, layer: int, x: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
         """MLP output before the residual add."""
         weights = self.layers[layer]
-        assert weights.up is not None
-        assert weights.down is not None
-        if not self.post_norm and weights.norm_mlp is not None:
+        if not self.post_norm:
             x = weights.norm_mlp(x)
         x = x.to(weights.up.weight.dtype)
         inner = weights.up(x)
@@ -374,8 +367,7 @@ class Stack:
 
     def after_mlp(self, layer: int, x: Tensor) -> Tensor:
         """The residual stream after the MLP was added to it."""
-        norm = self.layers[layer].norm_mlp
-        return norm(x) if self.post_norm and norm is not None else x
+        return self.layers[layer].norm_mlp(x) if self.post_norm else x
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints, and the token types that they give."""
+"""Tokenizers of checkpoints: their token types, and whether a model knows their ids."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.tokenizer_checks import remember_file
 from mechcore.errors import InputError, reason, warn
 from mechcore.models.checkpoint_files import file_of, place_of, refuse_tokenizer_code, without_bars
+from mechcore.models.running import n_tokens, name_of
 
 _TYPES = "token_type_ids"
 _REMEDY = (
@@ -159,3 +160,29 @@ def as_read(
             '["input_ids", "attention_mask"] in tokenizer_config.json; else add "token_type_ids"'
         )
     return encoded
+
+
+def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+    """Make sure that the model's embedding has a row for every id that a text can give.
+
+    Special tokens count where the tokenizer puts them around texts; others, such as a padding
+    token that no batch may need, are checked when a batch has them.
+
+    Args:
+        source: the checkpoint, for the error.
+        tokenizer: its tokenizer.
+        model: the TransformerLens model of it.
+
+    Raises:
+        InputError: there is an id without a row.
+    """
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special -= {*tokenizer("a")["input_ids"]}
+    ids = {i: token for token, i in tokenizer.get_vocab().items() if i not in special}
+    largest, rows = max(ids), n_tokens(model)
+    if largest >= rows:
+        raise InputError(
+            f"checkpoint {source}: its tokenizer ({type(tokenizer).__name__}) has the token "
+            f"{ids[largest]!r} with id {largest}; expected ids from 0 to {rows - 1}, the rows of "
+            f"the embedding of {name_of(model)}: save the model's own tokenizer beside it"
+        )

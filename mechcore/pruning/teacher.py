@@ -20,12 +20,12 @@ from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations, check_means
+from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_encoded
 from mechcore.models.measuring import evaluating
 from mechcore.models.placing import chosen, sent
 from mechcore.models.running import Batch, device_of, forward, model_inputs, read_position
 from mechcore.models.stack import Stack, disagreement
-from mechcore.models.stack_of import stack_of
 from mechcore.pruning.settings import PruneSettings
 
 WIDE = 256

@@ -25,7 +25,7 @@ from mechcore.models.encoded import encode_for
 from mechcore.models.hooked import has_hooked_transformer
 from mechcore.models.placing import check_device
 from mechcore.models.running import is_classifier
-from mechcore.models.vocabulary import check_vocabulary
+from mechcore.models.tokenizers import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir

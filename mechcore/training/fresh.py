@@ -23,10 +23,10 @@ from transformers.models.auto.modeling_auto import (
 from mechcore.data.labels import are_generic, check_agree, names_in, normal_name
 from mechcore.errors import InputError, reason, warn
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
-from mechcore.models.checkpoint_files import check_padding, find_weights, read_weights
+from mechcore.models.checkpoint_files import check_padding
 from mechcore.models.loading import read_config
 from mechcore.models.tokenizers import load_tokenizer
-from mechcore.models.weight_report import check_sizes, lacking, left_out, not_read
+from mechcore.models.weights import check_sizes, lacking, left_out, not_read, read_weights
 from mechcore.session import plain_session
 from mechcore.training.loop import device_of
 
@@ -193,19 +193,18 @@ def _pretrained(
     new_head: bool,
 ) -> PreTrainedModel:
     architecture = _named(config)
-    weights = find_weights(base, architecture, config, revision, allow_pickle=allow_pickle)
     model, report = read_weights(
         base,
         loader,
         config,
         architecture,
-        weights,
-        revision,
+        revision=revision,
+        allow_pickle=allow_pickle,
         pretrained_model_name_or_path=base,
         config=config,
         dtype=torch.float32,
     )
-    check_sizes(base, report, but=lambda key: new_head and _is_new(key, model))
+    check_sizes(base, report, except_for=lambda key: new_head and _is_new(key, model))
     missing = report["missing_keys"]
     if lost := sorted(key for key in missing if not (new_head and _is_new(key, model))):
         remedy = f"expected all{' but a classification head' * new_head}; or train from scratch"

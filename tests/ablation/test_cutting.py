@@ -60,7 +60,7 @@ def test_every_engine_cuts_paths_as_they_are_defined(
 
 
 @pytest.mark.hooked
-@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+@pytest.mark.parametrize("engine", ["restart", "reference"])
 def test_grouped_heads_that_are_ungrouped_are_blind_one_by_one(engine: str) -> None:
     """Keys and values of a head alone, though another shares its weights; by TransformerLens."""
     from transformer_lens import HookedTransformer, HookedTransformerConfig

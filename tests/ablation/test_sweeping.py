@@ -179,7 +179,7 @@ def check_against_edits(model: Any, reference: Any, name: str, fill: Any) -> Non
     data = encoded(name)
     means = None if fill == "zero" else means_of(model, data)
     logits = {n: edited_logits(reference, data, means, n) for n in ("", *NAMES)}
-    for engine in ("tree", "reference"):
+    for engine in ("auto", "reference"):
         options: dict[str, Any] = {"fill": fill, "engine": engine, "split": "ood", "batch_size": 3}
         found = ablate(model, list(NAMES), data, means, **options)
         assert (found.data, found.split, found.agreement) == ("few", "ood", None)

@@ -23,9 +23,9 @@ from mechcore.masking.fills import fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
+from mechcore.models.architectures.layers import stack_of
 from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Stack
-from mechcore.models.stack_of import stack_of
 
 HUGE = 10**9
 DEPTH = 6
@@ -134,10 +134,7 @@ def test_work_counts_by_numbers_of_weights_and_not_the_last_layer(cases: Cases) 
 
 # -- against masks one by one ---------------------------------------------------------------------
 
-MODELS = [
-    *(*ARCHITECTURES, "gpt2-lm"),
-    *(pytest.param(n, marks=pytest.mark.hooked) for n in ("hooked", "hooked without MLPs")),
-]
+MODELS = [*ARCHITECTURES, "gpt2-lm"]
 
 
 class Models:
@@ -150,32 +147,17 @@ class Models:
         self.means = cache(self._means)
 
     def _model(self, name: str) -> Any:
-        if name == "hooked":
-            return helpers.hooked_transformer(self.cases.path("gpt2-lm"))
         if name == "deep":
             path = self.cases.folder / "deep"
             helpers.gpt2_language_model(n_layer=DEPTH).save_pretrained(path)
             return load_model(path)
-        return _without_mlps() if name == "hooked without MLPs" else self.cases.get(name).model
+        return self.cases.get(name).model
 
     def _means(self, name: str, per_position: bool) -> MeanActivations:
         batch = padded(texts((9, 3, 8, 9), seed=9))
         return MeanActivations.compute(
             self.model(name), batch, per_position=per_position, n_samples=8
         )
-
-
-def _without_mlps() -> Any:
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-
-    model = HookedTransformer(
-        HookedTransformerConfig(
-            n_layers=2, n_heads=4, d_model=16, d_head=4, d_vocab=helpers.VOCABULARY, n_ctx=48,
-            attn_only=True, normalization_type="LN", device="cpu",
-        )
-    )  # fmt: skip
-    helpers.randomise(model)
-    return model.eval()
 
 
 @pytest.fixture(scope="module")

@@ -128,12 +128,6 @@ def test_tokens_of_byte_level_tokenizers_are_readable() -> None:
     assert not any("\u0120" in text for text in found.values())
 
 
-def test_word_pieces_stay_as_they_are() -> None:
-    tokenizer = tiny_world.encoder_tokenizer()
-    ids = tokenizer("the baker", "slept")["input_ids"]
-    assert readable_tokens(tokenizer, ids) == ["[CLS]", "the", "baker", "[SEP]", "slept", "[SEP]"]
-
-
 def heads() -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -164,11 +158,6 @@ def test_the_telling_example_repeats_most_words_among_the_short_ones() -> None:
     long = ("the baker slept and the cook sang and the pilot slept", "the baker and the cook slept")
     assert telling_example(encoded([*PAIRS, long]), most=14) == 1
     assert telling_example(encoded([*PAIRS, long]), most=48) == 3
-
-
-def test_in_one_text_a_word_must_come_twice() -> None:
-    pairs = [("the baker slept", ""), ("the baker saw the cook", ""), ("a cook sang", "")]
-    assert telling_example(encoded(pairs)) == 1
 
 
 def test_the_pieces_of_one_word_repeat_nothing() -> None:

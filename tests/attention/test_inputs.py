@@ -11,15 +11,13 @@ import pytest
 import torch
 import transformers as hf
 from attention.builders import byte_level, wordpiece
-from tokenizers.normalizers import BertNormalizer
 
-from mechcore.attention import TokenInfo, attention_scores, categorize_heads, claims
+from mechcore.attention import attention_scores, claims
 from mechcore.attention.inputs import batches_of
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
-from mechcore.worlds import tiny_world
 
 # -- models and tokenizers ------------------------------------------------------------------------
 
@@ -133,42 +131,6 @@ def test_pieces_of_word_pieces_by_hand(encoder: Any) -> None:
     assert found["separators"] == [*[False] * 9, True, *[False] * 6, True]
 
 
-def test_pieces_of_a_byte_level_tokenizer_by_hand(decoder: Any) -> None:
-    tokenizer = byte_level()
-    batch = plain(["cats saw the cats playing"], tokenizer)
-    found = known(decoder, batch, tokenizer)[0]
-    pieces = tokenizer.convert_ids_to_tokens(found["ids"])
-    assert "".join(pieces[1:-1]) == "cats\u0120saw\u0120the\u0120cats\u0120playing"
-    assert len(pieces) > 8, "words must be in pieces"
-    starts = [i for i, piece in enumerate(pieces) if piece.startswith("\u0120")]
-    cats, saw, the, playing = range(4)
-    ends = [*starts[1:], len(pieces) - 1]
-    expected = [-1, *[cats] * (starts[0] - 1)]
-    for word, start, end in zip((saw, the, cats, playing), starts, ends, strict=True):
-        expected += [word] * (end - start)
-    assert found["words"] == [*expected, -1]
-    assert found["segments"] == [-1, *[0] * (len(pieces) - 2), -1]
-    assert found["separators"] == [False] * (len(pieces) - 1) + [True]
-
-
-WORDPIECE_TEXTS = [
-    *TEXTS,
-    "(the cat) the ,cat",
-    "cats's cats ' s",
-    "dogs...dogs",
-    "saw",
-    "the-cat not-the cat",
-]
-
-
-def test_words_of_word_pieces_are_those_of_the_texts(encoder: Any) -> None:
-    tokenizer = wordpiece()
-    texts = [text for text in WORDPIECE_TEXTS if 0 not in tokenizer(text)["input_ids"]]
-    assert len(texts) > 5
-    expected = known(encoder, encoded(texts, tokenizer), None)
-    assert known(encoder, plain(texts, tokenizer, "left"), tokenizer) == expected
-
-
 @pytest.mark.parametrize("double", [False, True])
 def test_segments_of_pairs_are_those_of_the_texts(encoder: Any, double: bool) -> None:
     tokenizer = wordpiece(double)
@@ -188,49 +150,6 @@ def test_segments_of_pairs_are_those_of_the_texts(encoder: Any, double: bool) ->
     ],
 )
 def test_words_of_a_byte_level_tokenizer_are_those_of_the_text(decoder: Any, text: str) -> None:
-    tokenizer = byte_level()
-    expected = known(decoder, encoded([text], tokenizer), None)
-    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
-
-
-def test_decoded_words_of_an_uncased_tokenizer_are_those_of_the_texts(encoder: Any) -> None:
-    tokenizer = wordpiece()
-    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=True)
-    texts = ["c\u00e1t saw cat", "Ca\u0301t saw the cat"]
-    expected = known(encoder, encoded(texts, tokenizer), None)
-    assert [expected[row]["words"] for row in (0, 1)] == [[-1, 0, 1, 0, -1], [-1, 0, 1, 2, 0, -1]]
-    assert known(encoder, plain(texts, tokenizer), tokenizer) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("(the cat) saw the cat", id="bracket"),
-        pytest.param('the "cat" and the cat', id="quotation mark"),
-        pytest.param("a well-known cat known well", id="hyphen"),
-        pytest.param("the cat...the cat", id="dots"),
-    ],
-)
-def test_a_mark_before_a_word_is_no_part_of_it(decoder: Any, text: str) -> None:
-    tokenizer = byte_level()
-    expected = known(decoder, encoded([text], tokenizer), None)
-    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["the cat\nthe cat", "the cat\n\nthe cat", "cat\tcat", "cat\r\ncat"]
-)
-def test_a_line_break_ends_a_word(decoder: Any, text: str) -> None:
-    tokenizer = byte_level()
-    expected = known(decoder, encoded([text], tokenizer), None)
-    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["the caf\u00e9 saw the caf\u00e9", "na\u00efve \u00fcber na\u00efve", "\u732b saw \u732b"],
-)
-def test_letters_of_several_bytes_are_letters(decoder: Any, text: str) -> None:
     tokenizer = byte_level()
     expected = known(decoder, encoded([text], tokenizer), None)
     assert known(decoder, plain([text], tokenizer), tokenizer) == expected
@@ -262,21 +181,6 @@ def test_adjacent_words_repeat_each_other(decoder: Any) -> None:
     for texts in (encoded(["the the cat"], tokenizer), plain(["the the cat"], tokenizer)):
         ((_, tokens),) = batches_of(decoder, texts, tokenizer, 1)
         assert claims(tokens)["repeated"].nonzero().tolist() == [[0, 2, 1]]
-
-
-def test_digits_are_words_of_their_own(decoder: Any) -> None:
-    tokenizer = byte_level()
-    expected = known(decoder, encoded(["cat12 12 cat"], tokenizer), None)
-    assert known(decoder, plain(["cat12 12 cat"], tokenizer), tokenizer) == expected
-
-
-def test_a_byte_level_tokenizer_may_know_a_double_hash(decoder: Any) -> None:
-    """As GPT-2's does; it is no sign of word pieces."""
-    tokenizer = byte_level(*["## the ##"] * 50, merges=40)
-    assert "##" in tokenizer.get_vocab()
-    text = "cats saw the cats playing"
-    expected = known(decoder, encoded([text], tokenizer), None)
-    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
 
 
 def test_without_a_tokenizer_every_token_is_a_word(decoder: Any) -> None:
@@ -327,24 +231,6 @@ def test_plain_batches_of_an_encoder(encoder: Any, side: str, size: int) -> None
     assert expected["examples_separator"].iloc[0] == 4
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_plain_batches_of_single_texts(encoder: Any, side: str) -> None:
-    tokenizer = wordpiece()
-    expected = attention_scores(encoder, encoded(TEXTS, tokenizer), **OPTIONS)
-    batches = plain(TEXTS, tokenizer, side, 3)
-    assert_same(attention_scores(encoder, batches, tokenizer=tokenizer, **OPTIONS), expected)
-    assert expected["examples_repeated"].iloc[0] == 4
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_plain_batches_with_two_separators(cases: helpers.Cases, side: str) -> None:
-    tokenizer, model = wordpiece(double=True), cases.get("roberta").model
-    pairs = PAIRS[:4]
-    expected = attention_scores(model, encoded(pairs, tokenizer), **OPTIONS)
-    batches = plain(pairs, tokenizer, side, 2)
-    assert_same(attention_scores(model, batches, tokenizer=tokenizer, **OPTIONS), expected)
-
-
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("size", [2, 64])
@@ -370,23 +256,6 @@ def test_padding_with_the_end_token(decoder: Any) -> None:
     ):
         assert_same(attention_scores(decoder, data, tokenizer=tokenizer, **OPTIONS), expected)
     assert expected["examples_separator"].iloc[0] == 3
-
-
-def test_plain_batches_without_a_tokenizer(decoder: Any) -> None:
-    """Where every word is one token and none is special, nothing is missing."""
-    tokenizer = tiny_world.decoder_tokenizer()
-    texts = ["the cook sang and the cook slept", "the baker", "the pilot fed the pilot"]
-    expected = attention_scores(decoder, encoded(texts, tokenizer), **OPTIONS)
-    for side in ("right", "left"):
-        batches = plain(texts, tokenizer, side)
-        assert_same(attention_scores(decoder, batches, **OPTIONS), expected)
-
-
-def test_a_tokenizer_of_whole_words_joins_nothing(decoder: Any) -> None:
-    tokenizer = tiny_world.decoder_tokenizer()
-    batches = plain(["the cook sang and the cook slept"], tokenizer)
-    expected = attention_scores(decoder, batches, **OPTIONS)
-    assert_same(attention_scores(decoder, batches, tokenizer=tokenizer, **OPTIONS), expected)
 
 
 def test_a_tokenizer_joins_pieces(decoder: Any) -> None:
@@ -422,13 +291,6 @@ def test_batches_in_any_container(encoder: Any) -> None:
         assert_same(attention_scores(encoder, data, **OPTIONS), expected)
 
 
-def test_a_batch_without_a_mask_is_all_real(encoder: Any) -> None:
-    ids = helpers.texts([6, 6])
-    batch = {"input_ids": torch.stack(ids)}
-    expected = attention_scores(encoder, [helpers.padded(ids)], **OPTIONS)
-    assert_same(attention_scores(encoder, [batch], **OPTIONS), expected)
-
-
 # -- texts ----------------------------------------------------------------------------------------
 
 
@@ -445,20 +307,6 @@ def test_texts_and_pairs_of_an_encoder(encoder: Any, batch_size: int) -> None:
             assert_same(attention_scores(encoder, data, **options), expected)
     lists = [list(pair) for pair in PAIRS]
     assert_same(attention_scores(encoder, lists, **options), expected)  # type: ignore[arg-type]
-
-
-def test_texts_and_pairs_of_a_decoder(decoder: Any) -> None:
-    tokenizer = byte_level()
-    for texts in (TEXTS, PAIRS):
-        expected = attention_scores(decoder, encoded(texts, tokenizer), **OPTIONS)
-        assert_same(attention_scores(decoder, texts, tokenizer=tokenizer, **OPTIONS), expected)
-
-
-def test_texts_and_pairs_may_be_mixed(encoder: Any) -> None:
-    tokenizer = wordpiece()
-    expected = attention_scores(encoder, encoded([("a cat", ""), PAIRS[0]], tokenizer), **OPTIONS)
-    found = attention_scores(encoder, ["a cat", PAIRS[0]], tokenizer=tokenizer, **OPTIONS)
-    assert_same(found, expected)
 
 
 def test_texts_longer_than_what_the_model_reads_are_refused(encoder: Any) -> None:
@@ -479,22 +327,7 @@ def test_roberta_reads_two_tokens_less_than_it_has_positions(cases: helpers.Case
     assert table["n_queries"].iloc[0] == 46 + 3
 
 
-def test_texts_need_no_padding_token(decoder: Any) -> None:
-    """GPT-2's own tokenizer has none, and what stands at padding does not matter."""
-    expected = attention_scores(decoder, TEXTS, tokenizer=byte_level(), **OPTIONS)
-    tokenizer = byte_level(pad_token=None)
-    assert tokenizer.pad_token_id is None
-    assert_same(attention_scores(decoder, TEXTS, tokenizer=tokenizer, **OPTIONS), expected)
-
-
 # -- errors ---------------------------------------------------------------------------------------
-
-
-def test_texts_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Cases) -> None:
-    case = cases.get("bert")
-    for data in (TEXTS, PAIRS, examples(TEXTS)):
-        expected = attention_scores(case.model, data, tokenizer=load_tokenizer(case.path))
-        assert_same(attention_scores(case.model, data), expected)
 
 
 def test_plain_batches_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Cases) -> None:
@@ -539,12 +372,6 @@ def test_data_of_another_kind_is_an_error(encoder: Any, data: Any) -> None:
         attention_scores(encoder, data, tokenizer=wordpiece())
 
 
-@pytest.mark.parametrize("data", [None, 5])
-def test_what_holds_nothing_is_an_error(encoder: Any, data: Any) -> None:
-    with pytest.raises(InputError, match=f"id data: found {type(data).__name__}; expected a file"):
-        attention_scores(encoder, data)
-
-
 def test_one_text_is_not_taken_for_a_list_of_letters(encoder: Any) -> None:
     with pytest.raises(
         InputError, match=r"'a cat' is neither a file nor a task.*texts of your own go into a list"
@@ -556,32 +383,3 @@ def test_one_text_is_not_taken_for_a_list_of_letters(encoder: Any) -> None:
 def test_no_data_is_an_error(encoder: Any, data: Any) -> None:
     with pytest.raises(InputError, match="attention scores: no batch; expected at least one"):
         attention_scores(encoder, data)
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        ([[5, 6]], "no input_ids; found list"),
-        ({"input_ids": [[5, 6], [7]]}, "input_ids cannot be made a tensor.*equal length"),
-        ({"input_ids": [5, 6]}, r"input_ids has shape \(2,\)"),
-        ({"input_ids": [[5, 6]], "attention_mask": [[1]]}, r"attention_mask has shape \(1, 1\)"),
-        ({"input_ids": [[5, 6]], "attention_mask": [[0, 0]]}, "a row has no real token"),
-    ],
-)
-def test_batches_that_cannot_be_read_are_errors(encoder: Any, batch: Any, message: str) -> None:
-    with pytest.raises(InputError, match=f"batch: {message}"):
-        attention_scores(encoder, [batch])
-
-
-def test_examples_whose_words_are_half_known_are_an_error(encoder: Any) -> None:
-    batch = next(encoded(TEXTS, wordpiece()).batches())
-    del batch["segments"]
-    with pytest.raises(InputError, match=r"batch: no segments; expected.*words=True"):
-        TokenInfo.of(batch, causal=False)
-
-
-def test_labels_need_the_same_inputs(encoder: Any) -> None:
-    tokenizer = wordpiece()
-    found = categorize_heads(encoder, PAIRS, tokenizer=tokenizer, **OPTIONS)
-    scores = attention_scores(encoder, PAIRS, tokenizer=tokenizer, **OPTIONS)
-    assert_same(found.drop(columns=["category", "also", "stability"]), scores)

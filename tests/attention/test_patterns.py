@@ -1,8 +1,6 @@
 """Scores of planted attention patterns, and of small models against a slow plain oracle."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,6 @@ from mechcore.attention import (
     categorize_heads,
     explain,
     partition,
-    register_category,
     score_heads,
     score_patterns,
 )
@@ -180,15 +177,6 @@ def test_undefined_categories_are_nan_and_share_nothing() -> None:
         assert row[f"share_{name}"] == row[f"examples_{name}"] == 0
 
 
-def test_columns() -> None:
-    table = score_patterns(random_patterns(PAIR, layers=2, heads=3), PAIR)
-    fixed = ["component", "layer", "head", "n_examples", "n_queries", "entropy", "distance"]
-    assert list(table.columns)[:7] == fixed
-    assert table["component"].tolist() == [f"L{i}.H{j}" for i in range(2) for j in range(3)]
-    measures = ("mass", "low", "high", "uniform", "ratio", "sd", "share", "examples")
-    assert set(table.columns[7:]) == {f"{m}_{name}" for m in measures for name in ENCODER}
-
-
 # -- planted heads --------------------------------------------------------------------------------
 
 ENCODER_ROW = tokens_of("^abc|abc|", "-000-111-")
@@ -236,13 +224,6 @@ def test_planted_heads_cover_the_built_in_categories() -> None:
     assert [name for name in causal if name != "next"] == list(PLANTED_IN_CAUSAL_MODELS)
 
 
-def test_heads_are_told_apart() -> None:
-    pattern = torch.cat([one_hot(keys) for keys in PLANTED_IN_ENCODERS.values()], 2)
-    layers = torch.cat([pattern, pattern.flip(2)])
-    labels = categorise(score_patterns(layers, ENCODER_ROW))["category"].tolist()
-    assert labels == [*PLANTED_IN_ENCODERS, *reversed(PLANTED_IN_ENCODERS)]
-
-
 def test_mixture_of_the_previous_token_and_the_repeated_word() -> None:
     # 0.6 on the token before (the first has none) and 0.4 on the word in the other text; tokens
     # without one give the 0.4, and the first token all, to position 0.
@@ -263,32 +244,6 @@ def test_mixture_of_the_previous_token_and_the_repeated_word() -> None:
     assert (row["category"], row["also"]) == ("previous", "repeated")
 
 
-@pytest.mark.parametrize(
-    ("thresholds", "category", "also"),
-    [
-        (Thresholds(), "previous", "repeated"),
-        (Thresholds(mass=0.25, ratio=2.3), "previous", "repeated first"),
-        (Thresholds(mass=0.5), "previous", ""),
-        (Thresholds(mass=0.25, ratio=5), "previous", ""),
-        (Thresholds(mass=0.65), "mixed", ""),
-        (Thresholds(mass=0.25, ratio=5.5), "mixed", ""),
-    ],
-)
-def test_thresholds_decide(thresholds: Thresholds, category: str, also: str) -> None:
-    previous, repeated = (one_hot(PLANTED_IN_ENCODERS[n]) for n in ("previous", "repeated"))
-    table = score_patterns(0.6 * previous + 0.4 * repeated, ENCODER_ROW)
-    row = categorise(table, thresholds).iloc[0]
-    assert (row["category"], row["also"]) == (category, also)
-
-
-def test_a_tie_goes_to_the_earlier_category() -> None:
-    behind, before = (one_hot(PLANTED_IN_ENCODERS[name]) for name in ("previous", "next"))
-    # The first and the last token have one neighbour: they look at themselves with the other half.
-    row = categorise(score_patterns((behind + before) / 2, ENCODER_ROW)).iloc[0]
-    assert row["mass_previous"] == row["mass_next"] == 0.5
-    assert (row["category"], row["also"]) == ("previous", "next")
-
-
 @given(token_infos())
 @settings(max_examples=40)
 def test_uniform_attention_is_mixed_and_has_ratio_one(tokens: TokenInfo) -> None:
@@ -299,21 +254,6 @@ def test_uniform_attention_is_mixed_and_has_ratio_one(tokens: TokenInfo) -> None
     np.testing.assert_allclose(masses, uniform)
     assert (categorise(table)["category"] == "mixed").all()
     assert (categorise(table)["also"] == "").all()
-
-
-@pytest.mark.parametrize("category", ["previous", "next", "repeated"])
-def test_a_head_with_permuted_keys_is_mixed(category: str) -> None:
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    tokens = tokens_of(f"^{letters}|{letters}|", "-" + "0" * 26 + "-" + "1" * 26 + "-")
-    keys = {
-        "previous": [0, *range(54)],
-        "next": [*range(1, 55), 54],
-        "repeated": [0, *range(28, 54), 0, *range(1, 27), 0],
-    }[category]
-    assert categorise(score_patterns(one_hot(keys), tokens))["category"].item() == category
-    order = torch.randperm(55, generator=torch.Generator().manual_seed(0))
-    permuted = one_hot(keys)[..., order]
-    assert categorise(score_patterns(permuted, tokens))["category"].item() == "mixed"
 
 
 # -- properties -----------------------------------------------------------------------------------
@@ -580,52 +520,6 @@ def test_decoder_agrees_with_plain_loops(
     assert found["share_induction"].min() > 0
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 64])
-def test_one_segment_agrees_with_plain_loops(encoder: Checkpoint, batch_size: int) -> None:
-    frame = examples().frame.assign(text_b="")
-    data = encode(Examples("single", frame), encoder[1], max_length=48, words=True)
-    options: dict[str, Any] = {"batch_size": batch_size, "resamples": RESAMPLES, "seed": SEED}
-    found = attention_scores(load_model(encoder[0]), data, **options)
-    assert_close(found, oracle(encoder, data, causal=False))
-
-
-@pytest.mark.parametrize("architecture", helpers.ARCHITECTURES)
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_every_architecture_gives_its_patterns(
-    cases: helpers.Cases, architecture: str, side: str
-) -> None:
-    """Against Hugging Face's attentions of every row alone."""
-    case = cases.get(architecture)
-    rows = helpers.texts()
-    table = attention_scores(case.model, [helpers.padded(rows, side)], resamples=0)
-    distances, behind = [], []
-    for row in rows:
-        with torch.no_grad():
-            found = case.reference(input_ids=row[None], output_attentions=True).attentions
-        pattern = torch.stack(found)[:, 0].double()  # [layer, head, query, key]
-        places = torch.arange(len(row))
-        distances.append((pattern * (places[:, None] - places).abs()).sum(-1))
-        behind.append(pattern.diagonal(-1, -2, -1))
-    for column, values in (("distance", distances), ("mass_previous", behind)):
-        expected = torch.cat(values, -1).mean(-1).flatten()
-        np.testing.assert_allclose(table[column], expected, rtol=1e-4)
-    assert table["n_queries"].eq(sum(helpers.LENGTHS)).all()
-
-
-def test_what_stands_at_padding_changes_nothing(encoder: Checkpoint) -> None:
-    data, model = encoded(encoder), load_model(encoder[0])
-    expected = attention_scores(model, data)
-    pd.testing.assert_frame_equal(attention_scores(model, replace(data, pad_id=9)), expected)
-
-
-def test_patterns_are_only_read(encoder: Checkpoint) -> None:
-    model, data = load_model(encoder[0]), encoded(encoder)
-    counts = helpers.hook_counts(model)
-    first = attention_scores(model, data)
-    pd.testing.assert_frame_equal(attention_scores(model, data), first)
-    assert helpers.hook_counts(model) == counts
-
-
 def test_the_three_ways_to_score_agree(encoder: Checkpoint) -> None:
     model, data = load_model(encoder[0]), encoded(encoder)
     thresholds = Thresholds(mass=0.2, ratio=1.5)
@@ -709,82 +603,7 @@ def test_head_detector_agrees(language_model: Any, pattern: str) -> None:
     np.testing.assert_allclose(expected, score, atol=1e-4)
 
 
-@pytest.mark.parametrize("pattern", DETECTED)
-def test_head_detector_agrees_on_any_tokens(language_model: Any, pattern: str) -> None:
-    """Tokens that follow themselves, too, and several rows at once."""
-    generator = torch.Generator().manual_seed(4)
-    rows = torch.randint(5, 10, (3, 20), generator=generator)
-    rows[:, 0] = 2
-    assert bool((rows[:, 1:] == rows[:, :-1]).any())
-    table = attention_scores(language_model, [{"input_ids": rows}], resamples=0)
-    name = DETECTED[pattern]
-    defined = 0
-    for row in rows.tolist():
-        for i in range(20):
-            again = row[i] in row[:i]
-            defined += {"previous": i > 0, "repeated": again, "induction": again}[name]
-    score = np.mean([detected(language_model, row, pattern) for row in rows], 0)
-    np.testing.assert_allclose(table[f"mass_{name}"] * defined / 60, score, atol=1e-4)
-
-
 # -- registered categories ------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_registered_categories_are_scored(encoder: Checkpoint) -> None:
-    data, model = encoded(encoder), load_model(encoder[0])
-    without = attention_scores(model, data)
-    register_category("two_back", lambda tokens: tokens.at_distance(2), before="separator")
-    scores = attention_scores(model, data)
-    assert scores["share_two_back"].min() > 0
-    np.testing.assert_allclose(scores.filter(regex="^share_").sum(axis=1), 1, atol=1e-6)
-    # Masses of the others stay what they were, shares go to the new one; position 0 keeps its own.
-    unchanged = without.filter(regex="^(mass|low|high)_(?!other)|^share_first").columns
-    pd.testing.assert_frame_equal(scores[unchanged], without[unchanged], atol=1e-6)
-    assert (scores["share_separator"] < without["share_separator"]).all()
-
-
-def two_back(before: str | None) -> pd.Series:
-    register_category("two_back", lambda tokens: tokens.at_distance(2), before=before)
-    table = score_patterns(one_hot([0, 1, *range(7)]), ENCODER_ROW)
-    return categorise(table).iloc[0]
-
-
-@pytest.mark.usefixtures("clean_registry")
-@pytest.mark.parametrize("before", [None, "first", "separator"])
-def test_registered_category_is_a_label(before: str | None) -> None:
-    row = two_back(before)
-    # All but the first two queries have a token two back; the first of them at position 0.
-    assert (row["category"], row["mass_two_back"]) == ("two_back", 1)
-    assert row["uniform_two_back"] == pytest.approx(1 / 9)
-    assert row["mass_first"] == pytest.approx(2 / 9)
-    # One of the seven keys is at position 0, one a separator.
-    expected = {None: 5 / 9, "first": 7 / 9, "separator": 6 / 9}[before]
-    assert row["share_two_back"] == pytest.approx(expected)
-
-
-@pytest.mark.usefixtures("clean_registry")
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda tokens: tokens.real, r"torch\.bool of shape \(14, \d+\); expected"),
-        (lambda tokens: tokens.allowed.float(), r"torch\.float32 of shape"),
-    ],
-)
-def test_a_function_that_returns_something_else_is_an_error(
-    encoder: Checkpoint, function: Any, message: str
-) -> None:
-    register_category("mine", function)
-    with pytest.raises(InputError, match=f"category 'mine': its function returned {message}"):
-        attention_scores(load_model(encoder[0]), encoded(encoder))
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_a_causal_category_is_not_scored_in_encoders() -> None:
-    register_category("mine", lambda tokens: tokens.at_distance(2), causal_only=True)
-    assert "mass_mine" not in score_patterns(random_patterns(PAIR), PAIR)
-    causal = replace(PAIR, causal=True)
-    assert "mass_mine" in score_patterns(random_patterns(causal), causal)
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -797,12 +616,6 @@ def test_model_without_patterns_is_an_error(encoder: Checkpoint) -> None:
         attention_scores(model, encoded(encoder))
 
 
-def test_other_models_are_errors(encoder: Checkpoint) -> None:
-    plain = AutoModelForSequenceClassification.from_pretrained(encoder[0])
-    with pytest.raises(InputError, match="BertForSequenceClassification"):
-        attention_scores(plain, encoded(encoder))
-
-
 @pytest.mark.parametrize("score", [attention_scores, categorize_heads, score_heads])
 def test_numbers_out_of_range_are_errors(encoder: Checkpoint, score: Any) -> None:
     model, data = load_model(encoder[0]), encoded(encoder)
@@ -810,13 +623,3 @@ def test_numbers_out_of_range_are_errors(encoder: Checkpoint, score: Any) -> Non
         score(model, data, batch_size=0)
     with pytest.raises(InputError, match="resamples is -3; expected a whole number, 0 or more"):
         score(model, data, resamples=-3)
-
-
-def labels(model: Any, data: Any, thresholds: Sequence[float]) -> list[str]:
-    return categorize_heads(model, data, thresholds=Thresholds(*thresholds))["category"].tolist()
-
-
-def test_thresholds_reach_the_labels(encoder: Checkpoint) -> None:
-    model, data = load_model(encoder[0]), encoded(encoder)
-    assert labels(model, data, (1.0, 1.0)) == ["mixed"] * 4
-    assert "mixed" not in labels(model, data, (0.01, 1.0))

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 from attention.planted import (
-    ENCODER,
     chosen,
     one_hot,
     random_patterns,
@@ -15,13 +14,11 @@ from attention.planted import (
     token_infos,
     tokens_of,
 )
-from helpers import Cases, padded, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechcore.attention import (
     TokenInfo,
-    attention_scores,
     categorise,
     claims,
     partition,
@@ -52,14 +49,6 @@ def test_counts_by_hand() -> None:
     assert batch.n_queries == 8
 
 
-def test_uniform_attention_of_a_causal_model_is_over_keys_in_reach() -> None:
-    batch = BatchPatterns(tokens_of("aba", "000", causal=True), 1)
-    # first, separator, self, previous, next, repeated, induction, other
-    assert batch.defined[:, 0].tolist() == [[3, 0, 3, 2, 0, 1, 1, 0]]
-    expected = [1 + 1 / 2 + 1 / 3, 0, 1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 0, 1 / 3, 1 / 3, 0]
-    np.testing.assert_allclose(batch.uniform[:, 0], [expected])
-
-
 @given(token_infos(), st.integers(0, 100))
 @settings(max_examples=30)
 def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
@@ -83,14 +72,6 @@ def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
         -(clean * logs).sum((-1, -2)).transpose(0, 1),
     ]
     torch.testing.assert_close(found, torch.stack(expected, -1))
-
-
-def test_layers_may_come_in_any_order() -> None:
-    patterns = random_patterns(PAIR, layers=3)
-    batch = BatchPatterns(PAIR, 2)
-    for layer in (2, 0, 1):
-        batch.adder(layer)(patterns[layer], None)
-    assert torch.equal(batch.sums(3), filled(PAIR, patterns).sums(3))
 
 
 def test_a_missing_layer_is_an_error() -> None:
@@ -134,14 +115,6 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int) -> N
     assert calls == ([2, 2, 1] if chunk == 200 else [1] * 5) * 2
 
 
-def test_chunks_of_a_model_change_nothing(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = cases.get("bert").model
-    batch = padded(texts())
-    expected = attention_scores(model, [batch])
-    monkeypatch.setattr(reduction, "_CHUNK", 1)
-    pd.testing.assert_frame_equal(attention_scores(model, [batch]), expected, atol=1e-6)
-
-
 # -- padding and precision ------------------------------------------------------------------------
 
 
@@ -157,13 +130,6 @@ def test_whatever_stands_at_padding_is_ignored(junk: float) -> None:
     pd.testing.assert_frame_equal(found, expected)
 
 
-def test_keys_out_of_reach_of_a_causal_query_are_ignored() -> None:
-    tokens = tokens_of("abca", "0000", causal=True)
-    patterns = random_patterns(tokens)
-    noisy = patterns + torch.ones(4, 4).triu(1)
-    pd.testing.assert_frame_equal(score_patterns(noisy, tokens), score_patterns(patterns, tokens))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_single_precision(dtype: torch.dtype) -> None:
     ids = "".join(chr(0x4E00 + i) for i in range(300))
@@ -174,20 +140,6 @@ def test_half_precision_is_summed_in_single_precision(dtype: torch.dtype) -> Non
     assert row["share_other"] == expected["share_other"] > 0.5
     for measure in ("entropy", "distance"):
         assert row[measure] == pytest.approx(expected[measure], rel=1e-6)
-
-
-def test_patterns_are_not_changed() -> None:
-    patterns = random_patterns(PAIR)
-    before = patterns.clone()
-    score_patterns(patterns, PAIR, resamples=3)
-    assert torch.equal(patterns, before)
-
-
-def test_measured_categories_are_those_of_the_table() -> None:
-    table: Any = score_patterns(random_patterns(PAIR), PAIR)
-    for measure in ("mass", "low", "high", "uniform", "ratio", "sd", "share", "examples"):
-        names = [name for name in table.columns if name.startswith(f"{measure}_")]
-        assert names == [f"{measure}_{name}" for name in ENCODER]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -1,10 +1,8 @@
 """Sums over examples: intervals, spread, stability and agreement, against slow plain oracles."""
 
 import math
-import pickle
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +18,6 @@ from attention.planted import (
     token_infos,
     tokens_of,
 )
-from helpers import Cases, padded, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -30,13 +27,10 @@ from mechcore.attention import (
     HeadScores,
     Thresholds,
     TokenInfo,
-    attention_scores,
     categorise,
-    categorize_heads,
     claims,
     label_agreement,
     partition,
-    score_heads,
     score_patterns,
 )
 from mechcore.attention.reduction import BatchPatterns
@@ -150,22 +144,6 @@ def test_intervals_of_clusters_draw_whole_clusters() -> None:
         assert math.isnan(row["low_repeated"])  # 4 rows, each twice: fewer than 8 clusters
 
 
-def test_a_seed_changes_intervals_and_nothing_else() -> None:
-    tokens = twelve_rows()
-    patterns = random_patterns(tokens)
-    first, second, again = (
-        score_patterns(patterns, tokens, resamples=50, seed=seed) for seed in (0, 1, 0)
-    )
-    pd.testing.assert_frame_equal(again, first)
-    interval = first.filter(regex="^(low|high)_").columns
-    rest = first.columns.difference(interval)
-    pd.testing.assert_frame_equal(second[rest], first[rest])
-    # An end that is Student's t does not change, and few examples have none.
-    many = [name for name in interval if not name.endswith(("separator", "repeated"))]
-    assert first[many].notna().all(axis=None)
-    assert (second[many] != first[many]).any(axis=None)
-
-
 @given(token_infos(), st.integers(0, 100), st.data())
 @settings(max_examples=30)
 def test_how_batches_are_formed_changes_nothing(
@@ -189,18 +167,6 @@ def bernoulli(n: int, heads: int, rate: float) -> tuple[Tensor, TokenInfo, np.nd
     previous, first = one_hot([0, 0, 1, 2])[0, 0, 0], one_hot([0, 1, 2, 3])[0, 0, 0]
     patterns = torch.where(torch.from_numpy(coins)[:, :, None, None], previous, first)
     return patterns[None], tokens, coins
-
-
-def test_intervals_have_the_width_of_a_proportion() -> None:
-    patterns, tokens, coins = bernoulli(400, 6, 0.3)
-    table = score_patterns(patterns, tokens, resamples=2000)
-    rates = coins.mean(0)
-    assert table["mass_previous"].tolist() == pytest.approx(rates.tolist())
-    standard_error = (table["high_previous"] - table["low_previous"]) / (2 * 1.96)
-    expected = np.sqrt(rates * (1 - rates) / 400)
-    np.testing.assert_allclose(standard_error, expected, rtol=0.08)
-    # Of the examples themselves: 0 or 1.
-    np.testing.assert_allclose(table["sd_previous"], coins.std(0, ddof=1), rtol=1e-6)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
@@ -232,14 +198,6 @@ def test_an_interval_by_hand() -> None:
     assert table["high_previous"].item() == pytest.approx(0.35 + reach, rel=1e-5)
 
 
-def test_intervals_stay_among_shares() -> None:
-    tokens = stacked(*[tokens_of("ab", "00", causal=True)] * 10)
-    own = [[0.0, 1.0]] * 9 + [[0.9, 0.1]]
-    table = score_patterns(giving_back(own, tokens), tokens, resamples=20)
-    assert table["low_previous"].iloc[0] == 0
-    assert table["high_previous"].iloc[1] == 1
-
-
 def test_few_examples_have_no_interval() -> None:
     tokens = stacked(*[tokens_of("ab", "00", causal=True)] * 9, tokens_of("a.", "0-", causal=True))
     table = score_patterns(random_patterns(tokens), tokens, resamples=20)
@@ -259,13 +217,6 @@ def test_intervals_of_few_examples_hold_the_truth_nearly_as_often_as_they_say() 
     # The bootstrap alone does not.
     ends = np.quantile(scores.resamples.means()[0][:, 0, :, 3], [0.025, 0.975], axis=0)
     assert np.mean((ends[0] <= 0.25) & (ends[1] >= 0.25)) < 0.915
-
-
-def test_one_example_has_no_interval_and_no_spread() -> None:
-    tokens = tokens_of("^ab|", "-00-")
-    table = score_patterns(random_patterns(tokens), tokens, resamples=20)
-    assert table.filter(regex="^(low|high|sd)_").isna().all(axis=None)
-    assert table["mass_previous"].notna().all()
 
 
 def test_no_resamples_give_no_interval() -> None:
@@ -303,17 +254,6 @@ def test_spread_is_over_the_means_of_examples() -> None:
             own = mass[count > 0] / count[count > 0]
             expected = own.std(ddof=1) if len(own) > 1 else math.nan
             assert row[f"sd_{name}"] == pytest.approx(expected, nan_ok=True, abs=1e-9)
-
-
-def test_equal_examples_have_no_spread() -> None:
-    tokens = stacked(*[tokens_of("^ab|", "-00-")] * 10)
-    one = random_patterns(tokens_of("^ab|", "-00-"))
-    table = score_patterns(one.expand(2, 10, 2, 4, 4), tokens, resamples=10)
-    defined = ["first", "separator", "self", "previous", "next"]
-    np.testing.assert_allclose(table[[f"sd_{name}" for name in defined]], 0, atol=1e-7)
-    for name in defined:
-        np.testing.assert_allclose(table[f"low_{name}"], table[f"mass_{name}"])
-        np.testing.assert_allclose(table[f"high_{name}"], table[f"mass_{name}"])
 
 
 # -- stability ------------------------------------------------------------------------------------
@@ -359,31 +299,6 @@ def test_stability_is_the_share_of_resamples_with_the_same_label() -> None:
     assert 0 < mixed["stability"].item() <= 1
 
 
-@pytest.mark.parametrize("n", [2, 3, 30])
-def test_a_clear_label_is_stable_however_few_the_examples(n: int) -> None:
-    patterns, tokens = wavering([0.9] * n)
-    table = head_scores(patterns, tokens, 200).categorised()
-    assert (table["category"].item(), table["stability"].item()) == ("previous", 1.0)
-
-
-def test_stability_of_one_example_is_not_known() -> None:
-    patterns, tokens = wavering([0.9])
-    table = head_scores(patterns, tokens, 20).categorised()
-    assert table["category"].item() == "previous"
-    assert math.isnan(table["stability"].item())
-
-
-def test_labels_also_and_stability_stand_after_the_head() -> None:
-    patterns, tokens = wavering([0.5] * 4)
-    scores = head_scores(patterns, tokens, 20)
-    table = scores.categorised()
-    assert list(table.columns)[:6] == [
-        *("component", "layer", "head", "category", "also", "stability")
-    ]
-    rest = table.drop(columns=["category", "also", "stability"])
-    pd.testing.assert_frame_equal(rest, scores.table())
-
-
 # -- halves ---------------------------------------------------------------------------------------
 
 
@@ -404,79 +319,4 @@ def test_agreement_of_one_example_is_an_error() -> None:
         head_scores(patterns, tokens, 0).agreement()
 
 
-@pytest.fixture(scope="module")
-def bert(cases: Cases) -> Any:
-    return cases.get("bert").model
-
-
-def rows_of_tokens(n: int = 11) -> list[Tensor]:
-    return texts([4 + i % 7 for i in range(n)], seed=5)
-
-
-THRESHOLDS = Thresholds(mass=0.12, ratio=1.0)
-"""Low enough to give the heads of a random model different labels."""
-
-
-def test_agreement_equals_labels_of_the_halves_on_their_own(bert: Any) -> None:
-    rows = rows_of_tokens()
-    scores = score_heads(bert, [padded(rows[:4]), padded(rows[4:])])
-    even, odd = (
-        categorize_heads(bert, [padded(half)], thresholds=THRESHOLDS)["category"]
-        for half in (rows[::2], rows[1::2])
-    )
-    found = scores.agreement(THRESHOLDS)
-    assert found == label_agreement(even, odd)
-    assert 0 < found.share < 1, "labels must differ in places"
-    whole = scores.categorised(THRESHOLDS)["category"].tolist()
-    assert (
-        whole == categorize_heads(bert, [padded(rows)], thresholds=THRESHOLDS)["category"].tolist()
-    )
-
-
-def test_intervals_and_stability_do_not_depend_on_the_batch_size(bert: Any) -> None:
-    rows = rows_of_tokens()
-    tables = [
-        categorize_heads(
-            bert,
-            [padded(rows[i : i + size]) for i in range(0, len(rows), size)],
-            thresholds=THRESHOLDS,
-            resamples=60,
-            seed=3,
-        )
-        for size in (1, 4, 64)
-    ]
-    for table in tables[1:]:
-        pd.testing.assert_frame_equal(table, tables[0], rtol=1e-4, atol=1e-6)
-    assert tables[0]["low_previous"].notna().all()
-    assert tables[0]["stability"].nunique() > 1
-
-
 # -- memory ---------------------------------------------------------------------------------------
-
-
-def sizes(scores: HeadScores) -> dict[str, Any]:
-    """Shapes of all tensors."""
-    found = {}
-    for name, value in vars(scores).items():
-        for part, tensor in {"": value, **getattr(value, "__dict__", {})}.items():
-            if torch.is_tensor(tensor):
-                found[f"{name}.{part}"] = tuple(tensor.shape)
-    return found
-
-
-def test_nothing_grows_with_the_examples(bert: Any) -> None:
-    batch = padded(rows_of_tokens())
-    one, five = (score_heads(bert, [batch] * n, resamples=5) for n in (1, 5))
-    assert five.n_examples == 5 * one.n_examples
-    assert sizes(five) == sizes(one)
-    assert sizes(one)["resamples.mass"] == (5, 2, 4, 7)
-    assert abs(len(pickle.dumps(five)) - len(pickle.dumps(one))) < 16
-
-
-def test_the_same_examples_again_give_the_same_means(bert: Any) -> None:
-    batch = padded(rows_of_tokens())
-    one, five = (attention_scores(bert, [batch] * n, resamples=5) for n in (1, 5))
-    same = one.filter(regex="^(entropy|distance|(mass|uniform|ratio|share)_)").columns
-    pd.testing.assert_frame_equal(five[same], one[same])
-    counts = one.filter(regex="^(n_|examples_)").columns
-    pd.testing.assert_frame_equal(five[counts], 5 * one[counts])

@@ -811,11 +811,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablation {own} --components L0.H8", "component L0.H8: out of range"),
         ("ablation {own} --components L1.H0,6.MLP", "component L6.MLP: out of range"),
         ("ablation {own} --components head3", "component 'head3': not a component name"),
-        (
-            "ablation {own} --components L1H3 --max-ood 5",
-            "(did you mean L1.H3?)",
-        ),
-        ("search {own} --components L1H3 --max-ood 5", "did you mean L1.H3?"),
+        ("search {own} --components L1H3 --max-ood 5", "'L1H3': not a component name; write heads"),
         (
             "ablation {own} \u2013components L1.H0",
             "'\u2013components' has a dash or quotes from a text proc",

@@ -105,16 +105,6 @@ def test_each_row_may_have_a_mask_and_padding_any_side(cases: Cases) -> None:
         torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-6)
 
 
-def test_a_text_paired_with_itself_changes_nothing(cases: Cases) -> None:
-    case = cases.get("bert")
-    data = encoded_for("bert", N)
-    nothing = Mask.full(case.model).only()
-    fill = Counterfactual.of(data)  # no position is missing: means are not needed
-    found = evaluate(case.model, data, mask=nothing, fill=fill, in_domain=False, batch_size=3)
-    expected = evaluate(case.model, data, in_domain=False)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-5)
-
-
 def test_all_engines_agree(case: Case) -> None:
     data = encoded_for(case.architecture, 12)
     pairs = data.part([*range(5, 12), *range(5)])

@@ -7,20 +7,14 @@ import numpy as np
 import pytest
 import torch
 from helpers import Case, Cases, edited, padded, reference_logits, texts
-from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate
-from mechcore.bench.alone import singles_scores
 from mechcore.components import Mask
 from mechcore.errors import InputError, NotFiniteError
-from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.fills import FILLS, Fill, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import prune
-from mechcore.pruning.attribution import attribution_scores
-from mechcore.pruning.uniform_sampling import ugs_scores
 
 
 class Half(Fill):
@@ -86,52 +80,39 @@ def test_what_a_fill_needs_is_asked_for(case: Case) -> None:
         fill_of(case.model, None, "halv", 0)
 
 
+def _samples(values: Tensor) -> Tensor:
+    return values.expand(3, *values.shape)
+
+
+def _damaged(values: Tensor) -> Tensor:
+    return values.clone().fill_(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "found"),
+    [
+        (
+            _samples,
+            InputError,
+            r"gave \(3, 4, 4\) for heads; expected a tensor \(4, 4\), \[head, d_h",
+        ),
+        (_damaged, NotFiniteError, "gave values that are NaN or infinite"),
+        (lambda values: None, InputError, "gave NoneType for heads; expected a tensor"),
+    ],
+)
 @pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
-def test_a_fill_of_another_shape_is_named(case: Case, engine: Any) -> None:
-    class Samples(Fill):
-        def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Tensor:
-            return getattr(self.means, f"samples_{kind}")[:, layer]
-
-    data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
-    means = MeanActivations.compute(case.model, [data], n_samples=3)
-    heads, size = case.model.cfg.n_heads, case.model.cfg.d_head
-    with pytest.raises(InputError) as caught:
-        ablate(case.model, ["L0.H1"], [data], means, fill=Samples, engine=engine, split="ood")
-    assert str(caught.value) == (
-        f"fill Samples: values('z', layer=0) gave (3, {heads}, {size}) for heads; expected a "
-        f"tensor ({heads}, {size}), [head, d_head], or one for every token, [batch, pos, head, "
-        "d_head]"
-    )
-
-
-@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
-def test_a_fill_that_is_not_finite_is_named(case: Case, engine: Any) -> None:
-    class Damaged(Fill):
-        def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Tensor:
-            values = getattr(self.means, kind)[layer].clone()
-            values.view(-1)[-1] = float("nan")
-            return values
-
-    data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
-    means = MeanActivations.compute(case.model, [data])
-    message = r"fill Damaged: values\('z', layer=0\) gave values that are NaN or infinite"
-    with pytest.raises(NotFiniteError, match=message):
-        ablate(case.model, ["L0.H1"], [data], means, fill=Damaged, engine=engine, split="ood")
-
-
-def test_a_fill_that_gives_no_tensor_is_named(case: Case) -> None:
-    class Nothing(Fill):
+def test_fills_of_something_else_are_named(
+    cases: Cases, engine: Any, change: Any, error: type[InputError], found: str
+) -> None:
+    class Other(Fill):
         def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Any:
-            return None
+            return change(getattr(self.means, kind)[layer])
 
-    mask = Mask.full(case.model).without("L1.MLP")
-    message = r"fill Nothing: values\('mlp', layer=1\) gave NoneType for the MLP; expected a tensor"
-    means = MeanActivations.compute(case.model, [padded(texts())])
-    with (
-        masked(case.model, mask, means, Nothing) as run,
-        pytest.raises(InputError, match=message),
-    ):
-        run(padded(texts()))
+    model = cases.get("bert").model
+    data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
+    means = MeanActivations.compute(model, [data])
+    with pytest.raises(error, match=rf"fill Other: values\('z', layer=0\) {found}"):
+        ablate(model, ["L0.H1"], [data], means, fill=Other, engine=engine, split="ood")
 
 
 # -- what is no mask, no means or no fill ---------------------------------------------------------
@@ -164,29 +145,12 @@ def _masked(model: Any, batch: Any, **options: Any) -> None:
         run(batch)
 
 
-def _evaluate(model: Any, batch: Any, **options: Any) -> None:
-    labels = torch.zeros(len(batch["input_ids"]), dtype=torch.long)
-    evaluate(model, [batch | {"labels": labels}], in_domain=False, **options)
-
-
 @pytest.mark.parametrize("kind", OTHERS)
-@pytest.mark.parametrize("use", [_masked, _evaluate])
-def test_what_is_something_else_gets_one_line(cases: Cases, kind: str, use: Any) -> None:
-    if (kind, use) == ("no mask", _evaluate):
-        return  # that is the whole model
+def test_what_is_something_else_gets_one_line(cases: Cases, kind: str) -> None:
     changes, message = OTHERS[kind]
     model, batch = cases.get("bert").model, padded(texts())
     means = MeanActivations.compute(model, [batch])
     options = {"mask": Mask.full(model).without("L0.H1"), "means": means} | changes
     with pytest.raises(InputError, match=message) as caught:
-        use(model, batch, **options)
+        _masked(model, batch, **options)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("train", [prune, attribution_scores, ugs_scores, singles_scores])
-@pytest.mark.parametrize("means", [None, {"z": 1}])
-def test_what_is_no_means_is_named_in_pruning(cases: Cases, train: Any, means: Any) -> None:
-    options = {"sparsity": 0.5} if train is prune else {}
-    message = NO_MEANS.format(type(means).__name__) + "|fill 'mean' needs means"
-    with pytest.raises(InputError, match=message):
-        train(cases.get("bert").model, encoded_for("bert", 4), means, **options)

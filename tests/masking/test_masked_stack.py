@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import helpers
 import pytest
 import torch
-from helpers import ARCHITECTURES, Cases, padded, texts
+from helpers import FEW, Cases, padded, texts
 
 from mechcore.components import Mask, ModelShape
 from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations
+from mechcore.models.architectures.layers import stack_of
 from mechcore.models.running import frozen, is_classifier, model_inputs, read_position
-from mechcore.models.stack_of import stack_of
-
-HOOKED = pytest.param("hooked", marks=pytest.mark.hooked)
 
 
-@pytest.fixture(params=(*ARCHITECTURES, "gpt2-lm", HOOKED))
+@pytest.fixture(params=(*FEW, "gpt2-lm"))
 def model(request: pytest.FixtureRequest, cases: Cases) -> Any:
-    case = cases.get("gpt2-lm" if request.param == "hooked" else request.param)
-    return helpers.hooked_transformer(case.path) if request.param == "hooked" else case.model
+    return cases.get(request.param).model
 
 
 @pytest.mark.parametrize(("side", "by_row"), [("right", False), ("left", False), ("right", True)])

@@ -55,55 +55,6 @@ def test_means_equal_a_slow_loop_over_hugging_face_activations(case64: Case) -> 
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_float32_means_are_summed_in_float64(case: Case, side: str) -> None:
-    rows = texts()
-    z, mlp = slow_means(case.reference, rows)
-    batches = [padded(rows[:3], side, extra=4, noise=1), padded(rows[3:], side, noise=2)]
-    means = MeanActivations.compute(case.model, batches)
-    close(means.z, z)
-    close(means.mlp, mlp)
-    assert means.z.dtype == torch.float64
-
-
-def test_batches_may_come_from_a_generator_in_any_split(cases: Cases) -> None:
-    case = cases.get("bert")
-    rows = texts()
-    whole = MeanActivations.compute(case.model, padded(rows))
-    one_by_one = MeanActivations.compute(case.model, (padded([row]) for row in rows))
-    listed = MeanActivations.compute(case.model, [padded(rows[:1]), padded(rows[1:])])
-    for means in (one_by_one, listed):
-        close(means.z, whole.z)
-        close(means.mlp, whole.mlp)
-        assert means.counts == whole.counts
-
-
-def test_padding_content_and_amount_do_not_matter(case: Case) -> None:
-    rows = texts()
-    expected = MeanActivations.compute(case.model, padded(rows), n_samples=0)
-    for side, extra, noise in (("right", 5, 1), ("left", 0, None), ("left", 6, 2)):
-        means = MeanActivations.compute(case.model, padded(rows, side, extra, noise), n_samples=0)
-        close(means.z, expected.z)
-        close(means.mlp, expected.mlp)
-
-
-def test_padding_is_pooled_in_only_on_demand(cases: Cases) -> None:
-    case = cases.get("bert", torch.float64)
-    batch = padded(texts(), extra=3)
-    z: dict[int, torch.Tensor] = {}
-    mlp: dict[int, torch.Tensor] = {}
-    with torch.no_grad(), helpers.torch_hooks(case.reference, z.__setitem__, mlp.__setitem__):
-        case.reference(**batch)
-    pooled = MeanActivations.compute(case.model, batch, include_padding=True)
-    assert pooled.include_padding
-    assert int(pooled.counts) == batch["input_ids"].numel()
-    close(pooled.z, torch.stack([z[i].mean((0, 1)) for i in range(L)]), 1e-10)
-    close(pooled.mlp, torch.stack([mlp[i].mean((0, 1)) for i in range(L)]), 1e-10)
-    without = MeanActivations.compute(case.model, batch)
-    assert not without.include_padding
-    assert (without.z - pooled.z).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
 def test_means_per_position_count_from_the_first_real_token(case: Case, side: str) -> None:
     rows = texts()
     batches = [padded(rows[3:4], side), padded(rows[:3], side, extra=2), padded(rows[4:], side)]
@@ -118,10 +69,8 @@ def test_means_per_position_count_from_the_first_real_token(case: Case, side: st
         close(means.mlp[position], mlp)
 
 
-def test_options_that_contradict_each_other(cases: Cases) -> None:
+def test_what_cannot_be_averaged(cases: Cases) -> None:
     model = cases.get("bert").model
-    with pytest.raises(InputError, match="cannot be combined"):
-        MeanActivations.compute(model, padded(texts()), include_padding=True, per_position=True)
     with pytest.raises(InputError, match="n_samples is -1"):
         MeanActivations.compute(model, padded(texts()), n_samples=-1)
     with pytest.raises(InputError, match="no batch; expected at least one"):
@@ -220,7 +169,7 @@ def test_saved_means_read_back(cases: Cases, tmp_path: Path, per_position: bool)
     for name in ("z", "mlp", "counts", "samples_z", "samples_mlp"):
         assert torch.equal(getattr(loaded, name), getattr(means, name))
     assert loaded.identity == means.identity
-    assert (loaded.data, loaded.include_padding) == (means.data, means.include_padding)
+    assert loaded.data == means.data
     assert loaded.per_position == per_position
 
 
@@ -289,7 +238,6 @@ def test_files_that_hold_no_means_are_refused(cases: Cases, tmp_path: Path) -> N
         ({"mlp": torch.ones(3, 16)}, "mlp has the shape (3, 16), expected (2, 16)"),
         ({"counts": torch.ones(3)}, "counts has the shape (3,), expected ()"),
         ({"samples_mlp": torch.ones(1, 2, 16)}, "samples_mlp has the shape (1, 2, 16)"),
-        ({"include_padding": 1}, "found 1 as include_padding"),
     ],
 )
 def test_parts_that_do_not_belong_together_are_refused(
@@ -299,19 +247,6 @@ def test_parts_that_do_not_belong_together_are_refused(
     replace(means, **changes).save(tmp_path / "means.safetensors")
     with pytest.raises(InputError, match=re.escape(f"not means written by mechcore ({message}")):
         MeanActivations.load(tmp_path / "means.safetensors")
-
-
-def test_a_file_of_another_models_means_is_named(cases: Cases, tmp_path: Path) -> None:
-    path = tmp_path / "means.safetensors"
-    MeanActivations.compute(cases.get("bert").model, padded(texts())).save(path)
-    with pytest.raises(MismatchError, match=rf"^means file {path}: means: computed on another"):
-        MeanActivations.load(path, cases.get("gpt2").model)
-
-
-def test_whether_means_are_per_position_is_told_by_their_shape(cases: Cases) -> None:
-    means = MeanActivations.compute(cases.get("bert").model, padded(texts()))
-    assert not means.per_position
-    assert replace(means, z=means.z[None], mlp=means.mlp[None]).per_position
 
 
 # -- HookedTransformer and HookedEncoder ----------------------------------------------------------
@@ -333,17 +268,6 @@ def test_hooked_transformer_and_bridge_have_the_same_means(
     close(hooked.mlp, bridged.mlp)
     close(hooked.samples_z, bridged.samples_z)
     assert torch.equal(hooked.counts, bridged.counts)
-
-
-@pytest.mark.hooked
-def test_hooked_encoder_means_ignore_padding() -> None:
-    model = helpers.hooked_encoder()
-    rows = texts()
-    alone = [MeanActivations.compute(model, padded([row]), n_samples=0) for row in rows]
-    z = sum(m.z * len(row) for m, row in zip(alone, rows, strict=True)) / sum(LENGTHS)
-    for side in ("right", "left"):
-        means = MeanActivations.compute(model, padded(rows, side, extra=2, noise=1))
-        close(means.z, z)
 
 
 @pytest.mark.parametrize("per_position", [False, True])

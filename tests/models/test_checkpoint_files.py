@@ -99,12 +99,6 @@ def test_an_allowed_pickle_still_runs_nothing(pickled: Path, tmp_path: Path) -> 
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"rubbish", b"PK\x03\x04"])
-def test_damaged_pickles(pickled: Path, content: bytes) -> None:
-    (pickled / "pytorch_model.bin").write_bytes(content)
-    assert refusal(pickled, allow_pickle=True)
-
-
 def test_parts_of_a_pickle_outside(pickled: Path) -> None:
     (pickled / "pytorch_model.bin").rename(pickled.parent / "outside.bin")
     index = {"metadata": {}, "weight_map": {"x": "../outside.bin"}}
@@ -188,12 +182,6 @@ def test_code_of_a_tokenizer_is_never_run(bert: Path, kind: str) -> None:
     assert not (bert / "ran").exists()
 
 
-@pytest.mark.usefixtures("no_questions")
-def test_a_kind_of_model_that_nobody_knows(bert: Path) -> None:
-    change(bert / "config.json", model_type="unheard-of")
-    assert "its configuration cannot be used: " in refusal(bert)
-
-
 def test_an_adapter_is_not_a_model(bert: Path) -> None:
     (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "some/where"}')
     problem = "is an adapter (it has adapter_config.json); merge it into its model"
@@ -219,25 +207,15 @@ def test_the_folder_around_checkpoints(bert: Path) -> None:
     assert f"no weights (model.safetensors) in this directory; {rest}int-1500" in refusal(run)
 
 
-def test_a_folder_inside_a_checkpoint(bert: Path) -> None:
-    (bert / "onnx").mkdir()
-    (bert / "onnx" / "model.onnx").write_bytes(b"x")
-    assert refusal(bert / "onnx").endswith(f"which is a part of a checkpoint: name {bert}")
-
-
 @pytest.mark.parametrize(
     ("file", "remedy"),
     [
         ("tf_model.h5", "TensorFlow's or Flax's: load it with transformers 4 (from_tf=True"),
         ("flax_model.msgpack", "TensorFlow's or Flax's: load it with transformers 4"),
-        ("onnx/model.onnx", "an export for inference: take the checkpoint that it was made from"),
-        ("openvino_model.xml", "an export for inference"),
         ("global_step100/states.pt", "DeepSpeed's: join its parts with zero_to_fp32.py"),
         ("pytorch_model_fsdp_0/__0_0.distcp", "FSDP's: join its parts with `accelerate merge"),
-        ("epoch=1-step=2.ckpt", "Lightning's: load it there, and save the model with save_pre"),
         ("adapter_model.bin", "an adapter: merge it into its model"),
         ("q4.gguf", "name the .gguf file itself"),
-        ("all.tar.gz", "unpack the archive"),
         ("model-00001-of-00002.safetensors", "its index is missing: copy model.safetensors.inde"),
         ("model.fp16.safetensors", "name it model.safetensors if it has all weights"),
     ],
@@ -253,23 +231,13 @@ def test_weights_of_other_formats(bert: Path, file: str, remedy: str) -> None:
     assert remedy in message
 
 
-def test_weights_alone(bert: Path) -> None:
-    (bert / "config.json").unlink()
-    assert refusal(bert).endswith("tokenizer files): save the model with save_pretrained")
-
-
-def test_an_archive_in_place_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "bert.zip").write_bytes(b"PK")
-    assert refusal(tmp_path / "bert.zip").endswith("a hub id or a .gguf file: unpack it")
-
-
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 
 
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (LFS, "a pointer of Git LFS, which stands for the file (`git lfs pull` gets it)"),
+        (LFS, "a Git LFS pointer (`git lfs pull` gets the file)"),
         ("\n<!DOCTYPE html><html>", "a web page"),
         ("\ufeff<?xml version='1.0'?><Error>", "a web page"),
         ("", "empty"),
@@ -320,7 +288,7 @@ LAST = "bert.encoder.layer.1.output.dense.weight"
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
     ],
 )
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int32"])
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
 def test_quantized_weights(
     bert: Path, dtype: str, quantization: Any, why: str, pickle: bool
 ) -> None:
@@ -374,7 +342,7 @@ def test_weights_in_parts(bert: Path, cases: Cases) -> None:
     shard(bert)
     torch.testing.assert_close(logits(bert), logits(cases.path("bert")), rtol=0, atol=0)
     (bert / "part-1.safetensors").unlink()
-    assert "index.json names part-1.safetensors as weights, which is not there; c" in refusal(bert)
+    assert "index.json names part-1.safetensors as weights, which is missing; c" in refusal(bert)
 
 
 @pytest.mark.parametrize(
@@ -424,20 +392,6 @@ def test_weights_of_another_name_inside(bert: Path, cases: Cases) -> None:
 
 
 # -- monsters -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("key", ["num_hidden_layers", "num_labels"])
-def test_so_many_that_making_them_takes_hours(bert: Path, key: str) -> None:
-    change(bert / "config.json", **{key: 10**9})
-    assert f"its config.json has 1000000000 as {key}; expected at most" in refusal(bert)
-
-
-def test_a_model_that_would_fill_the_memory(bert: Path) -> None:
-    change(bert / "config.json", max_position_embeddings=2**31)
-    message = refusal(bert)
-    assert "its config.json describes a model of " in message
-    found = sum(tensor.numel() for tensor in load_file(bert / "model.safetensors").values())
-    assert f"but its weights are {found}; expected the configuration of these weights" in message
 
 
 def test_a_tokenizer_that_fails_when_it_is_used(bert: Path) -> None:

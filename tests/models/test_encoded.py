@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import mechcore
-from mechcore import MeanActivations, as_encoded, categorize_heads, evaluate, find_superadditive
-from mechcore.attention import attention_examples
+from mechcore import MeanActivations, as_encoded, categorize_heads, evaluate
 from mechcore.data.encoding import encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
@@ -69,17 +68,8 @@ CALLS: dict[str, Callable[[Any, Any, MeanActivations], Any]] = {
     "sweep": lambda model, data, means: mechcore.sweep(
         model, ["L0.H1"], data, means, split="ood", n_resamples=5
     ).drop(columns="data"),
-    "search": lambda model, data, means: find_superadditive(
-        model, data, means, components=["L0.H1", "L1.H0"], max_size=2, split="ood", n_resamples=5
-    ).found.drop(columns="data"),
-    "prune": lambda model, data, means: (
-        prune(model, data, means, sparsity=0.5, seeds=[1], preset=SETTINGS)[0].scores
-    ),
     "attribution": attribution_scores,
     "heads": lambda model, data, means: categorize_heads(model, data, resamples=5),
-    "pictures": lambda model, data, means: [
-        each.pattern for each in attention_examples(model, data, None, ["L1.H2"], row=2)
-    ],
     "activations": lambda model, data, means: activations_at(
         model, data, ["blocks.0.hook_mlp_out"]
     ).values["blocks.0.hook_mlp_out"],
@@ -119,13 +109,6 @@ def test_a_data_loader_where_batches_do(
 ) -> None:
     batches = loader(encoded)
     assert_same(CALLS[call](model, batches, means), CALLS[call](model, list(batches), means))
-
-
-def test_a_data_loader_gives_the_answers_of_the_examples(model: Any, encoded: Any) -> None:
-    found = evaluate(model, loader(encoded), in_domain=False)
-    expected = evaluate(model, encoded, in_domain=False)
-    torch.testing.assert_close(found.logits, expected.logits)
-    assert torch.equal(found.correct_classes, expected.correct_classes)
 
 
 def test_a_prompt_and_answers_for_a_language_model(cases: helpers.Cases) -> None:

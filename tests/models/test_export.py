@@ -1,10 +1,8 @@
 """Exported checkpoints, run by transformers alone, against masked models and raw torch hooks."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,10 +21,9 @@ from safetensors.torch import load_file
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
-from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models import export, load_model
+from mechcore.models import load_model
 from mechcore.models.architectures import llama
 from mechcore.models.export import export_checkpoint
 
@@ -39,7 +36,7 @@ MASKS = {
     "everything": ~FULL,
     "several": FULL.without("0.0", "0.3", "0.mlp", "1.1"),
 }
-CHECKPOINTS = (*helpers.ARCHITECTURES, "gpt2-lm", "llama-lm", "mistral-lm", "qwen2-lm")
+CHECKPOINTS = ("bert", "gpt2", "gpt2-lm", "llama-lm", "mistral", "qwen2-lm")
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
@@ -178,14 +175,6 @@ def test_the_checkpoint_does_what_raw_hooks_do(source: Source) -> None:
     close(reference_logits(plain(source.exported("several")), rows), expected)
 
 
-@pytest.mark.parametrize("name", ["several", "everything"])
-def test_zeros_fold_without_biases(source: Source, name: str, tmp_path: Path) -> None:
-    batch, mask = padded(texts()), MASKS[name]
-    export_checkpoint(source.path, tmp_path / "out", mask, fill="zero")
-    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch, "zero"))
-    assert config_of(tmp_path / "out") == config_of(source.path)
-
-
 @settings(max_examples=12)
 @given(
     values=st.lists(st.booleans(), min_size=10, max_size=10),
@@ -193,50 +182,12 @@ def test_zeros_fold_without_biases(source: Source, name: str, tmp_path: Path) ->
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
 def test_any_mask_folds(sources: Sources, values: Any, fill: Any, lengths: list[int]) -> None:
-    source, mask = sources.get("qwen2"), Mask(torch.tensor(values).reshape(2, 5))
+    source, mask = sources.get("qwen2-lm"), Mask(torch.tensor(values).reshape(2, 5))
     batch = padded(texts(lengths))
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         export_checkpoint(source.path, out, mask, source.means, fill)
         close(plain_logits(out, batch), source.masked(mask, batch, fill))
-
-
-RUN_ALONE = """
-import sys
-from pathlib import Path
-import torch, transformers
-
-for path in map(Path, sys.argv[1:]):
-    name = transformers.AutoConfig.from_pretrained(path).architectures[0]
-    kind = "SequenceClassification" if name.endswith("Classification") else "CausalLM"
-    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(path)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    batch = tokenizer(["the cat saw a dog", "never"], padding=True, return_tensors="pt")
-    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    with torch.no_grad():
-        torch.save((batch, model(**batch).logits), f"{path.name}.pt")
-assert not [name for name in sys.modules if name.startswith(("mechcore", "transformer_lens"))]
-"""
-
-
-def test_a_fresh_process_needs_transformers_only(sources: Sources, tmp_path: Path) -> None:
-    folders = [sources.get(name).exported("several") for name in CHECKPOINTS]
-    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUN_ALONE, *map(str, folders)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for name, folder in zip(CHECKPOINTS, folders, strict=True):
-        batch, logits = torch.load(tmp_path / f"{folder.name}.pt")
-        close(real(logits, batch), sources.get(name).masked(MASKS["several"], batch))
-
-
-def test_mechcore_reads_it_back(source: Source) -> None:
-    mask = MASKS["several"]
-    data = [{**padded(texts(), side), "labels": [0, 1, 2, 1, 0]} for side in ("right", "left")]
-    expected = evaluate(source.model, data, mask=mask, means=source.means, in_domain=False)
-    found = evaluate(load_model(source.exported("several")), data, in_domain=False)
-    close(found.logits, expected.logits)
-    assert found.accuracy == expected.accuracy
 
 
 # -- weights --------------------------------------------------------------------------------------
@@ -262,7 +213,7 @@ def pruned_entries(name: str, tensor: torch.Tensor, mask: Mask) -> torch.Tensor:
     return nowhere | (inputs[:, None] if is_conv1d else inputs)
 
 
-@pytest.mark.parametrize("name", ["a layer", "several"])
+@pytest.mark.parametrize("name", ["nothing", "several"])
 def test_only_pruned_weights_change(source: Source, name: str) -> None:
     before = load_file(source.path / "model.safetensors")
     after = load_file(source.exported(name) / "model.safetensors")
@@ -275,6 +226,12 @@ def test_only_pruned_weights_change(source: Source, name: str) -> None:
         if key.endswith(".weight"):
             assert not tensor[pruned].any()
     assert before.keys() <= after.keys()
+    if name == "nothing":
+        assert config_of(source.exported(name)) == config_of(source.path)
+        return
+    pair = [("the cat saw a dog", "a bird ran .")]
+    old, new = map(hf.AutoTokenizer.from_pretrained, (source.path, source.exported(name)))
+    assert dict(new(pair)) == dict(old(pair))
 
 
 def test_a_bias_is_summed_in_float64_and_rounded_once(sources: Sources) -> None:
@@ -294,49 +251,24 @@ def test_a_bias_is_summed_in_float64_and_rounded_once(sources: Sources) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "pruned", "attention", "mlp"),
+    ("name", "pruned", "attention", "mlp"),
     [
-        ("llama", "a head", True, False),
-        ("llama", "an MLP", False, True),
-        ("mistral", "a head", True, False),
+        ("llama-lm", "a head", True, False),
         ("mistral", "an MLP", False, True),
-        ("qwen2", "a head", True, False),
-        ("qwen2", "an MLP", True, True),  # its queries, keys and values have biases already
+        ("qwen2-lm", "an MLP", True, True),  # its queries, keys and values have biases already
     ],
 )
-@pytest.mark.parametrize("head", ["", "-lm"])
 def test_biases_come_where_they_are_needed(
-    sources: Sources,
-    family: str,
-    pruned: str,
-    attention: bool,
-    mlp: bool,
-    head: str,
+    sources: Sources, name: str, pruned: str, attention: bool, mlp: bool
 ) -> None:
-    source = sources.get(family + head)
+    source = sources.get(name)
     before, after = config_of(source.path), config_of(source.exported(pruned))
-    kind = "ForCausalLM" if head else "ForSequenceClassification"
+    kind = "ForCausalLM" if "-lm" in name else "ForSequenceClassification"
     assert after["architectures"] == [f"Llama{kind}"]
     assert (after["attention_bias"], after["mlp_bias"]) == (attention, mlp)
     same = before.keys() - llama._OWN_FIELDS - {"attention_bias", "mlp_bias"}
-    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert {field: after[field] for field in same} == {field: before[field] for field in same}
     assert not after.keys() & llama._WINDOW_FIELDS
-
-
-def test_with_nothing_pruned_the_checkpoint_is_copied(source: Source) -> None:
-    out = source.exported("nothing")
-    assert config_of(out) == config_of(source.path)
-    before, after = (load_file(path / "model.safetensors") for path in (source.path, out))
-    assert before.keys() == after.keys()
-    assert all(torch.equal(after[name], before[name]) for name in before)
-
-
-def test_a_llama_that_has_biases_keeps_its_configuration(tmp_path: Path) -> None:
-    model = language_model("llama", attention_bias=True, mlp_bias=True)
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert config_of(tmp_path / "out") == config_of(source.path)
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
 
 
 @pytest.mark.parametrize(("has", "pruned"), [("attention", "an MLP"), ("mlp", "a head")])
@@ -365,9 +297,8 @@ ROPES = {
 
 
 @pytest.mark.parametrize("rope", ROPES)
-@pytest.mark.parametrize("family", ["mistral", "qwen2"])
-def test_rotary_settings_carry_over(family: str, rope: str, tmp_path: Path) -> None:
-    model = language_model(family, rope_parameters=ROPES[rope])
+def test_rotary_settings_carry_over(rope: str, tmp_path: Path) -> None:
+    model = language_model("mistral", rope_parameters=ROPES[rope])
     source = Source.at(saved(model, tmp_path / "in"))
     batch, mask = padded(texts((40, 11))), MASKS["a head"]
     export_checkpoint(source.path, tmp_path / "out", mask, source.means)
@@ -428,20 +359,11 @@ def test_other_things_that_a_llama_lacks(
     mask, out = MASKS["several"], tmp_path / "out"
     with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use fill='zero'"):
         export_checkpoint(odd.path, out, mask, odd.means)
-    qwen2 = sources.get("qwen2")
+    qwen2 = sources.get("qwen2-lm")
     monkeypatch.setattr(llama, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
     with pytest.raises(InputError, match="Llama with biases has no setting max_window_layers"):
         export_checkpoint(qwen2.path, out, mask, qwen2.means)
     assert not out.exists()
-
-
-@pytest.mark.parametrize("name", ["mistral-lm", "qwen2-lm"])
-def test_generation_with_a_cache_equals_that_of_raw_hooks(sources: Sources, name: str) -> None:
-    source, prompt = sources.get(name), texts((6,))[0][None]
-    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": helpers.PAD}
-    with hooked_to_means(source.path, MASKS["several"], source.means) as model:
-        expected = model.generate(prompt, **options)
-    assert torch.equal(plain(source.exported("several")).generate(prompt, **options), expected)
 
 
 # -- what else is in the folder -------------------------------------------------------------------
@@ -465,26 +387,6 @@ def test_mechcore_json_says_what_was_done(sources: Sources, tmp_path: Path) -> N
     export_checkpoint(str(source.path), tmp_path / "zero", mask, source.means, "zero")
     zero = json.loads((tmp_path / "zero" / "mechcore.json").read_text())
     assert zero == {**facts, "fill": "zero", "means_data": None}
-
-
-def test_the_tokenizer_stays(source: Source) -> None:
-    before, after = map(hf.AutoTokenizer.from_pretrained, (source.path, source.exported("several")))
-    pairs = [("the cat saw a dog", "a bird ran ."), ("never", "who , quickly ?")]
-    assert dict(after(pairs, padding=True)) == dict(before(pairs, padding=True))
-    assert after.get_vocab() == before.get_vocab()
-    assert after.special_tokens_map == before.special_tokens_map
-
-
-@pytest.mark.parametrize("architecture", ["bert", "qwen2"])
-def test_labels_and_problem_type_stay(architecture: str, tmp_path: Path) -> None:
-    model = helpers.hf_classifier(architecture, ["no", "yes"])
-    model.config.problem_type = "single_label_classification"
-    source = Source.at(saved(model, tmp_path / "in"))
-    export_checkpoint(source.path, tmp_path / "out", MASKS["everything"], source.means)
-    config = plain(tmp_path / "out").config
-    assert config.id2label == {0: "no", 1: "yes"}
-    assert config.label2id == {"no": 0, "yes": 1}
-    assert config.problem_type == "single_label_classification"
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mistral"])
@@ -520,53 +422,6 @@ def test_classifiers_learn_the_padding_token(head: str, expected: Any, tmp_path:
 
 
 # -- writing --------------------------------------------------------------------------------------
-
-
-def test_the_folder_may_be_deep_relative_or_there_and_empty(
-    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = sources.get("gpt2")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "link").symlink_to("linked", target_is_directory=True)
-    (tmp_path / "linked").mkdir()
-    usual = (tmp_path / "empty").stat().st_mode
-    for out in ("a/b/c", "empty", "link"):
-        export_checkpoint(source.path, out, MASKS["a head"], source.means)
-        assert Path(out).stat().st_mode == usual
-        assert {"config.json", "model.safetensors", "tokenizer.json", "mechcore.json"} <= {
-            path.name for path in Path(out).iterdir()
-        }
-    assert (tmp_path / "link").is_symlink()
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "empty", "link", "linked"}
-
-
-@pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interruption_leaves_nothing(
-    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, error: Any
-) -> None:
-    source, out = sources.get("gpt2"), tmp_path / "out"
-    if there:
-        out.mkdir()
-
-    def interrupt(*args: Any, **kwargs: Any) -> None:
-        # The model is written by now, and not where anyone would take it for a checkpoint.
-        assert list(tmp_path.glob("*/*/model.safetensors"))
-        assert not (out / "config.json").exists()
-        raise error
-
-    monkeypatch.setattr(export, "write_json", interrupt)
-    with pytest.raises(error):
-        export_checkpoint(source.path, out, MASKS["a head"], source.means)
-    assert list(tmp_path.rglob("*")) == [out] * there
-
-
-def test_random_numbers_are_left_alone(sources: Sources, tmp_path: Path) -> None:
-    source = sources.get("qwen2")
-    state = torch.get_rng_state()
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -617,6 +472,9 @@ def test_places_that_cannot_be_written(sources: Sources, tmp_path: Path) -> None
     source, mask = sources.get("bert"), MASKS["a head"]
     file = tmp_path / "file"
     file.write_text("mine")
+    (tmp_path / "empty").mkdir()
+    export_checkpoint(source.path, tmp_path / "empty", mask, source.means)
+    shutil.rmtree(tmp_path / "empty")
     for out, message in (
         (file, "file is a file; expected a new or empty folder"),
         (file / "below", "file is not a writable folder"),

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import sys
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +16,7 @@ import transformers as hf
 from helpers import Case, Cases, padded, reference_logits, texts
 from safetensors.torch import load_file, save_file
 
-from mechcore.components import Mask
-from mechcore.errors import InputError, MechcoreWarning
-from mechcore.masking.interventions import masked
+from mechcore.errors import InputError
 from mechcore.models import hooked, load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import (
@@ -30,6 +27,9 @@ from mechcore.models.running import (
     model_classes,
     model_inputs,
 )
+from mechcore.models.tokenizers import check_vocabulary
+from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.inputs import load_inputs
 
 
 def refusal(source: Any, **options: Any) -> str:
@@ -85,56 +85,26 @@ def test_a_config_that_is_not_json(bert: Path) -> None:
     assert str(bert) in refusal(bert)
 
 
-def test_a_masked_language_model(tmp_path: Path, cases: Cases) -> None:
-    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
-    hf.BertForMaskedLM(config).save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert "its architecture is BertForMaskedLM, which has no classification or causal" in message
-    assert "fine-tune the model for the task first" in message
-
-
-def test_a_model_without_a_head(tmp_path: Path, cases: Cases) -> None:
-    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
-    hf.BertModel(config).save_pretrained(tmp_path)
-    assert "its architecture is BertModel, which has no classification" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "kind", ["BertModel", "BertForMaskedLM", "RobertaModel", "RobertaForMaskedLM"]
-)
+@pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM", "RobertaForMaskedLM"])
 def test_an_encoder_whose_head_is_not_needed(tmp_path: Path, cases: Cases, kind: str) -> None:
     config = hf.AutoConfig.from_pretrained(cases.path("bert" if "Bert" in kind else "roberta"))
     saved: Any = getattr(hf, kind)(config)
     helpers.randomise(saved)
     saved.save_pretrained(tmp_path)
-    assert f"its architecture is {kind}" in refusal(tmp_path)
+    message = refusal(tmp_path)
+    assert f"its architecture is {kind}, which has no classification or causal" in message
+    assert "fine-tune the model for the task first" in message
     model = load_model(tmp_path, head=False)
     assert not is_classifier(model)
     assert model_classes(model) is None
-    body: Any = hf.AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
-    rows = texts()
-    inputs = padded(rows, "left")
-    patterns: dict[str, torch.Tensor] = {}
-
-    def keep(pattern: torch.Tensor, hook: Any) -> None:
-        patterns[hook.name] = pattern
-
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(helpers.N_LAYERS)]
-    with torch.no_grad(), model.hooks(fwd_hooks=[(name, keep) for name in names]):
-        states = forward(model, inputs)
-        for i, row in enumerate(rows):
-            expected = body.eval()(row[None], output_attentions=True)
-            n = len(row)
-            torch.testing.assert_close(states[i, :n], expected.last_hidden_state[0])
-            for name, attention in zip(names, expected.attentions, strict=True):
-                torch.testing.assert_close(patterns[name][i, :, :n, :n], attention[0])
-
-
-def test_a_head_that_mechcore_reads_stays_when_it_is_not_needed(bert: Path) -> None:
-    inputs = padded(texts(), "right")
-    whole, either = load_model(bert), load_model(bert, head=False)
-    assert is_classifier(either)
-    torch.testing.assert_close(forward(either, inputs), forward(whole, inputs), rtol=0, atol=0)
+    body: Any = hf.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        states = forward(model, padded(texts(), "left"))
+        for state, row in zip(states, texts(), strict=True):
+            torch.testing.assert_close(state[: len(row)], body(row[None]).last_hidden_state[0])
+    assert is_classifier(load_model(cases.path("bert"), head=False))  # a head that is read stays
+    change_config(tmp_path, num_hidden_layers=1)
+    assert "Model that its" in refusal(tmp_path, head=False)
 
 
 def test_a_decoders_head_is_not_left_out(tmp_path: Path) -> None:
@@ -143,21 +113,12 @@ def test_a_decoders_head_is_not_left_out(tmp_path: Path) -> None:
     assert "its architecture is GPT2Model" in refusal(tmp_path, head=False)
 
 
-@pytest.mark.parametrize(
-    ("head", "does"),
-    [
-        ("TokenClassification", "labels tokens"),
-        ("QuestionAnswering", "marks answers in texts"),
-        ("MultipleChoice", "chooses between texts"),
-    ],
-)
-def test_heads_that_do_something_else(tmp_path: Path, cases: Cases, head: str, does: str) -> None:
+def test_a_head_that_does_something_else(tmp_path: Path, cases: Cases) -> None:
     config = hf.AutoConfig.from_pretrained(cases.path("bert"))
-    getattr(hf, f"BertFor{head}")(config).save_pretrained(tmp_path)
+    hf.BertForTokenClassification(config).save_pretrained(tmp_path)
     message = refusal(tmp_path)
-    assert f"its architecture is BertFor{head}, whose head {does}, and has no class" in message
+    assert "is BertForTokenClassification, which has no classification or causal" in message
     assert message.endswith("or leave the head out (head=False), which shows what heads attend to")
-    assert not is_classifier(load_model(tmp_path, head=False))
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2"])
@@ -241,53 +202,18 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     torch.testing.assert_close(forward(model, {"input_ids": ids}), expected)
 
 
-def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="needs the gguf extra")
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    assert "broken.gguf: " in refusal(tmp_path / "broken.gguf")
-    assert "missing.gguf: no such file" in refusal(tmp_path / "missing.gguf")
-
-
-def test_a_gguf_file_without_the_package_that_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent(*_: Any, **__: Any) -> None:
-        raise ImportError("Please install torch and gguf>=0.10.0 to load a GGUF checkpoint")
-
-    monkeypatch.setattr(hf.AutoConfig, "from_pretrained", absent)
-    (tmp_path / "some.gguf").write_bytes(b"GGUF")
-    assert "some.gguf: Please install torch and gguf" in refusal(tmp_path / "some.gguf")
-
-
-@pytest.mark.parametrize("architectures", [None, [], "BertForSequenceClassification"])
-def test_a_config_without_architectures(bert: Path, architectures: Any) -> None:
-    change_config(bert, architectures=architectures)
+def test_a_config_without_architectures(bert: Path) -> None:
+    change_config(bert, architectures=None)
     message = refusal(bert)
-    assert f"its config.json has {json.dumps(architectures)} as architectures; expected" in message
+    assert "its config.json has null as architectures; expected" in message
     assert 'such as ["BertForSequenceClassification"]: add it' in message
     assert not is_classifier(load_model(bert, head=False))
-
-
-ENCODER_DECODER = {
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-}
-ENCODER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 @pytest.mark.parametrize(
     ("family", "sizes", "looked_for"),
     [
-        ("Bart", {**ENCODER_DECODER, "eos_token_id": 2}, "'bart' among its own"),
         ("T5", {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}, "'t5' among its own"),
-        ("FNet", {"hidden_size": 16, "num_hidden_layers": 1}, "'fnet' among its own"),
-        ("Longformer", {**ENCODER, "attention_window": 4}, "'longformer' among its own"),
-        ("BigBird", {**ENCODER, "attention_type": "original_full"}, "'big_bird' among its own"),
         ("XLNet", {"d_model": 16, "n_layer": 1, "n_head": 2}, "XLNetLMHeadModel among Transformer"),
     ],
 )
@@ -426,21 +352,6 @@ def test_layers_that_the_configuration_leaves_out(bert: Path, head: bool) -> Non
     assert message.endswith("take the config.json that was saved with them")
 
 
-def test_layers_that_are_left_out_of_a_body(tmp_path: Path, cases: Cases) -> None:
-    for kind in ("BertForMaskedLM", "BertModel"):
-        config = hf.AutoConfig.from_pretrained(cases.path("bert"))
-        getattr(hf, kind)(config).save_pretrained(tmp_path / kind)
-        change_config(tmp_path / kind, num_hidden_layers=1)
-        assert "the BertModel that its" in refusal(tmp_path / kind, head=False)
-
-
-def test_positions_that_transformers_no_longer_knows(bert: Path) -> None:
-    change_config(bert, position_embedding_type="relative_key_query")
-    lost = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
-    add_weights(bert, lost)
-    assert f"does not read the weights {lost} of its files" in refusal(bert)
-
-
 def test_a_part_of_the_head_that_is_not_read(cases: Cases, bert: Path, tmp_path: Path) -> None:
     add_weights(bert, "classifier.norm.weight")
     assert "does not read the weights classifier.norm.weight" in refusal(bert)
@@ -495,34 +406,11 @@ def test_loads_by_text_and_path_and_takes_built_models_as_they_are(cases: Cases)
     assert not load_model(model).training
 
 
-def test_a_language_model_gives_hugging_face_logits_at_every_position(cases: Cases) -> None:
-    case = cases.get("gpt2-lm")
-    assert model_classes(case.model) is None
-    rows = texts((7, 7))
-    ids = torch.stack(rows)
-    with torch.no_grad():
-        logits = forward(case.model, {"input_ids": ids})
-        expected = case.reference(input_ids=ids).logits
-    assert logits.shape == (2, 7, helpers.VOCABULARY)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-
-
 def test_a_language_model_that_is_bridged_otherwise_is_refused(tmp_path: Path) -> None:
     """TransformerLens scales attention scores even where the configuration says not to."""
     helpers.gpt2_language_model(scale_attn_weights=False).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"its logits are not those of Hugging Face"):
         load_model(tmp_path)
-
-
-@pytest.mark.parametrize("has", [True, False])
-def test_the_backend_that_has_the_right_logits_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool
-) -> None:
-    monkeypatch.setattr(hooked, "has_hooked_transformer", lambda: has)
-    helpers.gpt2_language_model(scale_attn_weights=False).save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert message.endswith("use a model of another family")
-    assert ('load it with backend "hooked" (--backend hooked), or use' in message) == has
 
 
 def test_a_model_that_fails_in_float32_needs_another_configuration(bert: Path) -> None:
@@ -562,12 +450,6 @@ def test_padding_never_changes_a_language_models_last_logits(cases: Cases, side:
     torch.testing.assert_close(found, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
 
 
-def test_precision_is_as_asked(cases: Cases) -> None:
-    model = load_model(cases.path("bert"), dtype=torch.bfloat16)
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    assert ModelIdentity.of(model).dtype == "bfloat16"
-
-
 def test_a_checkpoint_without_a_padding_id_takes_its_tokenizers(
     cases: Cases, tmp_path: Path
 ) -> None:
@@ -582,20 +464,6 @@ def test_a_checkpoint_without_a_padding_id_takes_its_tokenizers(
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 
-def test_a_language_model_needs_no_tokenizer_of_its_own(cases: Cases, tmp_path: Path) -> None:
-    helpers.gpt2_language_model(pad_token_id=None).save_pretrained(tmp_path)
-    with torch.no_grad():
-        logits = forward(load_model(tmp_path), padded(texts()))
-    assert torch.isfinite(logits).all()
-
-
-def test_tokenizers(tmp_path: Path, cases: Cases) -> None:
-    tokenizer = load_tokenizer(cases.path("bert"))
-    assert tokenizer("the cat", "a dog")["input_ids"] == [2, 5, 6, 3, 9, 7, 3]
-    with pytest.raises(InputError, match="no usable tokenizer"):
-        load_tokenizer(tmp_path)
-
-
 def test_a_tokenizer_without_padding_pads_with_the_end_token(tmp_path: Path) -> None:
     tokenizer = helpers.word_tokenizer()
     tokenizer.pad_token = None
@@ -606,18 +474,6 @@ def test_a_tokenizer_without_padding_pads_with_the_end_token(tmp_path: Path) -> 
     tokenizer.save_pretrained(tmp_path / "without")
     with pytest.raises(InputError, match="neither a padding nor an end token"):
         load_tokenizer(tmp_path / "without")
-
-
-@pytest.mark.hooked
-def test_a_hooked_transformer_equals_the_bridge(cases: Cases) -> None:
-    case = cases.get("gpt2-lm")
-    model = helpers.hooked_transformer(case.path)
-    assert type(model).__name__ == "HookedTransformer"
-    batch = padded(texts(), extra=2)
-    real = batch["attention_mask"].bool()
-    with torch.no_grad():
-        found, expected = forward(model, batch), forward(case.model, batch)
-    torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-5)
 
 
 @pytest.mark.hooked
@@ -749,28 +605,6 @@ def test_names_of_classes_in_both_directions(
     assert model_classes(model, ["a", "b", "c"]) == ["a", "b", "c"]
 
 
-def test_names_are_given_in_the_order_of_either_of_both_that_contradict(bert: Path) -> None:
-    names = [*NAMES.values()]
-    change_config(bert, label2id={name: 2 - i for i, name in enumerate(names)})
-    model = load_model(bert)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for given in (names, names[::-1]):
-            assert model_classes(model, given) == given
-    with pytest.warns(MechcoreWarning, match="own names in another order"):
-        model_classes(model, [names[1], names[0], names[2]])
-
-
-def test_names_that_are_more_or_fewer_than_the_rows_of_a_head(bert: Path) -> None:
-    model = load_model(bert)
-    for names in (["no", "yes"], ["no", "yes", "perhaps", "never"]):
-        model.original_model.config.id2label = dict(enumerate(names))
-        with pytest.raises(
-            InputError, match=f"its head has 3 rows, but config.id2label {len(names)} n"
-        ):
-            model_classes(model)
-
-
 # -- batches and identities -----------------------------------------------------------------------
 
 
@@ -818,16 +652,6 @@ def test_token_types_that_a_model_does_not_know(
     )
 
 
-def test_a_tokenizer_can_be_told_to_leave_token_types_out(cases: Cases) -> None:
-    model, tokenizer = cases.get("roberta").model, helpers.word_tokenizer()
-    pair = {"text": ["the cat"], "text_pair": ["a dog ran"], "return_tensors": "pt"}
-    with pytest.raises(InputError, match="token_type_ids has 1 in row 0 at position 4"):
-        forward(model, tokenizer(**pair))
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    with torch.no_grad():
-        assert forward(model, tokenizer(**pair)).shape == (1, 3)
-
-
 def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
     batch = padded(texts(), "left", extra=2)
     types = torch.where(batch["attention_mask"] == 0, 9, 0)
@@ -838,15 +662,55 @@ def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
             assert torch.equal(found, forward(model, {**batch, "token_type_ids": 0 * types}))
 
 
-@pytest.mark.hooked
-def test_token_types_that_a_hooked_encoder_does_not_know() -> None:
-    model, batch = helpers.hooked_encoder(), padded(texts())
-    ones = torch.ones_like(batch["input_ids"])
-    with torch.no_grad():
-        found = forward(model, {**batch, "token_type_ids": ones})
-        assert (found - forward(model, batch)).abs().max() > 1e-3
-    with pytest.raises(InputError, match=r"has 2 in row 0 at position 0; expected 0 to 1, the"):
-        forward(model, {**batch, "token_type_ids": 2 * ones})
+def with_tokens(cases: Cases, folder: Path, tokens: list[str], *, special: bool = False) -> Path:
+    """A BERT whose tokenizer has tokens added at its end."""
+    path = Path(shutil.copytree(cases.path("bert"), folder / "checkpoint"))
+    tokenizer = helpers.word_tokenizer(segments=True)
+    assert len(tokenizer) <= helpers.VOCABULARY
+    filler = [f"filler{i}" for i in range(helpers.VOCABULARY - len(tokenizer))]
+    tokenizer.add_tokens(filler)
+    tokenizer.add_tokens(tokens, special_tokens=special)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("value", [40, -1])
+def test_ids_that_a_model_does_not_know(cases: Cases, value: int) -> None:
+    model, batch = cases.get("bert").model, padded(texts())
+    batch["input_ids"][1, 2] = batch["input_ids"][3, 0] = value
+    message = (
+        f"batch: input_ids has {value} in row 1 at position 2; expected 0 to 39, the rows of the "
+        f"embedding of BertForSequenceClassification ({cases.path('bert')}): tokenize with the "
+        "tokenizer of the model's own checkpoint"
+    )
+    with pytest.raises(InputError) as caught:
+        forward(model, batch)
+    assert str(caught.value) == message
+
+
+def test_the_tokenizer_of_another_model_is_refused_on_loading(cases: Cases, tmp_path: Path) -> None:
+    path = with_tokens(cases, tmp_path, ["one", "more"])
+    data = tmp_path / "data.csv"
+    data.write_text("premise,hypothesis,label\nw1,w2,entailment\n")
+    message = (
+        f"checkpoint {path}: its tokenizer \\(.*\\) has the token 'more' with id 41; expected ids "
+        r"from 0 to 39, the rows of the embedding of BertForSequenceClassification \("
+    )
+    with pytest.raises(InputError, match=message):
+        load_inputs(ModelConfig(source=str(path)), DataConfig(train=str(data)), ("train",))
+
+
+def test_a_tokenizer_may_have_fewer_tokens_or_special_ones_that_no_text_gives(
+    cases: Cases, tmp_path: Path
+) -> None:
+    model = cases.get("bert").model
+    check_vocabulary("few", helpers.word_tokenizer(), model)
+    path = with_tokens(cases, tmp_path, ["<|tool|>"], special=True)
+    tokenizer = load_tokenizer(path)
+    assert max(tokenizer.get_vocab().values()) == helpers.VOCABULARY
+    check_vocabulary("special", tokenizer, model)
+    with pytest.raises(InputError, match="input_ids has 40 in row 0"):
+        forward(model, tokenizer(["<|tool|>"], return_tensors="pt"))
 
 
 def test_model_inputs_move_an_encoders_padding_and_leave_a_decoders(cases: Cases) -> None:
@@ -880,16 +744,7 @@ def test_an_identity_is_that_of_the_weights(cases: Cases, tmp_path: Path) -> Non
     )
 
 
-def test_an_identity_notices_a_weight_changed_in_place(cases: Cases) -> None:
-    model = load_model(cases.path("bert"))
-    first = ModelIdentity.of(model)
-    weight = model.original_model.bert.encoder.layer[1].output.dense.weight
-    with torch.no_grad():
-        weight.view(-1)[3] += 1e-3
-    assert ModelIdentity.of(model) != first
-
-
-@pytest.mark.parametrize("row", [0, 7, 1021, 2900])
+@pytest.mark.parametrize("row", [0, 2900])
 def test_an_identity_notices_every_edit_through_data(cases: Cases, row: int) -> None:
     model = load_model(cases.path("bert"))
     inner = model.original_model.bert
@@ -906,11 +761,3 @@ def test_an_identity_notices_every_edit_through_data(cases: Cases, row: int) -> 
     assert ModelIdentity.of(model) != first
     heads.copy_(heads.flip(0))
     assert ModelIdentity.of(model) == first
-
-
-def test_masking_does_not_change_the_identity(cases: Cases) -> None:
-    case = cases.get("gpt2")
-    first = ModelIdentity.of(case.model)
-    with masked(case.model, Mask.full(case.model).without("0.0"), fill="zero") as run:
-        run(padded(texts()))
-        assert ModelIdentity._compute(case.model) == first

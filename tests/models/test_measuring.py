@@ -15,26 +15,17 @@ import torch
 from helpers import CLASSES, Cases, padded, texts
 from torch import Tensor, nn
 
-from mechcore.ablation import ablate, find_superadditive
-from mechcore.attention import attention_examples, attention_scores
+from mechcore.ablation import ablate
+from mechcore.attention import attention_scores
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError
-from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import evaluating, hooked
 from mechcore.models.running import forward, hook_z, weights_of
-from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
-from mechcore.papers.extractive.encoded import encode_facts
-from mechcore.papers.extractive.facts import Facts
-from mechcore.papers.extractive.ranks import all_option_logits
-from mechcore.papers.extractive.scores import extractive_scores
-from mechcore.papers.extractive.tuning import TuneSettings, tuned
-from mechcore.papers.extractive.weights import WeightDelta, snapshot, trainable_names
-from mechcore.pruning import PruneSettings, attribute, attribution_scores, prune
-from mechcore.training import accuracies, classification
+from mechcore.pruning import attribution_scores
 
 N = 12
 MASK = ("L0.H1", "L1.MLP")
@@ -52,13 +43,6 @@ def data() -> EncodedExamples:
         }
     )
     return encode(Examples("twelve", frame), helpers.word_tokenizer(), max_length=48, words=True)
-
-
-@pytest.fixture(scope="module")
-def facts() -> Any:
-    prompts = ("the cat saw a", "the dog often saw a", "the yes saw a")
-    found = Facts("three", prompts, ("bird", "cat", "yes"), ("cat", "dog often", "yes"))
-    return encode_facts(found, helpers.word_tokenizer(segments=False))
 
 
 def modules(model: Any) -> dict[str, nn.Module]:
@@ -99,10 +83,10 @@ def tensors(found: Any) -> list[Tensor]:
     return [each for part in found for each in tensors(part)]
 
 
-Call = Callable[[Any, EncodedExamples, Any], Any]
+Call = Callable[[Any, EncodedExamples], Any]
 
 
-def _means(model: Any, data: EncodedExamples, facts: Any) -> Any:
+def _means(model: Any, data: EncodedExamples) -> Any:
     found = MeanActivations.compute(model, data)
     return found.z, found.mlp, found.samples_z
 
@@ -111,30 +95,18 @@ def _zero(model: Any, **options: Any) -> Any:
     return masked(model, Mask.full(model).without(*MASK), fill="zero", **options)
 
 
-def _masked(model: Any, data: EncodedExamples, facts: Any) -> Any:
+def _masked(model: Any, data: EncodedExamples) -> Any:
     with torch.no_grad(), _zero(model) as run:
         return run(data.rows(range(N)))
 
 
-def _the_model_itself(model: Any, data: EncodedExamples, facts: Any) -> Any:
+def _the_model_itself(model: Any, data: EncodedExamples) -> Any:
     with torch.no_grad(), _zero(model):
         return model(padded(texts())["input_ids"])
 
 
-def _pruned(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    means = MeanActivations.compute(model, data, n_samples=0)
-    settings = PruneSettings(steps=6, warmup=2, batch_size=4, tolerance=1)
-    return [s.scores for s in prune(model, data, means, sparsity=0.5, seeds=1, preset=settings)]
-
-
-def _attribution(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    means = MeanActivations.compute(model, data, n_samples=0)
-    (found,) = attribute(model, data, means, sparsity=0.5)
-    return found.scores, attribution_scores(model, data, means)
-
-
 def _swept(engine: Any) -> Call:
-    def call(model: Any, data: EncodedExamples, facts: Any) -> Any:
+    def call(model: Any, data: EncodedExamples) -> Any:
         found = ablate(model, ["L0.H1", "L1.MLP"], data, fill="zero", engine=engine, split="ood")
         drops = [found.changes(each, "margin") for each in found.without]
         return found.full.logits, torch.tensor(np.stack(drops))
@@ -142,66 +114,28 @@ def _swept(engine: Any) -> Call:
     return call
 
 
-def _searched(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    means = MeanActivations.compute(model, data, n_samples=0)
-    found = find_superadditive(model, data, means, max_size=2, n_resamples=10, split="ood")
-    return found.found, found.screening
-
-
-def _pictures(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    found = attention_examples(model, data, helpers.word_tokenizer(), ["L0.H0", "L1.H1"])
-    return [torch.tensor(each.pattern) for each in found]
-
-
-def _probed(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    return [*activations_at(model, data, [hook_resid_post(1)]).values.values()]
-
-
-ENCODER: dict[str, Call] = {
-    "forward": lambda model, data, facts: forward(model, data.rows(range(N))).detach(),
+CALLS: dict[str, Call] = {
+    "forward": lambda model, data: forward(model, data.rows(range(N))).detach(),
     "means": _means,
-    "evaluate": lambda model, data, facts: evaluate(model, data, in_domain=False).logits,
     "masked": _masked,
     "the model itself": _the_model_itself,
-    "prune": _pruned,
-    "attribution": _attribution,
     "tree": _swept("tree"),
     "reference": _swept("reference"),
-    "search": _searched,
-    "heads": lambda model, data, facts: attention_scores(model, data, resamples=0),
-    "attention": _pictures,
-    "probing": _probed,
+    "attribution": lambda model, data: attribution_scores(
+        model, data, MeanActivations.compute(model, data, n_samples=0)
+    ),
+    "heads": lambda model, data: attention_scores(model, data, resamples=0),
 }
 
 
-def _scored(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    names = trainable_names(model)
-    delta = WeightDelta({name: 0.1 * each for name, each in snapshot(model, names).items()})
-    return extractive_scores(model, facts, delta, counterfactuals=1, check=False).sums()
-
-
-def _tuned(model: Any, data: EncodedExamples, facts: Any) -> Any:
-    found = tuned(model, facts, TuneSettings(learning_rate=1e-3, epochs=1))
-    return [*found.values()]
-
-
-DECODER: dict[str, Call] = {
-    "ranks": lambda model, data, facts: all_option_logits(model, facts),
-    "extractive scores": _scored,
-    "tuned": _tuned,
-}
-CALLS = [("bert", *each) for each in ENCODER.items()]
-CALLS += [("gpt2-lm", *each) for each in DECODER.items()]
-
-
-@pytest.mark.parametrize(("name", "call"), [c[::2] for c in CALLS], ids=[c[1] for c in CALLS])
+@pytest.mark.parametrize("call", CALLS)
 def test_a_model_in_training_mode_is_measured_in_evaluation_mode(
-    cases: Cases, data: EncodedExamples, facts: Any, name: str, call: Call
+    cases: Cases, data: EncodedExamples, call: str
 ) -> None:
-    model = in_training(cases.get(name).model)
+    model = in_training(cases.get("bert").model)
     before = fills(model)
     assert {*before.values()} == {True, False}
-    expected, found = (call(each, data, facts) for each in (cases.get(name).model, model))
+    expected, found = (CALLS[call](each, data) for each in (cases.get("bert").model, model))
     for one, other in zip(tensors(found), tensors(expected), strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
     assert fills(model) == before
@@ -238,18 +172,6 @@ def test_modes_come_back_after_an_error(cases: Cases) -> None:
     assert fills(model) == before
 
 
-def test_accuracies_leave_a_model_in_its_mode(data: EncodedExamples) -> None:
-    model = helpers.hf_classifier("bert")
-    objective = classification(model, helpers.word_tokenizer())
-    expected = accuracies(model, objective, data)
-    for each in model.modules():
-        if isinstance(each, nn.Dropout):
-            each.p = 0.9
-    model.train()
-    assert accuracies(model, objective, data) == expected
-    assert all(each.training for each in model.modules())
-
-
 # -- copies and threads ---------------------------------------------------------------------------
 
 
@@ -274,17 +196,6 @@ def test_a_copy_of_a_masked_model_is_not_masked(case: helpers.Case) -> None:
     assert torch.equal(logits_of(model), plain)
     with _zero(twin):
         assert torch.equal(logits_of(twin), under_mask)
-
-
-@pytest.mark.hooked
-def test_a_copy_of_a_masked_hooked_transformer_is_not_masked(cases: Cases) -> None:
-    model = helpers.hooked_transformer(cases.path("gpt2-lm"))
-    plain = logits_of(model)
-    with _zero(model):
-        twin = copy.deepcopy(model)
-        assert not torch.allclose(logits_of(model), plain)
-        assert torch.equal(logits_of(twin), plain)
-    assert torch.equal(logits_of(twin), plain)
 
 
 def test_a_copy_adds_nothing_to_the_means_of_the_model(cases: Cases) -> None:

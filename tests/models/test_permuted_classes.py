@@ -1,6 +1,5 @@
-"""Checkpoints that number the same classes differently, or give them no names."""
+"""Checkpoints that number the same classes differently."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import transformers as hf
 from mechcore.data.encoding import encode
 from mechcore.data.examples import Examples
 from mechcore.data.readers import read_examples
-from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.models import load_model, load_tokenizer
 from mechcore.worlds import tiny_world
@@ -33,17 +31,6 @@ def renumbered(path: Path, order: Sequence[int], folder: Path) -> Path:
     with torch.no_grad():
         model.classifier.weight.copy_(model.classifier.weight[list(order)])
         model.classifier.bias.copy_(model.classifier.bias[list(order)])
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def unnamed(path: Path, folder: Path) -> Path:
-    """The checkpoint with transformers' own names, LABEL_0 and so on."""
-    model, tokenizer = plain(path), load_tokenizer(path)
-    names = [f"LABEL_{i}" for i in range(model.config.num_labels)]
-    model.config.id2label = dict(enumerate(names))
-    model.config.label2id = {name: i for i, name in enumerate(names)}
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -74,28 +61,6 @@ def test_a_trained_classifier_whose_classes_are_swapped(tmp_path: Path) -> None:
     assert sum(right) / len(right) > 0.8
     swapped = renumbered(tiny_encoder_dir(), (1, 0), tmp_path)
     assert correct(swapped, examples) == right == correct(tiny_encoder_dir(), examples)
-
-
-def test_names_in_the_wrong_order_warn_of_themselves(tmp_path: Path) -> None:
-    """What a checkpoint without names leads to where its user takes them in another order."""
-    path = unnamed(tiny_encoder_dir(), tmp_path)
-    examples = tiny_world.generate("id", 60, 5)
-    right = expected(tiny_encoder_dir(), examples)
-    model = load_model(path)
-    data = encode(examples, load_tokenizer(path), max_length=48)
-    with pytest.raises(InputError, match="calls its classes LABEL_0, LABEL_1, which says nothing"):
-        evaluate(model, data)
-    with pytest.raises(
-        InputError, match=r"name them in index order with --class-names \(class_names="
-    ):
-        evaluate(model, data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        named = evaluate(model, data, class_names=["entailment", "non-entailment"])
-    assert named.correct.tolist() == right
-    with pytest.warns(MechcoreWarning, match=r"is under chance .* entailment -> entailment \(1\)"):
-        wrong = evaluate(model, data, class_names=["non-entailment", "entailment"])
-    assert wrong.correct.tolist() == [not each for each in right]
 
 
 @pytest.mark.real

@@ -16,10 +16,10 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, loading
+from mechcore.models.architectures.layers import stack_of
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.placing import as_dtype, check_device
-from mechcore.models.running import devices_of, forward
-from mechcore.models.stack_of import stack_of
+from mechcore.models.placing import check_device
+from mechcore.models.running import forward
 
 
 def refusal(source: Any, **options: Any) -> str:
@@ -60,12 +60,6 @@ def test_a_model_placed_by_accelerate_is_the_same(case: Case, device_map: Any) -
         logits = forward(model, padded(rows, "left", noise=3))
     torch.testing.assert_close(logits, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_a_map_of_every_module(cases: Cases) -> None:
-    places = {"bert.embeddings": "cpu", "bert.encoder": "cpu", "bert.pooler": "cpu"}
-    model = load_model(cases.path("bert"), device_map={**places, "classifier": "cpu"})
-    assert ModelIdentity.of(model) == ModelIdentity.of(cases.get("bert").model)
 
 
 def test_a_map_that_leaves_modules_out(cases: Cases) -> None:
@@ -162,13 +156,6 @@ def test_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
         check_device(torch.device("cuda:2"))
 
 
-def test_precisions_by_name_and_as_torch_has_them() -> None:
-    names = ("float32", "bfloat16", "float16")
-    wanted = [torch.float32, torch.bfloat16, torch.float16]
-    assert [as_dtype(name) for name in names] == wanted
-    assert as_dtype(torch.float64) == torch.float64
-
-
 # -- weights that are not in memory, or on several devices ----------------------------------------
 
 
@@ -209,7 +196,7 @@ def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.Monk
     """Devices beyond the processor are made up: machines that test this have one."""
     model = cases.get("gpt2").model
     monkeypatch.setattr(
-        "mechcore.models.stack_of.devices_of",
+        "mechcore.models.architectures.layers.devices_of",
         lambda _: [torch.device("cuda:0"), torch.device("cuda:1")],
     )
     with pytest.raises(InputError) as caught:
@@ -218,13 +205,3 @@ def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.Monk
     assert "on one device; engine='restart' runs any model whose layers can be called again" in str(
         caught.value
     )
-
-
-def test_devices_are_told_apart(cases: Cases) -> None:
-    hf_model = copy.deepcopy(cases.get("bert").reference)
-    model = loading._bridge("bert", type(hf_model).__name__, hf_model, None)
-    assert devices_of(model) == [torch.device("cpu")]
-    assert model.cfg.n_devices == 1
-    hf_model.classifier.to("meta")
-    assert devices_of(model) == [torch.device("cpu"), torch.device("meta")]
-    assert devices_of(cases.get("gpt2").model) == [torch.device("cpu")]

@@ -17,13 +17,12 @@ from torch import Tensor
 from mechcore.ablation import sweep
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.errors import MismatchError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import forward
-from mechcore.pruning import prune, prune_settings
+from mechcore.pruning import prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher
 from mechcore.worlds import tiny_world
@@ -113,24 +112,6 @@ def test_what_is_made_of_logits_is_not_in_half_precision(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
-def test_the_scores_of_a_model_in_bfloat16_are_trained_in_float32(
-    figures: dict[str, Figures], data: EncodedExamples
-) -> None:
-    half = figures["bfloat16"]
-    training = MaskTraining(SETTINGS, ModelShape.of(half.model), 0.5, 0)
-    before = training.log_alpha.detach().clone()
-    for _ in range(2):
-        training.draw()
-        training.update(float(half.loss[0]), half.gradient[0])
-    assert bool((training.log_alpha != before).any())
-    tensors = [value for value in training.state().values() if value.is_floating_point()]
-    assert training.log_alpha.dtype == torch.float32
-    assert not {torch.bfloat16, torch.float16} & {value.dtype for value in tensors}
-    found = prune(half.model, data, half.means, sparsity=0.5, seeds=0, preset=SETTINGS)[0]
-    assert found.sparsity == pytest.approx(0.5, abs=0.02)
-    assert next(half.model.parameters()).dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize("name", HALF)
 def test_all_engines_sweep_a_model_in_half_precision(
     figures: dict[str, Figures], data: EncodedExamples, name: str
@@ -145,13 +126,6 @@ def test_all_engines_sweep_a_model_in_half_precision(
     *shared, reference = (torch.tensor(each[columns].to_numpy()) for each in tables)
     for found in shared:
         torch.testing.assert_close(found, reference, rtol=0, atol=8 * HALF[name][0])
-
-
-def test_means_are_of_one_precision(figures: dict[str, Figures], data: EncodedExamples) -> None:
-    model, means = figures["float32"].model, figures["bfloat16"].means
-    mask = Mask.full(model).without("L1.H0")
-    with pytest.raises(MismatchError, match="dtype bfloat16 against float32"):
-        evaluate(model, data, mask=mask, means=means)
 
 
 @pytest.mark.parametrize("name", HALF)

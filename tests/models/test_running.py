@@ -7,16 +7,10 @@ import helpers
 import pytest
 import torch
 import transformers as hf
-from helpers import ARCHITECTURES, PAD, Cases, reference_logits
+from helpers import FEW, PAD, Cases, reference_logits
 from papers.extractive.tiny import loaded, saved
 
-import mechcore
-from mechcore.attention import categorize_heads
-from mechcore.components import Mask
 from mechcore.errors import InputError
-from mechcore.masking.blinding import blind
-from mechcore.masking.interventions import masked
-from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import (
     forward,
@@ -25,17 +19,16 @@ from mechcore.models.running import (
     n_parameters,
     named_weights,
 )
-from mechcore.papers.cognitive.probing.activations import activations_at
 from mechcore.papers.extractive.weights import restored
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2-lm"])
+@pytest.mark.parametrize("architecture", [*FEW, "gpt2-lm"])
 def test_weights_are_counted_as_the_checkpoint_has_them(cases: Cases, architecture: str) -> None:
     case = cases.get(architecture)
     assert n_parameters(case.model) == sum(p.numel() for p in case.reference.parameters())
 
 
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2-lm"])
+@pytest.mark.parametrize("architecture", [*FEW, "gpt2-lm"])
 def test_weights_share_no_memory(cases: Cases, architecture: str) -> None:
     model = cases.get(architecture).model
     weights = named_weights(model)
@@ -44,19 +37,6 @@ def test_weights_share_no_memory(cases: Cases, architecture: str) -> None:
         for i, weight in enumerate(weights.values()):
             weight.fill_(i)
         assert all(bool((weight == i).all()) for i, weight in enumerate(weights.values()))
-
-
-def test_the_parts_of_a_fused_matrix_are_named_and_not_the_whole(cases: Cases) -> None:
-    weights = named_weights(cases.get("gpt2-lm").model)
-    fused = cases.get("gpt2-lm").reference.transformer.h[1].attn.c_attn
-    for i, part in enumerate("qkv"):
-        for kind, size in (("weight", (16, 16)), ("bias", (16,))):
-            found = weights[f"transformer.h.1.attn.{part}.{kind}"]
-            whole = getattr(fused, kind)
-            expected = whole[..., 16 * i : 16 * (i + 1)]
-            assert found.numel() == expected.numel() == torch.Size(size).numel()
-            assert torch.equal(found.flatten().sort()[0], expected.flatten().sort()[0])
-    assert not any("qkv" in name or "c_attn" in name for name in weights)
 
 
 def test_the_parts_of_a_fused_gate_are_named_and_not_the_whole(tmp_path: Path) -> None:
@@ -114,12 +94,11 @@ def answers(model: Any, batch: Any) -> torch.Tensor:
     return logits[torch.arange(len(last)), last]
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "llama", "gpt2-lm"])
+@pytest.mark.parametrize("architecture", ["bert", "gpt2-lm"])
 @pytest.mark.parametrize(
     "as_given",
     [
-        *(torch.Tensor.bool, torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.int),
-        *(torch.Tensor.byte, torch.Tensor.tolist, torch.Tensor.numpy),
+        *(torch.Tensor.bool, torch.Tensor.float, torch.Tensor.tolist, torch.Tensor.numpy),
     ],
 )
 def test_masks_of_zeros_and_ones_are_the_same_in_every_type(
@@ -270,39 +249,6 @@ def test_entries_count_or_are_refused_or_make_no_difference(cases: Cases, number
     if architecture == "bert":
         torch.testing.assert_close(found, reference, rtol=0, atol=1e-5)
     assert torch.equal(found, answers(case.model, expected))
-
-
-def in_use(function: str, model: Any, batch: Any) -> Any:
-    means = MeanActivations.compute(model, batch_of(LONG))
-    if function == "masked":
-        with masked(model, Mask.full(model), means) as run:
-            return run(batch)
-    if function == "blind":
-        with blind(model, "L0.H0>L1.H1", means) as run:
-            return run(batch)
-    labelled = [{**batch, "labels": torch.tensor([0, 1, 2])}]
-    return {
-        "means": lambda: MeanActivations.compute(model, batch),
-        "evaluate": lambda: mechcore.evaluate(model, labelled, in_domain=False),
-        "ablate": lambda: mechcore.ablate(model, ["L0.H1"], labelled, means, split="ood"),
-        "activations": lambda: activations_at(model, [batch], ["blocks.0.hook_resid_pre"]),
-        "categorize_heads": lambda: categorize_heads(model, [batch]),
-    }[function]()
-
-
-@pytest.mark.parametrize(
-    "function",
-    ["masked", "blind", "means", "evaluate", "ablate", "activations", "categorize_heads"],
-)
-def test_a_wrong_mask_is_refused_wherever_batches_are_taken(cases: Cases, function: str) -> None:
-    model = cases.get("gpt2-lm").model
-    in_use(function, model, batch_of(*ROWS, mask=RIGHT))
-    for mask, message in (
-        (ADDITIVE, "has -10000 in row 1"),
-        (None, "no attention_mask, and row"),
-    ):
-        with pytest.raises(InputError, match=message):
-            in_use(function, model, batch_of(*ROWS, mask=mask))
 
 
 @pytest.mark.hooked

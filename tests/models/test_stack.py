@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import helpers
 import pytest
 import torch
-from helpers import ARCHITECTURES, Cases, captured, padded, texts
+from helpers import Case, Cases, captured, padded, texts
 from torch import Tensor
+from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-from mechcore.models.running import is_causal, last_real_position, model_inputs
+from mechcore.errors import InputError
+from mechcore.models import load_model
+from mechcore.models.architectures.layers import stack_of
+from mechcore.models.running import model_inputs, read_position
 from mechcore.models.stack import Layer, Linear, Norm, Stack, attention_kernels
-from mechcore.models.stack_of import stack_of
 
-HOOKED = pytest.param("hooked", marks=pytest.mark.hooked)
-MODELS = (*ARCHITECTURES, "gpt2-lm", HOOKED)
+MODELS = ("bert", "gpt2-lm", "llama", "mistral")
 LAST = helpers.N_LAYERS - 1
 HEADS = list(range(helpers.N_HEADS))
 SUBSETS: list[list[int]] = [[0], [3], [1, 2], [0, 3], [1, 2, 3], HEADS]
@@ -65,21 +69,11 @@ class Subject:
 
     def read(self, inputs: dict[str, Any]) -> Tensor:
         """The position that the head reads."""
-        if is_causal(self.model):
-            return last_real_position(inputs["attention_mask"])
-        return torch.zeros(len(inputs["input_ids"]), dtype=torch.long)
+        return read_position(self.model, inputs)
 
 
 @pytest.fixture(params=MODELS)
 def subject(request: pytest.FixtureRequest, cases: Cases) -> Subject:
-    name = request.param
-    case = cases.get("gpt2-lm" if name == "hooked" else name)
-    model = helpers.hooked_transformer(case.path) if name == "hooked" else case.model
-    return Subject(model, stack_of(model), case.reference)
-
-
-@pytest.fixture(params=["bert", "gpt2", "llama", "mistral"])
-def few(request: pytest.FixtureRequest, cases: Cases) -> Subject:
     """One model of each kind of attention: both directions, causal, grouped and rotary."""
     case = cases.get(request.param)
     return Subject(case.model, stack_of(case.model), case.reference)
@@ -103,32 +97,21 @@ def test_every_layer_computes_what_hugging_faces_does(
             close(found.z[layer][i][real[i]], z[layer])
             close(found.mlp[layer][i][real[i]], mlp[layer])
     assert all(torch.isfinite(x).all() for x in (*found.z, *found.mlp))
-
-
-@pytest.mark.parametrize(("side", "extra"), PADDINGS)
-def test_logits_at_the_position_read_are_hugging_faces(
-    subject: Subject, side: str, extra: int
-) -> None:
-    inputs = subject.inputs(side, extra)
     found = walk(subject.stack, inputs, subject.read(inputs))
     assert found.x.shape == (5, 1, helpers.D_MODEL)
     close(found.logits[:, 0], helpers.reference_logits(subject.reference, texts()))
 
 
 def test_texts_without_padding(subject: Subject) -> None:
-    rows = texts((6, 6, 6))
-    inputs = model_inputs(subject.model, {"input_ids": torch.stack(rows)})
-    context = subject.stack.context(inputs, None)
-    assert context.real is None
-    found = walk(subject.stack, inputs, subject.read(inputs))
-    close(found.logits[:, 0], helpers.reference_logits(subject.reference, rows))
-
-
-def test_a_language_model_has_logits_at_every_position(cases: Cases) -> None:
-    case, ids = cases.get("gpt2-lm"), torch.stack(texts((7, 7)))
-    found = walk(stack_of(case.model), model_inputs(case.model, {"input_ids": ids}))
+    ids = torch.stack(texts((6, 6, 6)))
+    inputs = model_inputs(subject.model, {"input_ids": ids})
+    assert subject.stack.context(inputs, None).real is None
+    found = walk(subject.stack, inputs).logits
     with torch.no_grad():
-        close(found.logits, case.reference(input_ids=ids).logits)
+        expected = subject.reference(input_ids=ids).logits
+    if expected.ndim == 2:
+        found = found[:, 0 if subject.stack.post_norm else -1]
+    close(found, expected)
 
 
 def test_segments_are_embedded(cases: Cases) -> None:
@@ -141,19 +124,19 @@ def test_segments_are_embedded(cases: Cases) -> None:
     assert (found.logits[:, 0] - helpers.reference_logits(case.reference, [row])).abs().max() > 1e-3
 
 
-def test_rows_of_several_masks_are_the_batch_again_and_again(few: Subject) -> None:
-    inputs = few.inputs("left", extra=1)
-    for read in (None, few.read(inputs)):
-        context = few.stack.context(inputs, read)
+def test_rows_of_several_masks_are_the_batch_again_and_again(subject: Subject) -> None:
+    inputs = subject.inputs("left", extra=1)
+    for read in (None, subject.read(inputs)):
+        context = subject.stack.context(inputs, read)
         with torch.no_grad():
-            x = few.stack.embed(inputs)
+            x = subject.stack.embed(inputs)
             repeated = torch.cat([x, 2 * x, x])
             for layer in range(helpers.N_LAYERS):
-                one, two = (few.stack.z(layer, y, context, HEADS) for y in (x, 2 * x))
-                found = few.stack.z(layer, repeated, context, HEADS)
+                one, two = (subject.stack.z(layer, y, context, HEADS) for y in (x, 2 * x))
+                found = subject.stack.z(layer, repeated, context, HEADS)
                 close(found, torch.cat([one, two, one]))
-                kept = few.stack.kept_positions(layer, repeated, context)
-                assert torch.equal(kept[5:10], 2 * few.stack.kept_positions(layer, x, context))
+                kept = subject.stack.kept_positions(layer, repeated, context)
+                assert torch.equal(kept[5:10], 2 * subject.stack.kept_positions(layer, x, context))
 
 
 # -- parts of it ----------------------------------------------------------------------------------
@@ -225,20 +208,127 @@ def test_attention_on_a_gpu_is_never_cudnns() -> None:
     assert enabled()
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_earlier_positions_do_not_see_later_ones_in_decoders_alone(
-    subject: Subject, side: str
+# -- settings, and what is refused ----------------------------------------------------------------
+
+
+def logits_of(model: Any, batch: Any) -> Tensor:
+    """Logits of a model's stack at the position that the head reads."""
+    inputs = model_inputs(model, batch)
+    return walk(stack_of(model), inputs, read_position(model, inputs)).logits[:, 0]
+
+
+def bridge(hf_model: Any, folder: Path) -> Any:
+    """Randomise a Hugging Face model, and load its checkpoint."""
+    helpers.randomise(hf_model)
+    hf_model.save_pretrained(folder)
+    return load_model(folder)
+
+
+def classifier(architecture: str, **changes: Any) -> Any:
+    """A tiny classifier with other settings."""
+    plain = helpers.hf_classifier(architecture)
+    settings = {**plain.config.to_dict(), **changes}
+    config = type(plain.config)(**settings, attn_implementation="eager")
+    return type(plain)(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("bert", {"hidden_act": "relu"}),
+        ("bert", {"hidden_act": "gelu_new"}),
+        ("bert", {"hidden_act": "silu"}),
+        ("bert", {"layer_norm_eps": 0.1}),
+        ("roberta", {"hidden_act": "gelu_pytorch_tanh"}),
+        ("gpt2", {"activation_function": "gelu"}),
+        ("gpt2", {"activation_function": "relu"}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"num_key_value_heads": 4}),
+        ("llama", {"num_key_value_heads": 1}),
+        ("llama", {"hidden_act": "gelu"}),
+        ("llama", {"rms_norm_eps": 0.1}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0}}),
+        ("mistral", {"sliding_window": None}),
+        ("mistral", {"sliding_window": 48}),
+        ("qwen2", {"num_key_value_heads": 1}),
+    ],
+    ids=str,
+)
+def test_settings_of_bridges_are_read(
+    tmp_path: Path, cases: Cases, architecture: str, changes: dict[str, Any]
 ) -> None:
-    inputs = subject.inputs(side)
-    context, stack = subject.stack.context(inputs, None), subject.stack
-    with torch.no_grad():
-        x = stack.embed(inputs)
-        other = x.clone()
-        other[:, -3:] += torch.randn(
-            other[:, -3:].shape, generator=torch.Generator().manual_seed(0)
-        )
-        before, after = (stack.z(0, y, context, HEADS)[0, :-3] for y in (x, other))
-    assert torch.equal(before, after) == stack.causal == is_causal(subject.model)
+    hf_model = classifier(architecture, **changes)
+    model = bridge(hf_model, tmp_path)
+    expected = helpers.reference_logits(hf_model, texts())
+    for side in ("right", "left"):
+        close(logits_of(model, padded(texts(), side, extra=1, noise=2)), expected)
+    plain = helpers.reference_logits(cases.get(architecture).reference, texts())
+    assert changes.get("sliding_window", 1) != 1 or (expected - plain).abs().max() > 2e-5
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_scores_without_a_scale(by_layer: bool, tmp_path: Path) -> None:
+    """TransformerLens scales them all the same, and such a bridge is refused by `load_model`."""
+    settings = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": by_layer}
+    hf_model = classifier("gpt2", **settings)
+    with pytest.raises(InputError, match=r"its logits are not those of Hugging Face"):
+        bridge(hf_model, tmp_path)
+    expected = helpers.reference_logits(hf_model, texts())
+    model = build_bridge_from_module(
+        hf_model, "GPT2ForSequenceClassification", hf_config=hf_model.config
+    )
+    close(logits_of(model, padded(texts(), extra=1, noise=2)), expected)
+
+
+def test_a_stack_is_a_copy_in_the_precision_of_the_model(case64: Case) -> None:
+    model, batch = copy.deepcopy(case64.model), padded(texts())
+    stack = stack_of(model)
+    weights = [stack.out.weight, stack.layers[0].qkv.weight, stack.layers[1].o.weight]
+    assert {weight.dtype for weight in weights} == {torch.float64}
+    assert not any(weight.requires_grad for weight in weights)
+    inputs = model_inputs(model, batch)
+    expected = walk(stack, inputs).logits
+    helpers.randomise(model.original_model, seed=1)
+    assert torch.equal(walk(stack, inputs).logits, expected)
+    assert (walk(stack_of(model), inputs).logits - expected).abs().max() > 1e-2
+
+
+def refusal(model: Any) -> str:
+    """What a model is said to be that has no stack."""
+    with pytest.raises(InputError, match="prefix-sharing engine: found ") as caught:
+        stack_of(model)
+    found, _, rest = str(caught.value).removeprefix("prefix-sharing engine: found ").partition(";")
+    assert rest == (
+        " expected a TransformerBridge of bert, roberta, xlm-roberta, camembert, electra, "
+        "distilbert, gpt2, llama, mistral, qwen2 with its usual settings, on one device; "
+        "engine='restart' runs any model whose layers can be called again"
+    )
+    return found
+
+
+def test_decoders_of_the_bert_family_are_refused(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for architecture in helpers.ENCODERS:
+        model = cases.get(architecture).model
+        monkeypatch.setattr(model.original_model.config, "is_decoder", True)
+        assert refusal(model) == f"a {architecture} with is_decoder=True"
+
+
+def test_sliding_windows_are_refused(tmp_path: Path) -> None:
+    model = bridge(classifier("mistral", sliding_window=4), tmp_path / "mistral")
+    assert refusal(model) == "a mistral with a sliding window of 4 positions"
+    settings = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    model = bridge(classifier("qwen2", **settings, layer_types=None), tmp_path / "qwen2")
+    assert "sliding_attention" in model.original_model.config.layer_types
+    assert refusal(model) == "a qwen2 with a sliding window of 8 positions"
+
+
+@pytest.mark.hooked
+def test_hooked_models_are_refused() -> None:
+    assert refusal(helpers.hooked_encoder()) == "a HookedEncoder"
 
 
 # -- precision ------------------------------------------------------------------------------------
@@ -278,7 +368,6 @@ def test_norms_by_hand() -> None:
     weight, bias = torch.tensor([1.0, 2.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 0.0, 0.0])
     root = math.sqrt(2.25)
     close(Norm(weight, bias, 0.25)(x), torch.tensor([[2 / root, -4 / root + 0.5, 0.0, 0.0]]), 1e-6)
-    close(Norm(None, None, 0.25)(x), torch.tensor([[2 / root, -2 / root, 0.0, 0.0]]), 1e-6)
     root = math.sqrt(4)
     expected = torch.tensor([[3 / root, -2 / root, 1 / root, 1 / root]])
     close(Norm(weight, None, 1.0, rms=True)(x), expected, 1e-6)
@@ -306,14 +395,15 @@ def micro(n_kv_heads: int, rotated: int, causal: bool) -> Stack:
         angles = angle(positions[..., None], torch.arange(rotated // 2).repeat(2))
         return angles.cos(), angles.sin()
 
+    no_norm: Any = lambda x: x  # noqa: E731
     layer = Layer(
         qkv=linear((N_HEADS + 2 * n_kv_heads) * D_HEAD, D_MODEL),
         o=linear(D_MODEL, N_HEADS * D_HEAD),
-        up=None,
+        up=linear(3, D_MODEL),
         gate=None,
-        down=None,
-        norm_attn=None,
-        norm_mlp=None,
+        down=linear(D_MODEL, 3),
+        norm_attn=no_norm,
+        norm_mlp=no_norm,
         scale=0.3,
     )
     return Stack(
@@ -381,11 +471,3 @@ def test_attention_is_that_of_loops_over_tokens(
     read = torch.tensor([3, 1 if side == "right" else 3])
     found = stack.z(0, x, stack.context(inputs, read), heads)
     close(found[:, 0], expected[[0, 1], read])
-
-
-def test_another_last_matrix_answers_otherwise() -> None:
-    stack = micro(2, 0, causal=True)
-    out = Linear(torch.ones(1, D_MODEL), None)
-    assert stack.answering(out).out is out
-    assert stack.answering(out).layers is stack.layers
-    assert stack.out is not out

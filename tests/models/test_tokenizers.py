@@ -271,21 +271,6 @@ def test_texts_that_get_other_tokens_than_from_the_file(
             assert messages(lambda: encoded_by(path))[1] == []
 
 
-def test_cut_texts_and_prompts_are_compared_as_they_are_read(
-    wordpieces: Path, tmp_path: Path
-) -> None:
-    path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
-    change(path, "tokenizer_config.json", lambda config: config.update(truncation_side="left"))
-    _, told = messages(lambda: encoded_by(path, max_length=6))
-    assert len(told) == 1
-    assert "were cut" in told[0]
-    options = {"prompt": "{a} and {b}"}
-    assert messages(lambda: encoded_by(path, **options))[1] == []
-    change(path, "tokenizer.json", lambda file: file["normalizer"].update(lowercase=False))
-    _, told = messages(lambda: encoded_by(path, **options))
-    assert "row 0, 'The cat ran. and a dog ran', has ['the', 'cat'" in told[0]
-
-
 TEXTS = (
     "The cat's been  there, hasn't it?",
     "Na\u00efve caf\u00e9s \U0001f600 [SEP] </s> \u65e5\u672c",
@@ -348,37 +333,6 @@ def test_unknown_words(wordpieces: Path, rows: list[tuple[str, str]], message: s
         assert re.search(message, told[0]), told[0]
 
 
-LETTERS = {"type": "Replace", "pattern": {"Regex": "[A-Z]"}, "content": ""}
-ACCENTS = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
-
-
-@pytest.mark.parametrize(
-    ("normalizer", "text", "share"),
-    [
-        (LETTERS, "Xcat dog", 1 / 5),  # one run beside the four tokens of two texts
-        (LETTERS, "cat dog", None),
-        (ACCENTS, "c\u00e1t dog cat", None),
-        (ACCENTS, "ca\u0301t dog cat", None),
-        ({"type": "NFC"}, "cat dog \u1112\u1161\u11ab", None),
-    ],
-)
-def test_words_that_are_dropped(
-    wordpieces: Path, tmp_path: Path, normalizer: Any, text: str, share: float | None
-) -> None:
-    path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
-    change(path, "tokenizer.json", lambda file: file.update(normalizer=normalizer))
-    change(path, "tokenizer_config.json", lambda c: c.update(tokenizer_class="Unheard"))
-    frame = pd.DataFrame([(text, "cat dog")] * 6, columns=["text_a", "text_b"])
-    data = Examples("id", frame.assign(label="x", subset="s"))
-    for length in (90, 5):
-        _, told = messages(lambda n=length: encode(data, load_tokenizer(path), max_length=n))
-        told = [message for message in told if "were cut" not in message]
-        expected = [f"{share:.1%} of all tokens are unknown"] if share and length == 90 else []
-        assert [want in message for want, message in zip(expected, told, strict=True)] == (
-            [True] * len(expected)
-        )
-
-
 def test_a_tokenizer_that_cannot_write_a_text(wordpieces: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
     change(path, "tokenizer.json", lambda file: file["model"].update(unk_token="gone"))
@@ -399,18 +353,6 @@ def test_texts_without_the_token_that_the_head_reads(
     assert ["2 of 2 have no '[CLS]', as TokenizersBackend has" in m for m in told] == (
         [True] * (class_token is not None)
     )
-
-
-@pytest.mark.parametrize("kind", ["AlbertTokenizer", "FunnelTokenizer"])
-def test_a_class_of_another_family(cases: helpers.Cases, tmp_path: Path, kind: str) -> None:
-    path = Path(shutil.copytree(cases.path("bert"), tmp_path / "checkpoint"))
-    change(path, "tokenizer_config.json", lambda config: config.update(tokenizer_class=kind))
-    model = load_model(path)  # also where the tokenizer has more types of tokens than the model
-    if kind == "AlbertTokenizer":
-        with pytest.raises(
-            InputError, match=r"no usable tokenizer: .*; take the tokenizer that .*"
-        ):
-            as_encoded(model, PAIRS)
 
 
 @pytest.mark.parametrize(

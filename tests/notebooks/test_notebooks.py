@@ -358,7 +358,7 @@ def test_head_categories(run: Callable[[str], Shown]) -> None:
     decoder = shown.columns("decoder")
     assert decoder["component"] == [f"L2.H{i}" for i in range(8)]
     assert {"mixed", "separator"} >= set(decoder["category"])
-    assert "is separator: where a query has such a key" in shown.html("explain")
+    assert "is separator: queries with such a key" in shown.html("explain")
     counts = shown.columns("thresholds")
     assert list(counts)[1] == "mass 0.25, ratio 3"
     assert all(sum(map(int, counts[rule])) == 32 for rule in list(counts)[1:])
@@ -371,7 +371,7 @@ def test_head_categories(run: Callable[[str], Shown]) -> None:
     assert 0.3 < number_after(encoder, "mean over heads:") < 0.6
     assert "'repeated': " in names[1]
     assert shown.columns("encoder")[""][:2] == ["first", "separator"]
-    assert "is condition: where a query has such a key" in shown.html("custom")
+    assert "is condition: queries with such a key" in shown.html("custom")
     assert shown.pictures() == {"grid", "custom", "static"}
     check_views(shown)
 

@@ -1,7 +1,15 @@
-"""Adapters of mechcore's own families, registered with TransformerLens on import.
+"""Adapters for TransformerBridge, registered with TransformerLens on import.
 
-TransformerLens bridges language models only. The adapters are attributes of this module by the
-name of the Hugging Face class, for the entry point group ``transformer_lens.architectures``.
+TransformerLens bridges language models only. A decoder's classifier takes the adapter of the
+family's language model, with the classification head in place of the language-model head, so that
+logits are Hugging Face's; encoders have their own (`mechcore.models.architectures.encoder`).
+
+All are shielded from padding: whatever stands at masked positions never reaches the logits, and
+left-padded batches give the logits of the unpadded texts (an encoder's classification head reads
+position 0, which Hugging Face leaves on a padding token there).
+
+The adapters of mechcore's own families are attributes of this module by the name of the Hugging
+Face class, for the entry point group ``transformer_lens.architectures``.
 """
 
 from __future__ import annotations
@@ -11,9 +19,94 @@ from typing import Any
 
 from transformer_lens.factories import architecture_adapter_factory as factory
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+from transformer_lens.model_bridge.generalized_components import LinearBridge
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from mechcore.models.architectures.base import ARCHITECTURES, OWN
+from mechcore.errors import InputError
+from mechcore.models.architectures.base import ARCHITECTURES, OWN, Architecture
+from mechcore.models.batches import is_arranged, real_tokens_first
+
+
+def derived(
+    family: type[Architecture], language_model: str, name: str
+) -> type[ArchitectureAdapter] | None:
+    """The adapter of a decoder's classifier, made from that of the family's language model.
+
+    Args:
+        family: has the head.
+        language_model: the Hugging Face class whose adapter to begin with.
+        name: of the class to bridge.
+
+    Returns:
+        The adapter; None if TransformerLens bridges no such language model.
+    """
+    base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
+    if base is None:
+        return None
+
+    class Derived(base):
+        def __init__(self, cfg: Any) -> None:
+            super().__init__(cfg)
+            parts: dict[str, Any] = self.component_mapping
+            parts.pop("unembed", None)
+            parts.update({key: LinearBridge(name=at) for key, at in family.head.items()})
+
+        def prepare_model(self, hf_model: Any) -> None:
+            """Check that it has its classification head, and shield it from padding.
+
+            Raises:
+                InputError: a classifier was loaded as a language model.
+            """
+            super().prepare_model(hf_model)
+            shield(hf_model, causal=True)
+
+    Derived.__name__ = Derived.__qualname__ = name
+    return Derived
+
+
+def shield(hf_model: Any, causal: bool) -> None:
+    """Normalise padded batches on their way into a classifier.
+
+    Raises:
+        InputError: ``hf_model`` is none.
+    """
+    if not type(hf_model).__name__.endswith("ForSequenceClassification"):
+        raise InputError(
+            f"model: TransformerLens loaded this classifier as {type(hf_model).__name__}, without "
+            "its classification head; use mechcore.load_model(path), or "
+            "TransformerBridge.boot_transformers(path, "
+            "model_class=transformers.AutoModelForSequenceClassification)"
+        )
+    pad_id = hf_model.config.pad_token_id
+
+    def normalise(
+        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        mask = kwargs.get("attention_mask")
+        ids = args[0] if args else kwargs.get("input_ids")
+        if mask is None or ids is None or ids.is_floating_point():
+            return args, kwargs
+        known = is_arranged.get() and pad_id is not None
+        if not known and bool((mask != 0).all()):
+            return args, kwargs
+        if pad_id is None:
+            raise InputError(
+                "model: a padded batch needs config.pad_token_id, which is not set; "
+                "set it to the tokenizer's pad_token_id"
+            )
+        ids = ids.masked_fill(mask == 0, pad_id)
+        if not (causal or known):
+            rows = {"input_ids": ids, "attention_mask": mask}
+            if kwargs.get("token_type_ids") is not None:
+                rows["token_type_ids"] = kwargs["token_type_ids"]
+            rows, moved = real_tokens_first(rows, mask)
+            ids = rows.pop("input_ids")
+            kwargs = {**kwargs, **rows}
+            if moved:
+                kwargs["position_ids"] = None  # those of the padded layout no longer hold
+        return ((ids, *args[1:]), kwargs) if args else (args, {**kwargs, "input_ids": ids})
+
+    hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
 
 
 def register(adapters: Mapping[str, type[ArchitectureAdapter]]) -> None:

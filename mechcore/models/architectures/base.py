@@ -69,8 +69,8 @@ class Architecture:
         """Tokens of a text at most; 2048 where the configuration names no number, as with ALiBi."""
         config = self.config.get_text_config()
         names = ("max_position_embeddings", "max_seq_len", "seq_length")  # the others: MPT, Bloom
-        found = (getattr(config, name, None) for name in names)
-        positions = int(next(filter(None, found), 2048)) - self.first_position
+        limits = (getattr(config, name, None) for name in names)
+        positions = int(next(filter(None, limits), 2048)) - self.first_position
         return positions if self.steady_length is None else min(positions, self.steady_length)
 
     @property
@@ -82,7 +82,7 @@ class Architecture:
         """
         config = self.config.get_text_config()
         given = getattr(config, "rope_parameters", None) or {}
-        ropes = [each for each in given.values() if isinstance(each, Mapping)]
+        ropes = [rope for rope in given.values() if isinstance(rope, Mapping)]
         ends = []
         for rope in ropes or [given]:  # of each kind of layer, or of all
             kind = str(rope.get("rope_type"))
@@ -103,7 +103,7 @@ class Architecture:
         Returns:
             The adapter; None where TransformerLens has its own, or there is none.
         """
-        from mechcore.models.architectures.derived import derived
+        from mechcore.models.architectures.adapters import derived
 
         bridged = cls.language_model(kind)
         if bridged is None or not name.endswith("ForSequenceClassification"):
@@ -190,7 +190,7 @@ OWN = {
     "roberta": "mechcore.models.architectures.bert:Roberta",
     "xlm-roberta": "mechcore.models.architectures.bert:Roberta",
     "camembert": "mechcore.models.architectures.bert:Roberta",
-    "electra": "mechcore.models.architectures.electra:Electra",
+    "electra": "mechcore.models.architectures.bert:Electra",
     "distilbert": "mechcore.models.architectures.distilbert:DistilBert",
     "albert": "mechcore.models.architectures.albert:Albert",
     "mpnet": "mechcore.models.architectures.mpnet:MPNet",
@@ -220,11 +220,11 @@ def architecture_of(config: Any) -> Architecture:
     return ARCHITECTURES[kind](config)
 
 
-def unsupported(found: str) -> InputError:
+def unsupported(model: str) -> InputError:
     """The error for a model that the prefix-sharing engine cannot run."""
     known = [name for name in ARCHITECTURES if ARCHITECTURES[name].stack is not Architecture.stack]
     return InputError(
-        f"prefix-sharing engine: found {found}; expected a TransformerBridge of "
-        f"{', '.join(known)} with its usual settings, or a HookedTransformer, on one device; "
-        "engine='restart' runs any model whose layers can be called again"
+        f"prefix-sharing engine: found {model}; expected a TransformerBridge of "
+        f"{', '.join(known)} with its usual settings, on one device; engine='restart' runs any "
+        "model whose layers can be called again"
     )

@@ -1,13 +1,15 @@
-"""BERT, and RoBERTa, which has its layout under another prefix."""
+"""BERT, and RoBERTa and ELECTRA, which have its layout under other prefixes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from mechcore.models.architectures.encoder import Encoder
+from mechcore.models.architectures.encoder import BERT_MODULES, Encoder
 from mechcore.models.architectures.layers import encoder_stack
 from mechcore.models.stack import Inputs, Stack
 
@@ -49,3 +51,22 @@ class Roberta(Bert):
         return encoder_stack(
             model, ("classifier.dense", "classifier.out_proj"), torch.tanh, self.places
         )
+
+
+class Electra(Bert):
+    """ELECTRA, whose embeddings may be narrower than its layers."""
+
+    head = {"classifier": "classifier.dense", "classifier_out": "classifier.out_proj"}
+    prefix = "electra."
+    body_options = {}
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        """See `Encoder.modules`."""
+        if self.config.embedding_size == self.config.hidden_size:
+            return BERT_MODULES
+        return {**BERT_MODULES, "embed_project": "embeddings_project"}
+
+    def stack(self, model: Any) -> Stack:
+        """See `Architecture.stack`."""
+        return encoder_stack(model, ("classifier.dense", "classifier.out_proj"), F.gelu)

@@ -84,7 +84,7 @@ class Encoder(Architecture):
     @classmethod
     def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
         """See `Architecture.adapter`."""
-        from mechcore.models.architectures.derived import shield
+        from mechcore.models.architectures.adapters import shield
 
         classifier = name.endswith("ForSequenceClassification")
         if not (classifier or name.endswith("Model")):

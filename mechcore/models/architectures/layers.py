@@ -1,4 +1,4 @@
-"""Reading the weights of a bridge into a `Stack`: what the families' files are put together from.
+"""Reading the weights of a bridge into a `Stack`: the building blocks of the families' files.
 
 All of it copies, so that later changes of the model do not reach the stack.
 """
@@ -14,10 +14,33 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
-from mechcore.models.architectures.base import unsupported
-from mechcore.models.padding import real_positions
-from mechcore.models.running import is_causal, is_classifier, n_kv_heads, weights_of
+from mechcore.models.architectures.base import architecture_of, unsupported
+from mechcore.models.batches import real_positions
+from mechcore.models.running import (
+    devices_of,
+    is_causal,
+    is_classifier,
+    kind_of,
+    n_kv_heads,
+    weights_of,
+)
 from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
+
+
+def stack_of(model: Any) -> Stack:
+    """The model's weights as a `Stack`; a copy, so later changes of the model do not reach it.
+
+    Args:
+        model: a TransformerBridge of a family that offers its layers as functions.
+
+    Raises:
+        InputError: the model is of another kind, or has a part that a `Stack` has not.
+    """
+    if kind_of(model) != "bridge":
+        raise unsupported(f"a {type(model).__name__}")
+    if len(devices := devices_of(model)) > 1:
+        raise unsupported(f"a model on several devices ({', '.join(map(str, devices))})")
+    return architecture_of(model.original_model.config).stack(model)
 
 
 def bridge_stack(
@@ -139,9 +162,9 @@ def weight(component: Any) -> Tensor:
     return inner(component).weight.detach().clone()
 
 
-def copied(weight: Tensor | None) -> Tensor | None:
-    """A copy of a weight that may be missing."""
-    return None if weight is None else weight.detach().clone()
+def _bias(module: Any) -> Tensor | None:
+    bias = getattr(module, "bias", None)
+    return None if bias is None else bias.detach().clone()
 
 
 def linear(component: Any) -> Linear:
@@ -149,7 +172,7 @@ def linear(component: Any) -> Linear:
     module = inner(component)
     matrix = weight(module)
     matrix = matrix.T.contiguous() if isinstance(module, Conv1D) else matrix
-    return Linear(matrix, copied(module.bias))
+    return Linear(matrix, _bias(module))
 
 
 def norm(component: Any) -> Norm:
@@ -157,7 +180,7 @@ def norm(component: Any) -> Norm:
     module = inner(component)
     rms = not isinstance(module, torch.nn.LayerNorm)
     eps = float(module.variance_epsilon if rms else module.eps)
-    return Norm(weight(module), copied(getattr(module, "bias", None)), eps, rms)
+    return Norm(weight(module), _bias(module), eps, rms)
 
 
 def embedding(

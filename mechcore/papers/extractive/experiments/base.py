@@ -12,8 +12,7 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.models import Backend, load_model
-from mechcore.models.tokenizers import load_tokenizer
-from mechcore.models.vocabulary import check_vocabulary
+from mechcore.models.tokenizers import check_vocabulary, load_tokenizer
 from mechcore.papers.bases import BASE, CHECKPOINT, WITH_GRADIENT, checkpoint_of
 from mechcore.papers.extractive.encoded import (
     EncodedOrdering,

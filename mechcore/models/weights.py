@@ -1,0 +1,361 @@
+"""The weights of a checkpoint: where they are, how they are read, and what may be wrong with them.
+
+Pickles are read only if that is allowed, nothing outside the checkpoint's folder is read, and
+weights that are missing, left over, of other sizes or quantized are never passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers.quantizers.auto import AutoHfQuantizer
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+)
+
+from mechcore.errors import InputError, first_names, reason, shown
+from mechcore.models.checkpoint_files import (
+    file_of,
+    no_checkpoint,
+    refuse_stand_in,
+    without_bars,
+)
+
+Report: TypeAlias = Mapping[str, Any]
+"""What transformers says of a checkpoint's weights (``output_loading_info``)."""
+
+_PLAIN = {"float64", "float32", "bfloat16", "float16"}
+_LETTERS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "C": "complex"}
+
+_HARMLESS = re.compile(
+    r"(^|\.)(pooler\..*|position_ids|token_type_ids|num_batches_tracked|inv_freq|embed_positions|causal_mask"
+    r"|attn\.(attention\.)?(masked_)?bias|(self_)?attention\.(masked_)?bias)$"
+)
+"""A pooler that the class has no use for, and what older versions saved that is no weight."""
+
+_OTHER_HEADS = {
+    *("cls", "predictions", "lm_head", "lm_predictions", "mask_predictions", "sop_classifier"),
+    *("vocab_transform", "vocab_layer_norm", "vocab_projector", "generator_predictions"),
+    *("generator_lm_head", "discriminator_predictions", "qa_outputs", "score", "v_head"),
+}
+"""Heads of pretraining and of other tasks, which may have stayed in the files of a checkpoint."""
+
+_PEFT = "peft: merge the adapter into its model (merge_and_unload)"
+_WRAPPERS = {
+    "_orig_mod": "torch.compile: take the model inside (model._orig_mod)",
+    "module": "DataParallel: take the model inside (model.module)",
+    "_fsdp_wrapped_module": "FSDP: take the model inside",
+    "_checkpoint_wrapped_module": "checkpointing of activations: take the model inside",
+    **dict.fromkeys(("base_model", "base_layer", "modules_to_save", "original_module"), _PEFT),
+    "qweight": "quantization (GPTQ, AWQ): take the model as it was before",
+    "weight_orig": "torch.nn.utils.prune: make it permanent (prune.remove)",
+}
+"""Parts of weights' names that wrappers leave, and how to save the model without them."""
+
+
+def read_weights(
+    name: str,
+    loader: Any,
+    config: Any,
+    architecture: str,
+    /,
+    *,
+    revision: str | None,
+    allow_pickle: bool,
+    **options: Any,
+) -> tuple[Any, Report]:
+    """The model as transformers builds it, and its report on the weights.
+
+    Weights that are missing, or of another size than the configuration asks for, are random: see
+    `check_sizes`, `lacking` and `left_out`.
+
+    Args:
+        name: of the checkpoint.
+        loader: the class of transformers that makes the model.
+        config: its configuration.
+        architecture: the name of the class that the checkpoint was saved from.
+        revision: branch, tag or commit of a hub id.
+        allow_pickle: whether a pickle may be read.
+        **options: further arguments of ``from_pretrained``.
+
+    Raises:
+        InputError: there are no weights, they are a pickle that is not allowed, lie outside the
+            checkpoint's folder, are damaged, or cannot be loaded.
+    """
+    safetensors, files = None, tuple[Path, ...]()
+    if "gguf_file" not in options:
+        safetensors, files = _find(name, architecture, config, revision, allow_pickle)
+    stored = _stored_in(name, files)
+    try:
+        with without_bars(), _without_conversion():
+            model, report = loader.from_pretrained(
+                **options,
+                revision=revision,
+                trust_remote_code=False,
+                use_safetensors=safetensors,
+                weights_only=True,
+                ignore_mismatched_sizes=True,  # for `check_sizes`, which names them
+                output_loading_info=True,
+            )
+        _refuse_packed(name, model, config, _stored_in(name, files))  # downloaded by now
+        return model, report
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
+            "which mechcore never reads; convert it to safetensors where you trust it"
+        ) from error
+    except InputError:
+        raise
+    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
+        if safetensors and "use_safetensors" in str(error):
+            raise _pickle_refused(name, "its pytorch_model.bin", architecture) from error
+        packed = _packed(stored) if getattr(config, "quantization_config", None) else ""
+        held = f"its files hold the weights {packed}, which " if packed else ""
+        before = "; or take the checkpoint as it was before it was quantized" if packed else ""
+        raise InputError(
+            f"checkpoint {name}: {held}cannot be loaded: {reason(error)}{before}"
+        ) from error
+
+
+@contextmanager
+def _without_conversion() -> Iterator[None]:
+    """Keep transformers from having pickles on the hub converted, with a pull request there."""
+    variable = "DISABLE_SAFETENSORS_CONVERSION"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _find(
+    name: str, architecture: str, config: Any, revision: str | None, allow_pickle: bool
+) -> tuple[bool | None, tuple[Path, ...]]:
+    """Transformers' ``use_safetensors`` (None: pickles where there are none), and the files."""
+    explicit = getattr(config, "transformers_weights", None)
+    names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if explicit is None else (explicit,)
+    for file in names:
+        _check_inside(name, "config.json", file, (".safetensors", ".safetensors.index.json"))
+        if (path := file_of(name, file, revision)) is not None:
+            return True, _parts(name, path, ".safetensors")
+    if not Path(name).is_dir():
+        return (None if allow_pickle else True), ()
+    pickles = [file for file in (WEIGHTS_NAME, WEIGHTS_INDEX_NAME) if (Path(name) / file).is_file()]
+    if not pickles:
+        raise no_checkpoint(name, f"weights ({names[0]})")
+    if not allow_pickle:
+        raise _pickle_refused(name, pickles[0], architecture)
+    return False, _parts(name, Path(name) / pickles[0], ".bin")
+
+
+def _pickle_refused(name: str, file: str, architecture: str) -> InputError:
+    kind = "AutoModel" if architecture == "none" else architecture
+    return InputError(
+        f"checkpoint {name}: has no safetensors, and {file} is a pickle, which can run any code "
+        "when it is read; if you trust its author, allow it with allow_pickle=True (on the "
+        "command line --allow-pickle), or convert it once with the two lines `from transformers "
+        f"import {kind}` and `{kind}.from_pretrained({name!r}).save_pretrained({name!r})`"
+    )
+
+
+def _parts(name: str, path: Path, ending: str) -> tuple[Path, ...]:
+    """The files of weights that an index names, all of the checkpoint; or the one file given."""
+    refuse_stand_in(name, path)
+    if path.suffix != ".json":
+        return (path,)
+    try:
+        parts = list(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"checkpoint {name}: {path.name} is no index of weights ({error!r}); expected an "
+            "object whose weight_map has a file for every weight: save the model again"
+        ) from error
+    for part in parts:
+        _check_inside(name, path.name, part, (ending,))
+    files = tuple(path.parent / part for part in dict.fromkeys(parts))
+    if Path(name).is_dir() and (lost := [file.name for file in files if not file.is_file()]):
+        raise InputError(
+            f"checkpoint {name}: {path.name} names {first_names(lost, 3)} as weights, which "
+            f"{'is' if len(lost) == 1 else 'are'} missing; copy or download all of its files"
+        )
+    for file in files:
+        refuse_stand_in(name, file)
+    return files
+
+
+def _check_inside(name: str, source: str, file: Any, endings: tuple[str, ...]) -> None:
+    base = os.path.join(os.path.abspath(name), "")
+    inside = (
+        isinstance(file, str)
+        and file.endswith(endings)
+        and "\\" not in file
+        and os.path.abspath(os.path.join(base, file)).startswith(base)
+    )
+    if not inside:
+        raise InputError(
+            f"checkpoint {name}: {source} names {shown(file)!r} as weights; expected a file "
+            f"inside the checkpoint that ends in {' or '.join(endings)}"
+        )
+
+
+# -- number types ---------------------------------------------------------------------------------
+
+
+def _stored_in(name: str, files: Iterable[Path]) -> dict[str, str]:
+    """Number types of the weights in files; nothing if some are missing, or cannot be read."""
+    stored: dict[str, str] = {}
+    for path in files:
+        try:
+            if path.suffix == ".safetensors":
+                with safe_open(path, framework="pt") as file:
+                    for key in file.keys():  # noqa: SIM118
+                        stored[key] = _type_name(file.get_slice(key).get_dtype())
+            else:
+                weights = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+                stored |= {key: _type_of(weight) for key, weight in weights.items()}
+        except SafetensorError as error:
+            raise InputError(
+                f"checkpoint {name}: its {path.name} is damaged or no safetensors file "
+                f"({reason(error)}; it has {path.stat().st_size} bytes); download or copy it "
+                "again, or save the model again"
+            ) from error
+        except Exception:  # where it matters, transformers fails, too
+            return {}
+    return stored
+
+
+def _packed(stored: Mapping[str, str]) -> str:
+    """The weights that are no plain numbers, with their types."""
+    names = sorted(f"{name} ({dtype})" for name, dtype in stored.items() if dtype not in _PLAIN)
+    return first_names(names, 3, 400)
+
+
+def _refuse_packed(name: str, model: Any, config: Any, stored: Mapping[str, str]) -> None:
+    """Refuse quantized numbers that were read as if they were the weights themselves."""
+    if getattr(model, "is_quantized", False):
+        return
+    quantization = getattr(config, "quantization_config", None)
+    undone = isinstance(quantization, dict) and AutoHfQuantizer.supports_quant_method(quantization)
+    prefix = f"{model.base_model_prefix}."
+    read_as = {key: _type_of(weight) for key, weight in model.named_parameters()}
+    if undone:
+        read_as = {key: dtype for key, dtype in read_as.items() if dtype not in _PLAIN}
+    read = {
+        key: dtype
+        for key, dtype in stored.items()
+        if {key, f"{prefix}{key}", key.removeprefix(prefix)} & {*read_as}
+    }
+    if packed := _packed(read):
+        why = "was not applied" if quantization else "is missing in its config.json"
+        raise InputError(
+            f"checkpoint {name}: its files hold the weights {packed}; expected float32, bfloat16 "
+            f"or float16, as a quantization_config {why}: take the checkpoint as it was before it "
+            "was quantized"
+        )
+
+
+def _type_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _type_name(code: str) -> str:
+    """A number type nearly as torch names it, from its safetensors name, such as F8_E4M3."""
+    return re.sub(r"^(BF|[FIUC])(?=\d)", lambda letter: _LETTERS[letter[0]], code).lower()
+
+
+# -- what transformers reports --------------------------------------------------------------------
+
+
+def check_sizes(
+    name: str, report: Report, except_for: Callable[[str], bool] = lambda _: False
+) -> None:
+    """Refuse weights of other sizes than the configuration asks for.
+
+    Args:
+        name: of the checkpoint.
+        report: of transformers.
+        except_for: which weights may have any size, by name.
+
+    Raises:
+        InputError: there are some.
+    """
+    mismatched = sorted(row for row in report["mismatched_keys"] if not except_for(row[0]))
+    if not mismatched:
+        return
+    sizes = [f"{key} has {[*stored]}, not {[*asked]}" for key, stored, asked in mismatched]
+    raise InputError(
+        f"checkpoint {name}: its weights do not have the shapes that its config.json asks for: "
+        f"{first_names(sizes, 3, 400)}; expected the config.json that was saved with them: correct "
+        "it (id2label gives the rows of a head, or num_labels, 2 without both; vocab_size those of "
+        "the embedding), or save the model again"
+    )
+
+
+def left_out(model: Any, architecture: str, report: Report) -> list[str]:
+    """The weights of a checkpoint that the model would need to be the same network.
+
+    Where its class is the one that the checkpoint was saved from (``architecture``), those are
+    all; where the head is another one, or none, they are those of the body.
+    """
+    prefix, body = f"{model.base_model_prefix}.", dict(model.base_model.named_children())
+    same = type(model).__name__ == architecture
+    parts, buffers = dict(model.named_children()), {name for name, _ in model.named_buffers()}
+
+    def is_needed(key: str) -> bool:
+        first = key.partition(".")[0]
+        if _HARMLESS.search(key) or {key, f"{prefix}{key}", key.removeprefix(prefix)} & buffers:
+            return False
+        if key.startswith(prefix) or first in body:
+            return True
+        return same and (first in parts or first not in _OTHER_HEADS)
+
+    return sorted(filter(is_needed, report["unexpected_keys"]))
+
+
+def lacking(name: str, missing: list[str], report: Report, kind: str, remedy: str) -> InputError:
+    """The error for files that lack weights of class ``kind``, with what they have instead.
+
+    ``remedy`` says what to do where the names do not tell.
+    """
+    others = sorted(report["unexpected_keys"])
+    parts = {part for key in missing for part in key.split(".")}
+    strange = (part for key in others for part in key.split(".") if part not in parts)
+    ends = [f".{key}" for key in missing]
+    around = [key.removesuffix(end) for key in others[:1] for end in ends if key.endswith(end)]
+    if left := next((part for part in strange if part in _WRAPPERS), None):
+        remedy = f"{left!r} in names is left by {_WRAPPERS[left]} and save that"
+    elif around:
+        remedy = f"save {around[0]!r} of the saved model alone (model.{around[0]}.save_pretrained)"
+    instead = f", and have {first_names(others, 2, 400)} instead" if others else ""
+    return InputError(
+        f"checkpoint {name}: its files lack the weights {first_names(missing, 3, 400)} of "
+        f"{kind}{instead}; {remedy}"
+    )
+
+
+def not_read(name: str, model: Any, keys: list[str]) -> str:
+    """What is wrong where weights are left out."""
+    return (
+        f"checkpoint {name}: the {type(model).__name__} that its config.json describes does not "
+        f"read the weights {first_names(keys, 4, 400)} of its files, and would be another network; "
+        "the config.json may name fewer layers, or another kind of positions, than the weights have"
+    )
