@@ -42,7 +42,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.pruning import prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher

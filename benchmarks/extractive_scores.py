@@ -33,7 +33,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechcore.models import load_model
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
 from mechcore.papers.extractive.facts import Facts, city_tasks
 from mechcore.papers.extractive.scores import BATCH_SIZE, extractive_scores

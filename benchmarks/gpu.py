@@ -47,7 +47,7 @@ from mechcore.ablation import ComponentSet, ablate, sets
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen
+from mechcore.models.protocol import frozen
 
 BATCH_SIZE, MASKS = 64, 12
 LOOPS = ("raw hooks, unsorted", RAW, "pyvene", "nnsight")

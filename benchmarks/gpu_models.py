@@ -13,8 +13,8 @@ from shapes import CLASSES, examples
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.models import load_model
+from mechcore.models.devices import DTYPES
 from mechcore.models.loading import _bridge
-from mechcore.models.placing import DTYPES
 
 NAMES = {
     "id2label": dict(enumerate(CLASSES)),

@@ -30,7 +30,7 @@ from shapes import examples, minilm_shaped
 from mechcore import categorize_heads
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.words import SPECIAL
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 
 BATCH = 64
 BARE, SCORED = "forwards", "categorize_heads"

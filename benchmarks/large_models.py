@@ -48,8 +48,8 @@ from mechcore.components import Mask
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.placing import DTYPES
-from mechcore.models.running import forward
+from mechcore.models.devices import DTYPES
+from mechcore.models.protocol import forward
 from mechcore.pruning import prune_settings
 
 ALL = "all"

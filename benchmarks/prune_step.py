@@ -29,7 +29,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import forward, frozen
+from mechcore.models.protocol import forward, frozen
 from mechcore.pruning import hard_concrete, prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher, example_order

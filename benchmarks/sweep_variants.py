@@ -28,8 +28,8 @@ from mechcore.data.readers import read_examples
 from mechcore.masking.fills import fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.running import model_inputs
 from mechcore.models.architectures.layers import stack_of
+from mechcore.models.protocol import model_inputs
 
 RAW = "raw hooks"
 TREES = {"mechcore tree, float32": torch.float32, "mechcore tree, bfloat16": torch.bfloat16}

@@ -25,7 +25,7 @@ from mechcore.masking.counterfactual import pairs_of
 from mechcore.masking.fills import FILLS
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import kind_of
+from mechcore.models.protocol import kind_of
 from mechcore.source_code import PACKAGE, code_digests
 
 SECONDS_BETWEEN_SAVES = 30.0

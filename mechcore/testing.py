@@ -30,7 +30,7 @@ from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.masked_stack import masked_stack
-from mechcore.models import running
+from mechcore.models import protocol
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture, architecture_of
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.batches import real_positions
@@ -95,7 +95,7 @@ def check_fill(kind: FillMaker) -> None:
         model, data = _embedded()
         means, full = MeanActivations.compute(model, data), Mask.full(model)
         batch = data.rows(range(6))
-        positions, whole = real_positions(batch["attention_mask"]), running.forward(model, batch)
+        positions, whole = real_positions(batch["attention_mask"]), protocol.forward(model, batch)
         values: dict[Any, Tensor] = {}
         for _ in range(2):
             fill = fill_of(model, means, kind, 1)
@@ -110,7 +110,7 @@ def check_fill(kind: FillMaker) -> None:
         for m in (0, 1):
             with masked(model, Mask(m * full.values), means, kind, seed=1) as run:
                 logits += [run(batch)]
-        _agree(running.forward(model, batch), whole, "of the model before and after")
+        _agree(protocol.forward(model, batch), whole, "of the model before and after")
         _agree(logits[1], whole, "under a mask of ones and of the model")
         if all(drawn is None for drawn in draws.values()):
             points, names = model.hook_dict, {"z": running.hook_z, "mlp": running.hook_mlp_out}
@@ -119,7 +119,7 @@ def check_fill(kind: FillMaker) -> None:
                 point = points[names[part](layer)]
                 point.register_forward_hook(lambda _, x, y, wide=wide: wide.to(y).reshape(y.shape))
             line = "under a mask of zeros and of the model with values put in"
-            _agree(logits[0], running.forward(model, batch), line)
+            _agree(logits[0], protocol.forward(model, batch), line)
 
 
 def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -> None:
@@ -143,7 +143,7 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
         ids = (pad + 1 + torch.arange(21).reshape(3, 7)) % running.n_tokens(model)
         batch = {"input_ids": ids.where(real, torch.tensor(pad)), "attention_mask": real.long()}
         means, full = MeanActivations.compute(model, [batch]), Mask.full(model)
-        some, whole = full.without(*full.shape.components[::2]), running.forward(model, batch)
+        some, whole = full.without(*full.shape.components[::2]), protocol.forward(model, batch)
         with masked(model, some, means, "zero") as run:
             logits = run(batch)
         change = float((logits - whole).abs().max())
@@ -157,7 +157,7 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
             _agree(of_stack, torch.stack([whole[at], logits[at]]), "of the stack and of the model")
         if family.projections:
             export_checkpoint(checkpoint, Path(folder, "out"), some, fill="zero")
-            exported = running.forward(load_model(Path(folder, "out")), batch)
+            exported = protocol.forward(load_model(Path(folder, "out")), batch)
             _agree(exported, logits, "of the masked model and of its export")
 
 

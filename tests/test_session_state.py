@@ -42,7 +42,7 @@ from mechcore.bench import methods as bench
 from mechcore.components import ModelShape
 from mechcore.main_study.config import StudyConfig
 from mechcore.models.export import export_checkpoint
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.papers.cognitive.probing import activations_at, decode
 from mechcore.paths import find_paths, readers_of
 from mechcore.pruning import (

@@ -25,7 +25,7 @@ from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import Path, PathSet, Receiver
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
-from mechcore.models.running import Batch, n_kv_heads, read_position
+from mechcore.models.protocol import Batch, n_kv_heads, read_position
 
 Rows: TypeAlias = dict[Receiver, int]
 """Of the answers to sets, by their receivers."""

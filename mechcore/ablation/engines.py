@@ -29,8 +29,8 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.placing import DTYPES, chosen
-from mechcore.models.running import (
+from mechcore.models.devices import DTYPES, chosen
+from mechcore.models.protocol import (
     Batch,
     device_of,
     forward,

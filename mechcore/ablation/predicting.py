@@ -33,7 +33,7 @@ from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import model_inputs
+from mechcore.models.protocol import model_inputs
 from mechcore.registry import Registry
 
 

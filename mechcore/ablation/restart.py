@@ -31,8 +31,8 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind
 from mechcore.masking.interventions import ELSEWHERE, blended, intervening
-from mechcore.models.placing import chosen, sent
-from mechcore.models.running import hook_mlp_out, hook_z, logits_of, name_of
+from mechcore.models.devices import chosen, sent
+from mechcore.models.protocol import hook_mlp_out, hook_z, logits_of, name_of
 
 
 class _Left(Exception):

@@ -20,7 +20,7 @@ from mechcore import progress
 from mechcore.ablation.predicting import MaskedMargins, PairRequest, Predictions
 from mechcore.components import Mask
 from mechcore.evaluation.cost import Cost
-from mechcore.models.running import frozen
+from mechcore.models.protocol import frozen
 from mechcore.partial import Partial, Steps
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from mechcore.components import Component, ModelShape
 from mechcore.masking.fills import Fill, Kind, is_per_token
 from mechcore.models.batches import real_positions
-from mechcore.models.placing import chosen, sent
+from mechcore.models.devices import chosen, sent
 from mechcore.models.stack import Context, Stack
 
 MAX_KEPT = 2**31

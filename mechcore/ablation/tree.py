@@ -27,7 +27,7 @@ from mechcore.components import ModelShape
 from mechcore.masking.fills import Fill, Kind, is_per_token
 from mechcore.masking.interventions import blended
 from mechcore.models.batches import real_positions
-from mechcore.models.placing import chosen, sent
+from mechcore.models.devices import chosen, sent
 from mechcore.models.stack import Stack
 
 Emit: TypeAlias = Callable[[Sequence[Sequence[int]], Tensor], None]

@@ -51,7 +51,7 @@ class Describe(Analysis):
         from mechcore.evaluation.recalibration import TOO_FEW, reason_against
         from mechcore.files import write_json
         from mechcore.models.model_identity import ModelIdentity
-        from mechcore.models.running import kind_of, model_classes, n_parameters
+        from mechcore.models.protocol import kind_of, model_classes, n_parameters
         from mechcore.steps.tables import data_table
 
         inputs = inputs_of(work)

@@ -119,7 +119,7 @@ class Heads(Analysis):
         """See `Analysis.check_inputs`."""
         from mechcore.attention.scores import HeadScores
         from mechcore.components import ModelShape
-        from mechcore.models.running import is_causal
+        from mechcore.models.protocol import is_causal
 
         HeadScores(ModelShape.of(inputs.model), is_causal(inputs.model), 0, ignore=self.ignore)
 

@@ -19,8 +19,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, NotFiniteError, shown
 from mechcore.models.encoded import as_encoded, tokenizer_of
 from mechcore.models.finite import not_finite_advice
-from mechcore.models.measuring import hooked
-from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import check_hooks, check_patterns, forward, hook_pattern, is_causal
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 

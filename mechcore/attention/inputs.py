@@ -17,7 +17,7 @@ from mechcore.data.words import SPECIAL, Words, words_of
 from mechcore.errors import InputError, warn
 from mechcore.models.batches import real_tokens_first
 from mechcore.models.encoded import as_data, tokenizer_of
-from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
+from mechcore.models.protocol import Batch, is_causal, model_inputs, weights_of
 
 HeadData: TypeAlias = Any
 """Data to see heads on:

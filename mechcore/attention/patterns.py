@@ -21,8 +21,8 @@ from mechcore.attention.scores import HeadScores
 from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.models.measuring import hooked
-from mechcore.models.running import (
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import (
     check_hooks,
     device_of,
     forward,

@@ -13,7 +13,7 @@ from torch import Tensor
 from mechcore.attention.categories import OTHER, claims, disjoint
 from mechcore.attention.tokens import TokenInfo
 from mechcore.errors import InputError, MechcoreError
-from mechcore.models.running import check_patterns
+from mechcore.models.protocol import check_patterns
 
 _CHUNK = 2**18
 """Pairs of query and key, over examples, that are reduced together."""

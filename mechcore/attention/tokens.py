@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError
-from mechcore.models.running import Batch
+from mechcore.models.protocol import Batch
 
 
 @dataclass(frozen=True, eq=False)

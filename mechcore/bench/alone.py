@@ -21,7 +21,7 @@ from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen
+from mechcore.models.protocol import frozen
 from mechcore.pruning.teacher import Teacher, example_order, ranking_teacher
 from mechcore.session import plain_session
 

@@ -34,8 +34,8 @@ from mechcore.masking.counterfactual import Counterfactual, paired
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
-from mechcore.models.measuring import hooked
-from mechcore.models.running import frozen, hook_mlp_out, hook_z
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import frozen, hook_mlp_out, hook_z
 from mechcore.pruning.attribution import BATCH_SIZE, mean_slopes
 from mechcore.pruning.teacher import ranking_teacher
 from mechcore.session import plain_session

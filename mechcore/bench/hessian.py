@@ -23,8 +23,8 @@ from torch import Tensor
 from mechcore.ablation.predicting import MaskedMargins, PairRequest, Predictions
 from mechcore.components import Mask
 from mechcore.evaluation.cost import Cost
-from mechcore.models.placing import sent
-from mechcore.models.running import device_of, frozen
+from mechcore.models.devices import sent
+from mechcore.models.protocol import device_of, frozen
 
 N_POINTS = 4
 """On the way that `integrated_hessian` averages along."""

@@ -131,7 +131,7 @@ class RunOptions:
         """
         self.check()
         if self.executor == "in-process" or self.dry_run:  # a cluster has its own devices
-            from mechcore.models.placing import check_device
+            from mechcore.models.devices import check_device
 
             check_device(resources.place)
         folder = self.out or Path(out)

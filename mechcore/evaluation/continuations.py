@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechcore.models.running import Batch
+from mechcore.models.protocol import Batch
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
 from mechcore.models.model_identity import check_is_mask
-from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.models.protocol import Batch, forward, model_inputs
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 

@@ -19,9 +19,9 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
 from mechcore.evaluation.continuations import Continuations
+from mechcore.models.devices import sent
 from mechcore.models.finite import check_finite
-from mechcore.models.placing import sent
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     Batch,
     is_causal,
     is_classifier,

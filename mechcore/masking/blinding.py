@@ -35,9 +35,9 @@ from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.interventions import blended, intervening
 from mechcore.masking.means import MeanActivations
 from mechcore.models.batches import real_positions
-from mechcore.models.measuring import Hook
-from mechcore.models.placing import sent
-from mechcore.models.running import (
+from mechcore.models.devices import sent
+from mechcore.models.hooks import Hook
+from mechcore.models.protocol import (
     Batch,
     device_of,
     hook_mlp_out,

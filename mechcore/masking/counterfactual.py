@@ -24,9 +24,9 @@ from mechcore.data.labels import normal_name
 from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
 from mechcore.masking.means import MeanActivations, check_means
-from mechcore.models.measuring import hooked
-from mechcore.models.placing import sent
-from mechcore.models.running import Batch, device_of, forward, hook_mlp_out, hook_z
+from mechcore.models.devices import sent
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import Batch, device_of, forward, hook_mlp_out, hook_z
 
 
 class Counterfactual(Fill):

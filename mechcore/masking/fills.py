@@ -26,8 +26,8 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, NotFiniteError, reason, shown
 from mechcore.masking.means import MeanActivations, check_means
-from mechcore.models.placing import sent
-from mechcore.models.running import Batch, device_of
+from mechcore.models.devices import sent
+from mechcore.models.protocol import Batch, device_of
 from mechcore.registry import Registry
 
 Kind: TypeAlias = Literal["z", "mlp"]

@@ -23,10 +23,10 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.batches import real_positions
-from mechcore.models.measuring import Hook, evaluating, hooked
+from mechcore.models.devices import sent
+from mechcore.models.hooks import Hook, evaluating, hooked
 from mechcore.models.model_identity import check_masks
-from mechcore.models.placing import sent
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     Batch,
     check_hooks,
     device_of,

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.masking.interventions import blended
-from mechcore.models.placing import sent
+from mechcore.models.devices import sent
 from mechcore.models.stack import Stack
 
 
@@ -29,7 +29,7 @@ def masked_stack(
 
     Args:
         stack: the model.
-        inputs: what `mechcore.models.running.model_inputs` returns.
+        inputs: what `mechcore.models.protocol.model_inputs` returns.
         read: position that the head reads, [batch].
         values: of the masks, or of every mask for every row; gradients flow into them.
         z_fill: what stands in for heads, on the model's device; gradients flow into it, too.

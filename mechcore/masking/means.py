@@ -22,12 +22,12 @@ from mechcore.data.batches import as_batches, batch_bar
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.batches import real_positions
+from mechcore.models.devices import sent
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
-from mechcore.models.measuring import hooked
+from mechcore.models.hooks import hooked
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.placing import sent
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     check_hooks,
     device_of,
     forward,

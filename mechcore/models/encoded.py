@@ -13,7 +13,7 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
 from mechcore.errors import InputError, warn
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     Batch,
     is_causal,
     longest_input,

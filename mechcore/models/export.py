@@ -26,7 +26,7 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.model_identity import ModelIdentity, check_masks
-from mechcore.models.running import weights_of
+from mechcore.models.protocol import weights_of
 from mechcore.session import plain_session
 
 if TYPE_CHECKING:

@@ -36,9 +36,7 @@ from mechcore.models.checkpoint_files import (
     place_of,
     refuse_adapter,
 )
-from mechcore.models.encoded import remember_origin
-from mechcore.models.hooked import hooked_transformer
-from mechcore.models.placing import (
+from mechcore.models.devices import (
     DeviceMap,
     DtypeName,
     as_dtype,
@@ -46,7 +44,9 @@ from mechcore.models.placing import (
     check_in_memory,
     check_placing,
 )
-from mechcore.models.running import (
+from mechcore.models.encoded import remember_origin
+from mechcore.models.hooked import hooked_transformer
+from mechcore.models.protocol import (
     check_hooks,
     devices_of,
     hook_mlp_out,

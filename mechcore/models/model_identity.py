@@ -14,7 +14,7 @@ from mechcore.components import ANY_MODEL, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
 from mechcore.files import tensors_digest
 from mechcore.identity import Identity
-from mechcore.models.running import dtype_of, weights_of
+from mechcore.models.protocol import dtype_of, weights_of
 
 
 @dataclass(frozen=True)

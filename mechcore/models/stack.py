@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mechcore.models.batches import real_positions
-from mechcore.models.placing import chosen
+from mechcore.models.devices import chosen
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 Inputs: TypeAlias = Mapping[str, Tensor]
@@ -159,7 +159,7 @@ class Stack:
         """Prepare for a batch.
 
         Args:
-            inputs: what `mechcore.models.running.model_inputs` returns.
+            inputs: what `mechcore.models.protocol.model_inputs` returns.
             read: position whose output is read, [batch].
         """
         mask = inputs["attention_mask"] != 0

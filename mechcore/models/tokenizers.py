@@ -14,7 +14,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.tokenizer_checks import remember_file
 from mechcore.errors import InputError, reason, warn
 from mechcore.models.checkpoint_files import file_of, place_of, refuse_tokenizer_code, without_bars
-from mechcore.models.running import n_tokens, name_of
+from mechcore.models.protocol import n_tokens, name_of
 
 _TYPES = "token_type_ids"
 _REMEDY = (

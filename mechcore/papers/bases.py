@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.files import read_csv
-from mechcore.models.running import n_parameters
+from mechcore.models.protocol import n_parameters
 from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Input, Job, Work

@@ -36,7 +36,7 @@ from mechcore.evaluation.intervals import Interval, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import dtype_of
+from mechcore.models.protocol import dtype_of
 from mechcore.paths.senders import cuts_behind, random_cuts
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 

@@ -30,7 +30,7 @@ from mechcore.masking.blinding import Blindness
 from mechcore.masking.fills import Kind
 from mechcore.masking.interventions import FillName, intervening
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen, hook_mlp_out, hook_z, logits_of, model_inputs
+from mechcore.models.protocol import frozen, hook_mlp_out, hook_z, logits_of, model_inputs
 from mechcore.partial import Partial
 
 

@@ -26,7 +26,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
-from mechcore.models.running import frozen, model_inputs
+from mechcore.models.protocol import frozen, model_inputs
 from mechcore.pruning.teacher import check_examples
 from mechcore.session import plain_session
 

@@ -23,7 +23,7 @@ from mechcore.errors import MechcoreError, warn
 from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import frozen
+from mechcore.models.protocol import frozen
 from mechcore.partial import Partial
 from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError

@@ -21,10 +21,10 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.architectures.layers import stack_of
+from mechcore.models.devices import chosen, sent
 from mechcore.models.encoded import as_encoded
-from mechcore.models.measuring import evaluating
-from mechcore.models.placing import chosen, sent
-from mechcore.models.running import Batch, device_of, forward, model_inputs, read_position
+from mechcore.models.hooks import evaluating
+from mechcore.models.protocol import Batch, device_of, forward, model_inputs, read_position
 from mechcore.models.stack import Stack, disagreement
 from mechcore.pruning.settings import PruneSettings
 

@@ -12,7 +12,7 @@ import pandas as pd
 from mechcore.bench.cases import case_names, interacts, load_case
 from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.recovery import NODES, PAIRS, WITH_PAIRS, recovered_nodes, recovered_pairs
-from mechcore.models.placing import check_device
+from mechcore.models.devices import check_device
 from mechcore.study.engine import perform
 from mechcore.study.executors import Local
 from mechcore.study.folder import TABLES_FOLDER

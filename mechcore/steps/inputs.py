@@ -21,10 +21,10 @@ from mechcore.data.task import SPLITS, Task, find_task
 from mechcore.errors import InputError, MechcoreWarning, shown, warn
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.devices import check_device
 from mechcore.models.encoded import encode_for
 from mechcore.models.hooked import has_hooked_transformer
-from mechcore.models.placing import check_device
-from mechcore.models.running import is_classifier
+from mechcore.models.protocol import is_classifier
 from mechcore.models.tokenizers import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world

@@ -19,7 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreError
-from mechcore.models.placing import check_device
+from mechcore.models.devices import check_device
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 

@@ -19,7 +19,7 @@ from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite
-from mechcore.models.measuring import evaluating
+from mechcore.models.hooks import evaluating
 from mechcore.models.tokenizers import as_read, known_types
 from mechcore.session import plain_session
 

@@ -24,7 +24,7 @@ from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.blinding import blind
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import model_inputs
+from mechcore.models.protocol import model_inputs
 
 SETS = (
     "L0.H1>L1.H2",

@@ -37,7 +37,7 @@ from mechcore.masking.fills import fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import is_causal, last_real_position, model_inputs
+from mechcore.models.protocol import is_causal, last_real_position, model_inputs
 
 HUGE = 10**9
 N_LAYERS = 3

@@ -29,7 +29,7 @@ from mechcore.errors import InputError, MechcoreError, MechcoreWarning, Mismatch
 from mechcore.evaluation.evaluate import kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import hook_mlp_out
+from mechcore.models.protocol import hook_mlp_out
 
 ENGINE = importlib.import_module("mechcore.ablation.engines")
 """The module, which the function of the same name hides."""

@@ -24,7 +24,7 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.architectures.layers import stack_of
-from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
+from mechcore.models.protocol import forward, is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Stack
 
 HUGE = 10**9

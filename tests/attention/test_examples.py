@@ -19,7 +19,7 @@ from mechcore.data.examples import Examples
 from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.models import load_model
-from mechcore.models.running import weights_of
+from mechcore.models.protocol import weights_of
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 

@@ -224,7 +224,7 @@ def test_every_kind_of_study_is_done_as_the_options_say(
     _, how = asked_by(monkeypatch, f"{kind} --workers 2 --cpus 1 --device cpu --store here")
     assert how["executor"] == Local(2, 1, "cpu")
     assert how["store"] == Path("here")
-    monkeypatch.setattr("mechcore.models.placing.check_device", lambda device: None)
+    monkeypatch.setattr("mechcore.models.devices.check_device", lambda device: None)
     _, how = asked_by(monkeypatch, f"{kind} --workers 1 --gpus 0.5")
     assert how["executor"] == Local(1, None, "cuda")
 

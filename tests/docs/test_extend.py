@@ -270,7 +270,7 @@ def test_the_encoder_loads_with_and_without_a_head(
 import sys, torch
 import mechcore
 from mechcore.components import Mask
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 model = mechcore.load_model({str(tmp_path)!r}, head={head != "Model"})
 batches, found = torch.load({str(tmp_path / "batches.pt")!r}), []
 with torch.no_grad():

@@ -9,7 +9,7 @@ from helpers import Case, hook_counts, padded, texts
 from mechcore.components import Mask
 from mechcore.evaluation.cost import Cost, counted
 from mechcore.masking.interventions import masked
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 
 
 def test_passes_are_counted_per_text_and_mask(case: Case) -> None:

@@ -23,7 +23,7 @@ from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, pa
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.finite import check_finite
-from mechcore.models.running import weights_of
+from mechcore.models.protocol import weights_of
 from mechcore.pruning import PruneSettings, attribution_scores, prune
 from mechcore.pruning.teacher import Teacher
 

@@ -11,7 +11,7 @@ from fuzz.harness import ODD_VALUES, Maker, changed, check_all, damaged
 from helpers import Cases
 
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import open_model
 

@@ -26,7 +26,7 @@ from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import forward, model_inputs
+from mechcore.models.protocol import forward, model_inputs
 
 N_LAYERS = 3
 HEADS = helpers.N_HEADS

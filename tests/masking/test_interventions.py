@@ -15,7 +15,7 @@ from mechcore.errors import InputError, MechcoreError, MismatchError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import forward, hook_mlp_out, hook_z
+from mechcore.models.protocol import forward, hook_mlp_out, hook_z
 
 ABLATIONS = {
     "one head": ["L0.H1"],

@@ -13,7 +13,7 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.layers import stack_of
-from mechcore.models.running import frozen, is_classifier, model_inputs, read_position
+from mechcore.models.protocol import frozen, is_classifier, model_inputs, read_position
 
 
 @pytest.fixture(params=(*FEW, "gpt2-lm"))

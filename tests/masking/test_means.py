@@ -18,7 +18,7 @@ from mechcore.errors import InputError, MismatchError, NotFiniteError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import weights_of
+from mechcore.models.protocol import weights_of
 
 D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import mechcore
 from mechcore.errors import InputError
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 
 
 def test_logits_need_no_attention_mask(case: Case) -> None:

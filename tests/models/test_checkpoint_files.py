@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mechcore.errors import InputError
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 
 INPUTS = padded(texts(), "right")
 

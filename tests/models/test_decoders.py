@@ -14,7 +14,7 @@ from models.families import class_of, config_of, save
 from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.models.encoded import as_encoded
-from mechcore.models.running import forward, longest_input
+from mechcore.models.protocol import forward, longest_input
 from mechcore.training import classification, new_model
 
 

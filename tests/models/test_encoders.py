@@ -27,7 +27,7 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.export import export_checkpoint
-from mechcore.models.running import forward, n_token_types
+from mechcore.models.protocol import forward, n_token_types
 
 N_LAYERS = 3
 

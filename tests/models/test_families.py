@@ -34,7 +34,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture
 from mechcore.models.architectures.layers import stack_of
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     forward,
     hook_pattern,
     is_causal,

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from mechcore.errors import InputError
 from mechcore.models import hooked, load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     check_hooks,
     forward,
     is_classifier,

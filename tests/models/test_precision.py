@@ -21,7 +21,7 @@ from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.pruning import prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher

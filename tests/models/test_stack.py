@@ -18,7 +18,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.models.architectures.layers import stack_of
-from mechcore.models.running import model_inputs, read_position
+from mechcore.models.protocol import model_inputs, read_position
 from mechcore.models.stack import Layer, Linear, Norm, Stack, attention_kernels
 
 MODELS = ("bert", "gpt2-lm", "llama", "mistral")

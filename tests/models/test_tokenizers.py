@@ -23,7 +23,7 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.architectures import trial
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.training.objectives import classification
 
 PAIRS = pd.DataFrame(

@@ -22,7 +22,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.blinding import Blindness
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import model_inputs
+from mechcore.models.protocol import model_inputs
 from mechcore.paths import find_paths, path_table
 from mechcore.paths.screening import Screening
 

@@ -13,7 +13,7 @@ from pruning.oracles import PLANTED, encoded_for
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import weights_of
+from mechcore.models.protocol import weights_of
 
 
 @pytest.fixture(scope="session")

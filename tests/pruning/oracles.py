@@ -17,7 +17,7 @@ from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import weights_of
+from mechcore.models.protocol import weights_of
 from mechcore.pruning import PruneSettings
 
 N_EXAMPLES = 48

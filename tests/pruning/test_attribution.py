@@ -34,7 +34,7 @@ from mechcore.errors import InputError, MismatchError
 from mechcore.masking.counterfactual import paired
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import forward, weights_of
+from mechcore.models.protocol import forward, weights_of
 from mechcore.pruning import attribute, discretise
 from mechcore.pruning.attribution import attribution_scores, margin_slopes
 

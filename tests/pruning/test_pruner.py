@@ -31,7 +31,7 @@ from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning, MismatchError, NotFiniteError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import forward, weights_of
+from mechcore.models.protocol import forward, weights_of
 from mechcore.pruning import (
     PruneSettings,
     PruningError,

@@ -14,7 +14,7 @@ from pruning.oracles import encoded_for, full_logits, plain_kl, slopes, snapshot
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen, weights_of
+from mechcore.models.protocol import frozen, weights_of
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.teacher import POOL, Teacher, example_order, is_fast_at_bfloat16
 

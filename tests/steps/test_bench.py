@@ -17,7 +17,7 @@ from mechcore.analyses.data import Describe
 from mechcore.data.readers import read_examples
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.steps import bench as module
 from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
 from mechcore.steps.config import DataConfig, ModelConfig

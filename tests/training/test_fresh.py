@@ -20,7 +20,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 from mechcore.training import (
     TrainSettings,
     accuracies,

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from mechcore.models.architectures.base import architecture_of, unsupported
 from mechcore.models.batches import real_positions
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     devices_of,
     is_causal,
     is_classifier,

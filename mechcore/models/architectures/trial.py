@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from mechcore.errors import InputError, reason
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.hooked import can_be_hooked
-from mechcore.models.running import forward, is_causal, kind_of
+from mechcore.models.protocol import forward, is_causal, kind_of
 
 _PADDING = 2
 

@@ -30,7 +30,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import longest_input
+from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE, attention_tables
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.trials import Trials, encode_trials

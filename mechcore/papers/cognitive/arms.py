@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mechcore.evaluation.intervals import share_interval
 from mechcore.files import copy_linked, write_json
 from mechcore.models.finite import check_finite
-from mechcore.models.measuring import evaluating
+from mechcore.models.hooks import evaluating
 from mechcore.papers.bases import BASE, CHECKPOINT, WITH_GRADIENT
 from mechcore.papers.cognitive.pretraining import tiny_base_model
 from mechcore.papers.cognitive.steps import Base

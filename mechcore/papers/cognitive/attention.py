@@ -24,7 +24,7 @@ from mechcore.attention.scores import QUANTILES, HeadScores
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.models.running import longest_input
+from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.trials import Trials, encode_trials, number_tokens
 from mechcore.tables import PART, Column, Schema, estimate
 

@@ -32,7 +32,7 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, warn
 from mechcore.evaluation.p_values import attained_level, p_among
-from mechcore.models.running import longest_input
+from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.probing import (
     Decoding,
     activations_at,

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.models.running import hook_z, longest_input
+from mechcore.models.protocol import hook_z, longest_input
 from mechcore.papers.cognitive.probing import activations_at, balanced, decode_table
 from mechcore.papers.cognitive.trials import CHOICES, CONDITIONS, Trials, encode_trials
 from mechcore.tables import PART, Column, Schema, estimate

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.components import ModelShape
-from mechcore.models.running import longest_input
+from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.decoding import VARIABLES
 from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouettes
 from mechcore.papers.cognitive.probing.projection import standardised

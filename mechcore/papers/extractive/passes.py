@@ -13,8 +13,8 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.models.finite import check_finite
-from mechcore.models.measuring import hooked
-from mechcore.models.running import (
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import (
     Batch,
     check_hooks,
     frozen,

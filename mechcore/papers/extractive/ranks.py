@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.intervals import Interval, mean_interval
-from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
+from mechcore.models.protocol import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.session import plain_session
 from mechcore.tables import Column

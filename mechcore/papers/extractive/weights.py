@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from mechcore.errors import InputError, MismatchError
-from mechcore.models.running import frozen, is_causal, kind_of, named_weights
+from mechcore.models.protocol import frozen, is_causal, kind_of, named_weights
 
 Part: TypeAlias = Literal["Q", "K", "V", "O", "in", "gate", "out"]
 Layout: TypeAlias = Literal["heads", "in out", "out in"]
@@ -35,7 +35,7 @@ class LinearMap:
     Attributes:
         layer: from 0.
         part: which matrix.
-        weight: its name among `mechcore.models.running.named_weights`.
+        weight: its name among `mechcore.models.protocol.named_weights`.
         bias: the name of its bias; None if it has none.
         hook: the hook point of y. W_O's is the sum over heads.
         bias_hook: the hook point of what the bias is added to: y, but in HookedTransformer's gated

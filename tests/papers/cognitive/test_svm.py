@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mechcore.models import load_model
-from mechcore.models.running import hook_z
+from mechcore.models.protocol import hook_z
 from mechcore.papers.cognitive import svm
 from mechcore.papers.cognitive.probing import Activations
 from mechcore.papers.cognitive.svm import answers_of, svm_table

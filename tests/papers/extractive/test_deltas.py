@@ -10,7 +10,7 @@ from papers.extractive.tiny import Decoder
 from torch import Tensor
 
 from mechcore.errors import InputError, MismatchError
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.weights import (
     WeightDelta,
     applied,

@@ -18,7 +18,7 @@ import torch
 from papers.extractive.tiny import Decoder
 
 from mechcore.errors import InputError
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import (
     EncodedOrdering,
     EncodedTask,

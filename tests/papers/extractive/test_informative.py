@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from papers.extractive.tiny import Decoder
 
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.passes import (
     Question,

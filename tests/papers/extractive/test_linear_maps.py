@@ -12,7 +12,7 @@ from papers.extractive.tiny import hf_matrices, llama_language_model, loaded, sa
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.weights import ATTENTION, LinearMap, linear_maps
 
 IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])

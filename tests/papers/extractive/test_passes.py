@@ -10,7 +10,7 @@ import torch
 from papers.extractive.tiny import Decoder, last_tokens
 from torch import Tensor
 
-from mechcore.models.running import hook_mlp_out, hook_resid_mid, hook_z
+from mechcore.models.protocol import hook_mlp_out, hook_resid_mid, hook_z
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.passes import Question, Sites, look, look_back, rewards_of
 from mechcore.papers.extractive.ranks import prompt_batch, rewards

@@ -24,7 +24,7 @@ from papers.extractive.tiny import (
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError, NotFiniteError
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive import passes
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.ranks import rewards

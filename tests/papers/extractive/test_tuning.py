@@ -10,7 +10,7 @@ from papers.extractive.tiny import Decoder, facts, hf_matrices
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
 from mechcore.papers.extractive.weights import (

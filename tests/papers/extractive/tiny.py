@@ -14,7 +14,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from mechcore.models import load_model
-from mechcore.models.running import named_weights
+from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
 from mechcore.papers.extractive.facts import Facts
 from mechcore.papers.extractive.weights import WeightDelta, trainable_names

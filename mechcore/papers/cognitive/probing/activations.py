@@ -16,8 +16,8 @@ from mechcore.data.batches import BATCH_SIZE, as_batches, batch_bar
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.models.encoded import as_data
-from mechcore.models.measuring import hooked
-from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import Batch, forward, model_inputs
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.models.running import hook_mlp_out, hook_z
+from mechcore.models.protocol import hook_mlp_out, hook_z
 from mechcore.papers.cognitive.probing import Activations, activations_at, hook_resid_post
 
 D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS

@@ -30,8 +30,8 @@ from mechcore.models.batches import (
     real_tokens_first,
     whole_numbers,
 )
-from mechcore.models.measuring import evaluating
-from mechcore.models.placing import sent
+from mechcore.models.devices import sent
+from mechcore.models.hooks import evaluating
 from mechcore.session import plain_numbers, plain_session
 
 Batch: TypeAlias = Mapping[str, Any]

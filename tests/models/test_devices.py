@@ -17,9 +17,9 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, loading
 from mechcore.models.architectures.layers import stack_of
+from mechcore.models.devices import check_device
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.placing import check_device
-from mechcore.models.running import forward
+from mechcore.models.protocol import forward
 
 
 def refusal(source: Any, **options: Any) -> str:

@@ -12,7 +12,7 @@ from papers.extractive.tiny import loaded, saved
 
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.models.running import (
+from mechcore.models.protocol import (
     forward,
     last_real_position,
     model_inputs,

@@ -23,8 +23,8 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.measuring import evaluating, hooked
-from mechcore.models.running import forward, hook_z, weights_of
+from mechcore.models.hooks import evaluating, hooked
+from mechcore.models.protocol import forward, hook_z, weights_of
 from mechcore.pruning import attribution_scores
 
 N = 12
