@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
-from mechcore.papers.cognitive.trials import tiny_tokenizer
+from mechcore.papers.cognitive.text import tiny_tokenizer
 from mechcore.training import Objective, answering
 
 ANSWERS = {"left": " left", "right": " right"}

@@ -14,7 +14,6 @@ centre, of the heads alone whose change is surely below 0; in that example it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,8 +43,12 @@ QUANTILES = (0.025, 0.975)
 ALPHA = 0.05
 """Chance, at most, that a head counts whose loss costs nothing, among all heads of a model."""
 
-_MEAN_SEED = 1_000_004
+FILLS: tuple[FillName, ...] = ("mean", "zero")
 
+_MEAN_SEED = 1_000_004
+_SEED = 0
+"""Of the resamples."""
+_BATCH = 64
 
 FILL = Column("fill", "text", "what replaces a head's output", header="ablation")
 _TRIALS = Column("n", "whole", "trials")
@@ -129,28 +132,24 @@ class AblateHeads(Analysis):
         encoded = encode_trials(seen, tokenizer, max_length=longest_input(model))
         means = MeanActivations.compute(model, encoded)
         how: dict[str, Any] = {"n_resamples": self.n_resamples, "precision": self.precision}
-        found = ablation_tables(model, tokenizer, trials, means, **how)
-        return found | attention_tables(model, tokenizer, trials, found["cognitive_ablation"])
+        tables = ablation_tables(model, tokenizer, trials, means, **how)
+        return tables | attention_tables(model, tokenizer, trials, tables["cognitive_ablation"])
 
 
 def ablation_tables(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     trials: Trials,
-    means: MeanActivations | None,
+    means: MeanActivations,
     *,
-    fills: Sequence[FillName] = ("mean", "zero"),
     n_resamples: int = 1000,
-    batch_size: int = 64,
-    seed: int = 0,
     precision: Precision = "float32",
 ) -> dict[str, pd.DataFrame]:
     """Ablate every head alone, and say which layers the model depends on.
 
     Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired: those
     of changes are of `mechcore.evaluation.intervals.mean_intervals` for answers, those of centres
-    are from resamples, which all heads share. Of ``fills`` and ``precision`` see `mechcore.ablate`;
-    the means are not needed for ``fills=("zero",)``.
+    are from resamples, which all heads share. Of ``precision`` see `mechcore.ablate`.
 
     Returns:
         The columns of `ABLATION`, a row per fill and head; and of `MASS`, a row per fill and
@@ -159,16 +158,10 @@ def ablation_tables(
         the centre. They say how far it would vary with other trials, not how far noise pulls it.
 
     Raises:
-        InputError: there is no fill, one comes twice, no resample is asked for, no trial is
-            incongruent, or the trials cannot be encoded or the model not swept.
+        InputError: no trial is incongruent, or the trials cannot be encoded or the model not
+            swept.
         MismatchError: the means belong to another model.
     """
-    if not fills or len(set(fills)) < len(fills):
-        raise InputError(
-            f"cognitive ablation: fills {list(fills)}; expected one or more, each once"
-        )
-    if n_resamples < 1:
-        raise InputError(f"cognitive ablation: n_resamples is {n_resamples}; expected at least 1")
     incongruent = ~trials.frame["congruent"].to_numpy(dtype=bool)
     if not incongruent.any():
         raise InputError(
@@ -178,8 +171,8 @@ def ablation_tables(
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     shape, heads = ModelShape.of(model), sets.singles(model, mlps=False)
     parts, masses = [], []
-    for fill in fills:
-        found = ablate(
+    for fill in FILLS:
+        ablated = ablate(
             model,
             heads,
             data,
@@ -187,10 +180,9 @@ def ablation_tables(
             fill=fill,
             precision=precision,
             split="ood",  # accuracy under chance is a finding here, and no reason to warn
-            batch_size=batch_size,
-            seed=seed,
+            batch_size=_BATCH,
         )
-        changes = np.stack([found.changes(head, "accuracy") for head in heads])
+        changes = np.stack([ablated.changes(head, "accuracy") for head in heads])
         of_heads = [(str(head), head.layer, head.head) for head in shape.heads]
         table = pd.DataFrame(of_heads, columns=["component", "layer", "head"])
         table.insert(0, "fill", fill)
@@ -201,14 +193,14 @@ def ablation_tables(
         ):
             intervals = mean_intervals(part, answers=True)
             for name, end in (("change", "mean"), ("low", "low"), ("high", "high")):
-                table[prefix + name] = [getattr(each, end) for each in intervals]
+                table[prefix + name] = [getattr(interval, end) for interval in intervals]
             strict = mean_intervals(part, answers=True, level=1 - ALPHA / len(heads))
-            significant = np.array([each.high < 0 for each in strict])
+            significant = np.array([interval.high < 0 for interval in strict])
             if subset == "all":
                 table["sure"] = significant
-            mass = _mass(part, significant, shape, n_resamples, seed)
+            mass = _mass(part, significant, shape, n_resamples)
             masses.append({"fill": fill, "subset": subset, **mass})
-        table["margin_change"] = [found.changes(head, "margin").mean() for head in heads]
+        table["margin_change"] = [ablated.changes(head, "margin").mean() for head in heads]
         parts.append(table)
     return {
         "cognitive_ablation": pd.concat(parts, ignore_index=True),
@@ -216,29 +208,17 @@ def ablation_tables(
     }
 
 
-def centre_of_mass(changes: Float[np.ndarray, "layer head"]) -> float:
+def centre_of_mass(
+    changes: Float[np.ndarray, "*group layer head"],
+) -> Float[np.ndarray, "*group"]:
     """Mean layer of the heads, each weighted by its change in any unit, positive changes as 0.
 
     Returns:
         From 0 to n_layers - 1; NaN if no head has a negative change.
 
-    Raises:
-        InputError: ``changes`` is not [layer, head], or not all of it is finite.
-
     >>> centre_of_mass(np.array([[-0.1, 0.5], [0, -0.1], [-0.2, 0]]))  # (0*.1 + 1*.1 + 2*.2) / .4
-    1.25
+    array(1.25)
     """
-    changes = np.asarray(changes, dtype=float)
-    if changes.ndim != 2 or 0 in changes.shape or not np.isfinite(changes).all():
-        raise InputError(
-            f"centre of mass: changes of shape {changes.shape}, {np.isnan(changes).sum()} of them "
-            "missing; expected finite numbers [layer, head]"
-        )
-    return float(_centres(changes))
-
-
-def _centres(changes: Float[np.ndarray, "*group layer head"]) -> Float[np.ndarray, "*group"]:
-    """`centre_of_mass` of each; NaN where there is none."""
     by_layer = np.maximum(-changes, 0).sum(-1)
     total = by_layer.sum(-1, keepdims=True)
     shares = np.divide(by_layer, total, out=np.full_like(by_layer, np.nan), where=total > 0)
@@ -250,16 +230,15 @@ def _mass(
     significant: Bool[np.ndarray, " component"],
     shape: ModelShape,
     n_resamples: int,
-    seed: int,
 ) -> dict[str, Any]:
     """A row of ``cognitive_mass`` without fill and subset."""
     grid = (shape.n_layers, shape.n_heads)
     means = changes.mean(1).reshape(grid)
-    resampled = _resampled_means(changes, n_resamples, seed).reshape(-1, *grid)
+    resampled = _resampled_means(changes, n_resamples).reshape(-1, *grid)
     chosen = significant.reshape(grid)
-    centre, centres = centre_of_mass(means), _centres(resampled)
+    centre, centres = float(centre_of_mass(means)), centre_of_mass(resampled)
     low, high = np.clip(_quantiles(centres, around=centre), 0, shape.n_layers - 1)
-    significant_low, significant_high = _quantiles(_centres(np.where(chosen, resampled, 0)))
+    significant_low, significant_high = _quantiles(centre_of_mass(np.where(chosen, resampled, 0)))
     if changes.shape[1] == 1:  # one trial does not say how much trials differ
         low = high = significant_low = significant_high = np.nan
     lost = np.maximum(-means, 0)
@@ -273,7 +252,7 @@ def _mass(
         "total_change": 0.0 - total,
         "first_layer_share": lost[0].sum() / total if total > 0 else np.nan,
         "strongest": str(shape.heads[means.argmin()]) if total > 0 else None,
-        "centre_significant": centre_of_mass(np.where(chosen, means, 0)),
+        "centre_significant": float(centre_of_mass(np.where(chosen, means, 0))),
         "significant_low": significant_low,
         "significant_high": significant_high,
         "n_significant": int(significant.sum()),
@@ -281,11 +260,11 @@ def _mass(
 
 
 def _resampled_means(
-    changes: Float[np.ndarray, "component example"], n_resamples: int, seed: int
+    changes: Float[np.ndarray, "component example"], n_resamples: int
 ) -> Float[np.ndarray, "resample component"]:
     """Mean changes in resamples of the examples."""
     n = changes.shape[1]
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(_SEED)
     draws = (generator.integers(n, size=n) for _ in range(n_resamples))
     return np.stack([changes @ np.bincount(rows, minlength=n) for rows in draws]) / n
 

@@ -21,7 +21,8 @@ from mechcore.models.hooks import evaluating
 from mechcore.papers.bases import BASE, CHECKPOINT, WITH_GRADIENT
 from mechcore.papers.cognitive.pretraining import tiny_base_model
 from mechcore.papers.cognitive.steps import Base
-from mechcore.papers.cognitive.trials import ANSWERS, HELD_OUT_SEED, PROMPT, Task, Trials
+from mechcore.papers.cognitive.text import ANSWERS, PROMPT
+from mechcore.papers.cognitive.trials import HELD_OUT_SEED, Task, Trials
 from mechcore.study.step import Job, Step, Work
 from mechcore.tables import Column
 from mechcore.training import TrainSettings, answering, best_step, new_model, train
@@ -104,8 +105,7 @@ class MakeModel(Step):
         if model.learning_rate is not None:
             arm = settings.training(model.arm)
             training = arm.settings(model.n, model.seed, model.learning_rate)
-        measured = (settings.n_dev, settings.n_test)
-        return cls(model, training, settings.task, *measured)
+        return cls(model, training, settings.task, settings.n_dev, settings.n_test)
 
     def cost(self, job: Job) -> float:
         """See `Step.cost`."""
@@ -165,17 +165,17 @@ def right_answers(model: PreTrainedModel, objective: Objective, trials: Trials) 
     encoded = objective.encode(trials.examples())
     targets = objective.targets(encoded.examples)
     columns = list(objective.columns)
-    found = np.zeros((2, len(trials)), dtype=bool)
+    right = np.zeros((2, len(trials)), dtype=bool)
     with torch.no_grad(), evaluating(model):
         for batch in encoded.batches(_BATCH):
             logits, index = objective.logits(model, batch).cpu(), batch["index"]
             check_finite(logits[:, columns], index)
             check_finite(logits, index, never=True)
             answered = torch.tensor(columns)[logits[:, columns].argmax(dim=1)]
-            right = torch.stack([answered, logits.argmax(dim=1)]) == targets[index]
-            found[:, index.numpy()] = right.numpy()
+            hits = torch.stack([answered, logits.argmax(dim=1)]) == targets[index]
+            right[:, index.numpy()] = hits.numpy()
     congruent = trials.frame["congruent"].to_numpy()
-    return pd.DataFrame({"restricted": found[0], "unrestricted": found[1], "congruent": congruent})
+    return pd.DataFrame({"restricted": right[0], "unrestricted": right[1], "congruent": congruent})
 
 
 def accuracies_with_intervals(answers: pd.DataFrame) -> dict[str, float]:

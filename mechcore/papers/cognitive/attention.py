@@ -94,6 +94,7 @@ ATTENTION_CHANGE = Schema(
 
 NUMBER = "cognitive_number"
 FROM_ANSWER = "cognitive_number_from_answer"
+_BATCH = 64
 
 
 def attention_tables(
@@ -103,23 +104,12 @@ def attention_tables(
     ablation: pd.DataFrame,
     *,
     resamples: int = 200,
-    batch_size: int = 64,
-    seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """Attention of every head to the numbers, and whether the heads that matter have more of it.
 
     All tokens of a number count, its sign and point included. Intervals are 95 % bootstraps over
-    trials; there are none with 0 resamples.
-
-    Args:
-        model: a TransformerLens language model that computes attention patterns.
-        tokenizer: the model's.
-        trials: test trials.
-        ablation: ``cognitive_ablation`` of the same model, from
-            `mechcore.papers.cognitive.ablation.ablation_tables`.
-        resamples: of the bootstrap.
-        batch_size: trials per batch.
-        seed: of the bootstrap.
+    trials. ``ablation`` is ``cognitive_ablation`` of the same model, from
+    `mechcore.papers.cognitive.ablation.ablation_tables`.
 
     Returns:
         The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill. Heads
@@ -132,18 +122,18 @@ def attention_tables(
     changes = _changes(ablation, ModelShape.of(model))
     data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
     with _number_categories(data, number_tokens(trials, tokenizer).any(1)):
-        scores = score_heads(model, data, batch_size=batch_size, resamples=resamples, seed=seed)
-        found = scores.table()
+        scores = score_heads(model, data, batch_size=_BATCH, resamples=resamples, seed=0)
+        scored = scores.table()
     low_ratio, high_ratio = _ratio_interval(scores)
     columns = {name: f"{name}_{NUMBER}" for name in ("mass", "low", "high", "uniform", "ratio")}
     table = pd.DataFrame(
         {
-            **found[["component", "layer", "head"]],
-            **{name: found[column] for name, column in columns.items()},
+            **scored[["component", "layer", "head"]],
+            **{name: scored[column] for name, column in columns.items()},
             "low_ratio": low_ratio,
             "high_ratio": high_ratio,
-            "answer_mass": found[f"mass_{FROM_ANSWER}"],
-            "answer_uniform": found[f"uniform_{FROM_ANSWER}"],
+            "answer_mass": scored[f"mass_{FROM_ANSWER}"],
+            "answer_uniform": scored[f"uniform_{FROM_ANSWER}"],
         }
     )
     related = [{"fill": fill, **_relation(table, change)} for fill, change in changes.items()]
@@ -151,18 +141,9 @@ def attention_tables(
 
 
 def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
-    """Changes of the model's heads, by layer, for each fill.
-
-    Raises:
-        InputError: the table has no such columns, or other heads.
-    """
-    if ablation.empty or not {"fill", "component", "change"} <= {*ablation.columns}:
-        raise InputError(
-            f"cognitive attention: the ablation table has {len(ablation)} rows and the columns "
-            f"{', '.join(map(str, ablation.columns))}; expected cognitive_ablation, with fill, "
-            "component and change"
-        )
-    heads, found = [str(head) for head in shape.heads], {}
+    """Changes of the model's heads, by layer, for each fill."""
+    heads = [str(head) for head in shape.heads]
+    changes = {}
     for fill, rows in ablation.groupby("fill", sort=False):
         if sorted(rows["component"]) != sorted(heads):
             raise InputError(
@@ -170,8 +151,8 @@ def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]
                 f"which are not the {len(heads)} heads of the model ({shape}); expected the table "
                 "of this model alone"
             )
-        found[str(fill)] = rows.set_index("component")["change"].loc[heads].to_numpy(dtype=float)
-    return found
+        changes[str(fill)] = rows.set_index("component")["change"].loc[heads].to_numpy(dtype=float)
+    return changes
 
 
 @contextmanager

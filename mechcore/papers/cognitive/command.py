@@ -15,8 +15,6 @@ from mechcore.papers.cognitive.settings import CognitiveSettings, default_settin
 from mechcore.papers.command import Quick, do_from_base
 
 _FORMATS = (".csv", ".jsonl", ".parquet")
-
-
 _TASK = ("rendering", "random_order", "differences")
 
 
@@ -62,11 +60,7 @@ def trials(
     must_not_exist(out, file=True)
     data = task.settings.task.trials(n, seed, which).dataset()
     write = {".csv": data.to_csv, ".jsonl": data.to_json, ".parquet": data.to_parquet}[out.suffix]
-
-    def save(path: Path) -> None:
-        write(path)
-
-    write_atomically(out, save)
+    write_atomically(out, lambda path: write(path))
     print(f"trials: {out} ({n} of the {which} split)")
 
 

@@ -106,7 +106,7 @@ def best_rate(results: Iterable[Mapping[str, Any]]) -> float:
 
     Of equals the lower one.
     """
-    best = max(results, key=lambda each: (each["dev_accuracy"], -each["learning_rate"]))
+    best = max(results, key=lambda result: (result["dev_accuracy"], -result["learning_rate"]))
     return float(best["learning_rate"])
 
 
@@ -118,8 +118,11 @@ def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) 
         chosen: those whose learning rate was the best of the grid.
     """
     kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
-    rows = [each for each in results if each["learning_rate"] is not None]
-    marked = [{**each, "chosen": tuple(each[c] for c in _RUN) in kept} for each in rows]
+    marked = [
+        {**result, "chosen": tuple(result[column] for column in _RUN) in kept}
+        for result in results
+        if result["learning_rate"] is not None
+    ]
     return _ordered(pd.DataFrame(marked, columns=TRAINING.names))
 
 
@@ -162,19 +165,18 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
     """
     rows = [curve[curve["n"] == 0].assign(gap=float("nan"), matched=False)]
     for _, part in curve[curve["n"] > 0].groupby("seed", sort=False):
-        arms = {arm: each.sort_values("n") for arm, each in part.groupby("arm")}
-        last = {arm: float(each["accuracy"].iloc[-1]) for arm, each in arms.items()}
-        target = min(last.values())
-        picked = pd.concat([_closest(each, target, last[arm]) for arm, each in arms.items()])
+        arms = [of_arm.sort_values("n") for _, of_arm in part.groupby("arm")]
+        target = min(float(of_arm["accuracy"].iloc[-1]) for of_arm in arms)
+        picked = pd.concat([_closest(of_arm, target) for of_arm in arms])
         gap = picked["accuracy"].max() - picked["accuracy"].min() if len(arms) == 2 else None
         rows.append(picked.assign(gap=gap, matched=gap is not None and bool(gap <= GAP + 1e-9)))
-    found = pd.concat([each for each in rows if len(each)], ignore_index=True)
-    found = found.rename(columns={"steps": "step"})
-    return _ordered(found[MODELS.names].astype({"gap": float}), ["seed"])
+    models = pd.concat([part for part in rows if len(part)], ignore_index=True)
+    models = models.rename(columns={"steps": "step"})
+    return _ordered(models[MODELS.names].astype({"gap": float}), ["seed"])
 
 
-def _closest(part: pd.DataFrame, target: float, last: float) -> pd.DataFrame:
-    if last == target:
+def _closest(part: pd.DataFrame, target: float) -> pd.DataFrame:
+    if part["accuracy"].iloc[-1] == target:
         return part.tail(1)
     distance = (part["accuracy"] - target).abs().round(9)
     return part[distance == distance.min()].tail(1)

@@ -154,7 +154,7 @@ def decoding_tables(
     """
     problems = check_trials(trials)
     states = _states(model, tokenizer, trials, layers)
-    parts = [_decoded(each, states, trials, shuffles) for each in problems]
+    parts = [_decoded(problem, states, trials, shuffles) for problem in problems]
     table = pd.concat(parts).sort_values(["layer", "column"], kind="stable", ignore_index=True)
     unread = table[table["read"] == "no"]
     return {
@@ -166,10 +166,7 @@ def decoding_tables(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """A variable that is to be decoded in some trials (``rows``).
-
-    ``codes`` are of these trials alone, and so are ``groups``, which are held out together.
-    """
+    """A variable to decode in some trials (``rows``); ``codes`` and ``groups`` are of these."""
 
     variable: str
     subset: str
@@ -185,7 +182,7 @@ class _Problem:
 def _problems(trials: Trials) -> list[_Problem]:
     """All that is decoded, see the module."""
     codes, pairs = trials.codes, trials.pairs
-    found = []
+    problems = []
     for variable in VARIABLES:
         subsets = {"all": np.arange(len(trials))}
         if variable in MODALITIES:
@@ -195,8 +192,8 @@ def _problems(trials: Trials) -> list[_Problem]:
         for subset, rows in subsets.items():
             here = {name: codes[name].iloc[rows].tolist() for name in VARIABLES}
             groups = pairs[variable].iloc[rows].tolist() if variable in pairs else None
-            found.append(_Problem(variable, subset, rows, here, groups))
-    return found
+            problems.append(_Problem(variable, subset, rows, here, groups))
+    return problems
 
 
 def _decoded(
@@ -235,8 +232,8 @@ def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]
     cued modality (the context comes before them).
     """
     of = {
-        each: np.array([name.startswith(each) for name in trials.landmarks])
-        for each in ("context", *MODALITIES)
+        variable: np.array([name.startswith(variable) for name in trials.landmarks])
+        for variable in ("context", *MODALITIES)
     }
     needed = {name: np.tile(mask, (len(trials), 1)) for name, mask in of.items()}
     needed["choice"] = np.stack([of[cued] for cued in trials.frame["context"]])
@@ -263,9 +260,9 @@ def _states(
     hooks = {hook_resid_post(layer): layer for layer in chosen}
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     positions = token_positions(trials, tokenizer)
-    found = activations_at(model, data, list(hooks), positions)
+    values = activations_at(model, data, list(hooks), positions).values
     return {
-        (layer, name): found.values[hook][:, column]
+        (layer, name): values[hook][:, column]
         for hook, layer in hooks.items()
         for column, name in enumerate(trials.landmarks)
     }
@@ -285,14 +282,14 @@ def check_trials(trials: Trials) -> list[_Problem]:
             f"({8 * FOLDS} of `generate` will do)"
         )
     problems = _problems(trials)
-    for each in problems:
-        different = pd.DataFrame({"side": each.labels, "pair": each.groups}).drop_duplicates()
+    for problem in problems:
+        different = pd.DataFrame({"side": problem.labels, "pair": problem.groups}).drop_duplicates()
         fewest = int(different["side"].value_counts().min())
-        if each.groups is not None and fewest < FOLDS:
+        if problem.groups is not None and fewest < FOLDS:
             raise InputError(
-                f"cognitive decoding: {each.variable}, {each.subset} trials: {fewest} different "
-                f"numbers of one side for {FOLDS} folds, which share none; expected at least "
-                f"{FOLDS}: ask for more differences (--differences), or more trials (--analysis)"
+                f"cognitive decoding: {problem.variable}, {problem.subset} trials: {fewest} "
+                f"different numbers of one side for {FOLDS} folds, which share none; expected at "
+                f"least {FOLDS}: ask for more differences (--differences) or trials (--analysis)"
             )
     return problems
 
@@ -306,25 +303,21 @@ def _check(
     problems: Sequence[_Problem],
     shuffles: int,
 ) -> pd.DataFrame:
-    """The table ``cognitive_check``, with a warning if it does not hold.
-
-    Shuffle k of all rows is one draw. Shuffles of a subset are less like those of all trials than
-    the labels are, so that the largest of them is rather too large, and the check too kind.
-    """
-    by_name = {(each.variable, each.subset): each for each in problems}
+    """The table ``cognitive_check``, with a warning if it does not hold."""
+    # Shuffle k of all rows is one draw. Shuffles of a subset are less like those of all trials
+    # than the labels are, so that their largest is rather too large, and the check too kind.
+    by_name = {(problem.variable, problem.subset): problem for problem in problems}
     rows = unread.to_dict("records")
-    asked = [
-        (states[row["layer"], row["position"]][problem.rows], problem.labels)
-        for row in rows
-        for problem in [by_name[row["variable"], row["subset"]]]
-    ]
     excess, p = np.zeros(len(rows)), 1.0
     for n_shuffles in _CHECK_SHUFFLES:
-        found = [
-            decode(values, labels, folds=FOLDS, shuffles=n_shuffles, seed=SEED)
-            for values, labels in asked
-        ]
-        excess, null = _excess(found)
+        decodings = []
+        for row in rows:
+            problem = by_name[row["variable"], row["subset"]]
+            values = states[row["layer"], row["position"]][problem.rows]
+            decodings.append(
+                decode(values, problem.labels, folds=FOLDS, shuffles=n_shuffles, seed=SEED)
+            )
+        excess, null = _excess(decodings)
         p = p_among(float(excess.max()), null)
         if p > 1 / (1 + n_shuffles):
             break
@@ -342,13 +335,12 @@ def _check(
 
 
 def _excess(
-    found: Sequence[Decoding],
+    decodings: Sequence[Decoding],
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " shuffle"]]:
     """Accuracies in standard errors over chance, and the largest of every shuffle."""
-    chance = np.array([each.chance for each in found])
-    error = np.sqrt(chance * (1 - chance) / [each.n for each in found])
-    accuracy = np.array([each.accuracy for each in found])
-    shuffled = np.stack([each.shuffled_accuracies for each in found], axis=1)
+    chance, n, accuracy = np.array([(d.chance, d.n, d.accuracy) for d in decodings]).T
+    error = np.sqrt(chance * (1 - chance) / n)
+    shuffled = np.stack([decoding.shuffled_accuracies for decoding in decodings], axis=1)
     return (accuracy - chance) / error, ((shuffled - chance) / error).max(1)
 
 

@@ -25,13 +25,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import get_args
 
 import pandas as pd
 from transformers import GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import (
     CHOICES,
     LARGEST,
@@ -68,16 +66,7 @@ def generate_texts(n: int, seed: int, split: Split = "train") -> Examples:
 
     Returns:
         The text up to its last word, that word as label, its kind as subset.
-
-    Raises:
-        InputError: there is no such split, or ``n`` is not positive.
     """
-    if split not in get_args(Split):
-        raise InputError(
-            f"pretraining texts: split {split!r}; expected {', '.join(get_args(Split))}"
-        )
-    if n < 1:
-        raise InputError(f"pretraining texts: n is {n}; ask for at least 1 text")
     rng = random.Random(f"cognitive pretraining {split} {seed}")
     kinds = list(_KINDS)
     rows = []

@@ -178,7 +178,7 @@ class CognitiveSettings:
         check(self, "cognitive study")
         if list(self.sizes) != sorted({*self.sizes}) or not self.sizes or self.sizes[0] < 8:
             _refuse("sizes", list(self.sizes), "increasing whole numbers from 8")
-        options = {name: each.setting.option for name, each in entries(type(self)).items()}
+        options = {name: entry.setting.option for name, entry in entries(type(self)).items()}
         for name in ("n_dev", "n_test", "n_analysis"):
             if getattr(self, name) < 8 or getattr(self, name) % 8:
                 expected = f"a multiple of 8 from 8, as there are 8 conditions ({options[name]})"
@@ -190,12 +190,11 @@ class CognitiveSettings:
             _refuse("alpha", self.alpha, "from 1 / (1 + permutations) to below 1")
         for arm in TRAINED:
             training = self.training(arm)
-            if not training.learning_rates or len({*training.learning_rates}) < len(
-                training.learning_rates
-            ):
-                _refuse(f"{arm}.learning_rates", list(training.learning_rates), "different rates")
+            rates = training.learning_rates
+            if not rates or len({*rates}) < len(rates):
+                _refuse(f"{arm}.learning_rates", list(rates), "different rates")
             check(training, f"cognitive study: {arm}")
-            for rate in training.learning_rates:
+            for rate in rates:
                 training.settings(self.sizes[0], self.seeds[0], rate)
 
     def training(self, arm: Arm) -> ArmTraining:
@@ -217,34 +216,27 @@ class CognitiveSettings:
     @property
     def n_chosen(self) -> int:
         """Number of models on the learning curves: the base, and the trained arms' at all sizes."""
-        return self._has_base + len(self.trained) * len(self.sizes) * len(self.seeds)
+        trained = len(self.trained) * len(self.sizes) * len(self.seeds)
+        return ("base" in self.arms) + trained
 
     @property
     def n_compared(self) -> int:
         """Number of models that are analysed."""
-        return self._has_base + len(self.trained) * len(self.seeds)
-
-    @property
-    def _has_base(self) -> bool:
-        return "base" in self.arms
+        return ("base" in self.arms) + len(self.trained) * len(self.seeds)
 
     def quick(self) -> CognitiveSettings:
         """The same study in a minute or two: one rate, short training, few trials; for trying out.
 
         Its results are not meaningful.
         """
-        short: dict[str, Any] = {
-            "steps": 40,
-            "evaluate_every": 20,
-            "warmup_steps": 5,
-            "patience": 2,
-        }
+        short: dict[str, Any] = {"learning_rates": (1e-3,), "steps": 40, "evaluate_every": 20}
+        short |= {"warmup_steps": 5, "patience": 2}
         return replace(
             self,
             sizes=self.sizes[:2],
             seeds=self.seeds[:2],
-            fine_tuned=replace(self.fine_tuned, learning_rates=(1e-3,), **short),
-            scratch=replace(self.scratch, learning_rates=(1e-3,), **short),
+            fine_tuned=replace(self.fine_tuned, **short),
+            scratch=replace(self.scratch, **short),
             n_dev=80,
             n_test=160,
             n_analysis=160,
@@ -270,5 +262,5 @@ def default_settings(base: str | None = None) -> CognitiveSettings:
     )
 
 
-def _refuse(name: str, found: Any, expected: str) -> None:
-    raise InputError(f"cognitive study: {name} is {found!r}; expected {expected}")
+def _refuse(name: str, value: Any, expected: str) -> None:
+    raise InputError(f"cognitive study: {name} is {value!r}; expected {expected}")

@@ -27,7 +27,8 @@ from mechcore.papers.cognitive.compare import (
 from mechcore.papers.cognitive.decoding import Decode, check_trials
 from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
 from mechcore.papers.cognitive.steps import MODEL, Analysis, Base
-from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, encode_trials
+from mechcore.papers.cognitive.text import ANSWERS, PROMPT
+from mechcore.papers.cognitive.trials import encode_trials
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.cognitive.verdicts import verdicts
 from mechcore.study.engine import Results
@@ -78,7 +79,7 @@ class CognitiveStudy:
     @property
     def cost(self) -> float:
         """See `mechcore.study.engine.Study`."""
-        jobs = [self.analysis(each, _BASE) for each in self.analyses] * self.settings.n_compared
+        jobs = [self.analysis(step, _BASE) for step in self.analyses] * self.settings.n_compared
         jobs += [self.model(_BASE)] * ("base" in self.settings.arms)
         for arm, n in self._trained():
             first, *others = self._grid(arm, n)  # those of other rates and seeds cost the same
@@ -133,9 +134,9 @@ class CognitiveStudy:
         tables |= gathered(
             self.store,
             (
-                (self.analysis(each, run), {"arm": run.arm, "seed": run.seed})
+                (self.analysis(step, run), {"arm": run.arm, "seed": run.seed})
                 for run in map(_run_of, models.to_dict("records"))
-                for each in self.analyses
+                for step in self.analyses
             ),
         )
         return tables | {"cognitive_verdicts": verdicts(tables, threshold_gap=GAP)}
@@ -170,17 +171,17 @@ class CognitiveStudy:
 
     def chosen(self) -> list[Run]:
         """The base, and the runs at the best rates, as far as they are known."""
-        found = [_BASE] if "base" in self.settings.arms else []
+        chosen = [_BASE] if "base" in self.settings.arms else []
         for arm, n in self._trained():
             grid = self._grid(arm, n)
             known = self._known(grid)
             if len(known) == len(grid):
                 rate = best_rate(known)
-                found += [Run(arm, n, seed, rate) for seed in self.settings.seeds]
-        return found
+                chosen += [Run(arm, n, seed, rate) for seed in self.settings.seeds]
+        return chosen
 
     def _known(self, runs: Sequence[Run]) -> list[Mapping[str, Any]]:
-        return [found for run in runs if (found := self.result(run)) is not None]
+        return [result for run in runs if (result := self.result(run)) is not None]
 
     def _runs(self) -> list[Run]:
         grid = [run for arm, n in self._trained() for run in self._grid(arm, n)]

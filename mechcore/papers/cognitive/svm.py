@@ -16,7 +16,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.models.protocol import hook_z, longest_input
 from mechcore.papers.cognitive.probing import activations_at, balanced, decode_table
-from mechcore.papers.cognitive.trials import CHOICES, CONDITIONS, Trials, encode_trials
+from mechcore.papers.cognitive.text import CHOICES
+from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials
 from mechcore.tables import PART, Column, Schema, estimate
 
 FOLDS = 5
@@ -37,7 +38,7 @@ SVM = Schema(
     "cognitive_svm",
     "What every head's output says, by a linear support vector machine.",
     (
-        *(each.called("head") if each.name == "component" else each for each in PART),
+        *(column.called("head") if column.name == "component" else column for column in PART),
         Column(
             "target",
             "text",
@@ -51,17 +52,13 @@ SVM = Schema(
         ),
         _TRIALS,
         Column("smallest", "whole", "trials of the rarest class", optional=True),
-        *(replace(each, optional=True) if each.name == "floor" else each for each in DECODED),
+        *(replace(column, optional=column.name == "floor") for column in DECODED),
     ),
 )
 
 
 def svm_table(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    trials: Trials,
-    *,
-    shuffles: int = 20,
+    model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
 ) -> pd.DataFrame:
     """Linear SVM from every head's output (``hook_z``) at the last token.
 
@@ -78,8 +75,12 @@ def svm_table(
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
-    sites = activations_at(model, data, list(hooks)).sites(per_head=True)
-    heads = {Component(hooks[str(hook)], int(head)): z for (hook, _, head), z in sites.items()}
+    outputs = activations_at(model, data, list(hooks)).values
+    heads = {
+        Component(layer, head): z
+        for hook, layer in hooks.items()
+        for head, z in enumerate(outputs[hook][:, 0].unbind(1))
+    }
     answers = answers_of(model, data)
     frame = trials.frame.assign(choice=answers, correct=trials.frame["label"] == answers)
     pairs = trials.pairs["choice"]
@@ -87,11 +88,11 @@ def svm_table(
     classes |= {"congruent": [True, False], "condition": [*CONDITIONS]}
     records: list[dict[Any, Any]] = []
     for target, known in classes.items():
-        here = _even(frame, target) if target == "correct" else frame
+        here = _as_many_wrong(frame) if target == "correct" else frame
         different = here.assign(pair=pairs).drop_duplicates([target, "pair"])
         smallest, fewest = (
-            int(each[target].value_counts().reindex(known, fill_value=0).min())
-            for each in (here, different)
+            int(part[target].value_counts().reindex(known, fill_value=0).min())
+            for part in (here, different)
         )
         of_target = {"target": target, "n": len(here), "smallest": smallest}
         if fewest < 2 * FOLDS:
@@ -115,11 +116,11 @@ def svm_table(
     return pd.DataFrame(records, columns=SVM.names)
 
 
-def _even(frame: pd.DataFrame, target: str) -> pd.DataFrame:
-    """All trials of the rarer class and as many of the other; none if there is one class."""
-    if frame[target].nunique() < 2:
+def _as_many_wrong(frame: pd.DataFrame) -> pd.DataFrame:
+    """As many trials that are answered right as wrong; none if all are one."""
+    if frame["correct"].nunique() < 2:
         return frame.iloc[:0]
-    return frame.iloc[balanced(frame[target].tolist(), seed=SEED)]
+    return frame.iloc[balanced(frame["correct"].tolist(), seed=SEED)]
 
 
 def answers_of(model: Any, data: EncodedExamples, *, batch_size: int = 64) -> list[str]:

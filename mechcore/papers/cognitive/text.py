@@ -132,7 +132,7 @@ def number_draw(
     if rendering == "signed":
         sizes = _of_split(((m, c) for m in chosen for c in chosen), split, "two such coherences")
         return lambda *sides: tuple(map(mul, sides, pick(sizes, rng)))
-    levels = [chosen] if differences is None else [(each,) for each in chosen]
+    levels = [chosen] if differences is None else [(difference,) for difference in chosen]
     pools = [
         _of_split(
             ((a, a + d) for d in level for a in range(SMALLEST, LARGEST - d + 1)),
@@ -145,13 +145,13 @@ def number_draw(
 
 
 def _of_split(pairs: Iterable[Pair], split: Split, what: str) -> list[Pair]:
-    found = [pair for pair in pairs if split_of(*pair) == split]
-    if not found:
+    of_split = [pair for pair in pairs if split_of(*pair) == split]
+    if not of_split:
         raise InputError(
             f"cognitive task: differences: the {split} split has no {what}; ask for others, or for "
             "more of them"
         )
-    return found
+    return of_split
 
 
 def evidence(rendering: Rendering, numbers: Sequence[int]) -> tuple[float, float]:
@@ -199,8 +199,8 @@ def token_ranges(
     texts: Sequence[str],
     spans: Int[np.ndarray, "trial landmark 2"],
     tokenizer: PreTrainedTokenizerBase,
-) -> tuple[Int[np.ndarray, "trial landmark 2"], int]:
-    """First token of every landmark and the one after its last, and the most tokens of a text.
+) -> Int[np.ndarray, "trial landmark 2"]:
+    """First token of every landmark and the one after its last.
 
     A token belongs to a landmark if it has a character of it; it may have others, such as the
     space before it.
@@ -218,21 +218,21 @@ def token_ranges(
         encoded = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
     except Exception as error:  # tokenizers raises errors without a type of their own
         raise _cannot_write(texts[0], reason(error)) from error
-    found = []
+    rows = []
     for row, (offsets, places) in enumerate(
         zip(encoded["offset_mapping"], spans.tolist(), strict=True)
     ):
         if tokenizer.unk_token_id in encoded["input_ids"][row]:
             raise _cannot_write(texts[row], "a word is unknown to it")
         starts, ends = zip(*offsets, strict=True)
-        found.append([(bisect_right(ends, a), bisect_left(starts, b)) for a, b in places])
-    ranges = np.array(found)
+        rows.append([(bisect_right(ends, a), bisect_left(starts, b)) for a, b in places])
+    ranges = np.array(rows)
     empty = np.argwhere(ranges[..., 0] >= ranges[..., 1])
     if len(empty):
         row, place = empty[0]
         start, end = spans[row, place]
         raise _cannot_write(texts[row], f"no token stands for {texts[row][start:end]!r}")
-    return ranges, max(map(len, encoded["input_ids"]))
+    return ranges
 
 
 def _cannot_write(text: str, why: str) -> InputError:

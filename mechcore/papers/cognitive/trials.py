@@ -65,14 +65,11 @@ from mechcore.papers.cognitive.text import (
     NUMBERS,
     PROMPT,
     SIDES,
-    WORDS,
     Rendering,
     Split,
     evidence,
     number_draw,
     render,
-    split_of,
-    tiny_tokenizer,
     token_ranges,
     turns,
 )
@@ -81,25 +78,7 @@ from mechcore.showing import Shown
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = [
-    "ANSWERS",
-    "CHOICES",
-    "CONDITIONS",
-    "LANDMARKS",
-    "NUMBERS",
-    "PROMPT",
-    "WORDS",
-    "Task",
-    "Trials",
-    "encode_trials",
-    "generate",
-    "number_tokens",
-    "split_of",
-    "tiny_tokenizer",
-    "token_positions",
-]
-
-CONDITIONS = tuple("/".join(each) for each in product(MODALITIES, CHOICES, CHOICES))
+CONDITIONS = tuple(map("/".join, product(MODALITIES, CHOICES, CHOICES)))
 """Names of the 8 conditions: context, side of motion, side of colour (``motion/right/left``)."""
 
 HELD_OUT_SEED = 0
@@ -124,9 +103,6 @@ class Trials(Shown):
         rendering: ``"two_sided"`` or ``"signed"``.
         split: ``"train"``, ``"dev"`` or ``"test"``.
         seed: seed of the draw.
-
-    Raises:
-        InputError: ``places`` does not have every landmark of every trial.
     """
 
     frame: pd.DataFrame
@@ -134,14 +110,6 @@ class Trials(Shown):
     rendering: Rendering
     split: Split
     seed: int
-
-    def __post_init__(self) -> None:
-        expected = (len(self.frame), len(self.landmarks), 2)
-        if self.places.shape != expected:
-            raise InputError(
-                f"trials: places of shape {self.places.shape}; expected {expected}, the first and "
-                f"last of {', '.join(self.landmarks)} in each trial; choose trials with rows(...)"
-            )
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -155,19 +123,6 @@ class Trials(Shown):
     def numbers(self) -> tuple[str, ...]:
         """Names of the numbers, in order."""
         return NUMBERS[self.rendering]
-
-    @property
-    def spans(self) -> pd.DataFrame:
-        """``places`` as a table: trial (row in ``frame``), name, start and end."""
-        n, k = len(self), len(self.landmarks)
-        start, end = self.places.reshape(-1, 2).T
-        names = {"trial": np.repeat(np.arange(n), k), "name": [*self.landmarks] * n}
-        return pd.DataFrame({**names, "start": start, "end": end})
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the texts, labels and conditions, in order (hex)."""
-        return self.examples().fingerprint
 
     @property
     def codes(self) -> pd.DataFrame:
@@ -198,17 +153,17 @@ class Trials(Shown):
         ``choice``, the numbers of the cued modality after its name.
         """
         texts = self.frame["text"]
-        found = pd.DataFrame(index=self.frame.index)
+        pairs = pd.DataFrame(index=self.frame.index)
         for modality in MODALITIES:
             which = [self.landmarks.index(n) for n in self.numbers if n.startswith(modality)]
             spans = self.places[:, which].tolist()
-            found[modality] = [
+            pairs[modality] = [
                 " ".join(text[start:end] for start, end in places)
                 for text, places in zip(texts, spans, strict=True)
             ]
         cued = self.frame["context"]
-        numbers = found["motion"].where(cued == "motion", found["color"])
-        return found.assign(choice=cued + " " + numbers)
+        numbers = pairs["motion"].where(cued == "motion", pairs["color"])
+        return pairs.assign(choice=cued + " " + numbers)
 
     def examples(self, name: str | None = None) -> Examples:
         """The prompts as examples, called as the split by default; their subsets are conditions."""
@@ -216,10 +171,7 @@ class Trials(Shown):
         return Examples(name or self.split, frame.assign(text_b=""))
 
     def dataset(self) -> Dataset:
-        """A ``datasets.Dataset`` with the columns of ``frame`` and, in ``spans``, a list per trial.
-
-        An item of ``spans`` has ``name``, ``start`` and ``end``, as in the property.
-        """
+        """The columns of ``frame``, and ``places`` as a list of name, start and end, ``spans``."""
         from datasets import Dataset
 
         columns = self.frame[list(_COLUMNS)].to_dict("list")
@@ -233,21 +185,8 @@ class Trials(Shown):
         return Dataset.from_dict(columns)
 
     def rows(self, rows: Sequence[int] | Sequence[bool] | pd.Series | np.ndarray) -> Trials:
-        """These trials only: indices, in the order wanted, or one bool per trial.
-
-        Raises:
-            InputError: there is no row, or an index or the number of bools does not fit.
-        """
-        index = np.asarray(rows)
-        n = len(self)
-        if index.dtype == bool and index.shape == (n,):
-            index = index.nonzero()[0]
-        whole = index.dtype.kind == "i" and index.ndim == 1 and index.size > 0
-        if not whole or not 0 <= index.min() <= index.max() < n:
-            raise InputError(
-                f"trials: rows of shape {index.shape} and type {index.dtype} do not choose from "
-                f"{n} trials; expected indices from 0 to {n - 1} or {n} bools, at least one of them"
-            )
+        """These trials only: indices, in the order wanted, or one bool per trial."""
+        index = np.arange(len(self))[np.asarray(rows)]
         frame = self.frame.iloc[index].reset_index(drop=True)
         return replace(self, frame=frame, places=self.places[index])
 
@@ -284,10 +223,10 @@ def generate(
         InputError: an argument is out of its range, or the split has no numbers of such
             differences.
     """
-    for name, found, known in (("rendering", rendering, Rendering), ("split", split, Split)):
-        if found not in get_args(known):
+    for name, value, known in (("rendering", rendering, Rendering), ("split", split, Split)):
+        if value not in get_args(known):
             raise InputError(
-                f"cognitive task: {name} {found!r} is unknown; use {' or '.join(get_args(known))}"
+                f"cognitive task: {name} {value!r} is unknown; use {' or '.join(get_args(known))}"
             )
     if n < 1:
         raise InputError(f"cognitive task: n is {n}; ask for at least 1 trial")
@@ -357,8 +296,7 @@ def token_positions(
     Raises:
         InputError: the tokenizer is not a fast one, or cannot write the prompts.
     """
-    ranges, _ = _ranges(trials, tokenizer)
-    return torch.from_numpy(ranges[..., 1] - 1)
+    return torch.from_numpy(_ranges(trials, tokenizer)[..., 1] - 1)
 
 
 def number_tokens(
@@ -366,20 +304,20 @@ def number_tokens(
 ) -> Bool[Tensor, "trial number pos"]:
     """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`.
 
-    ``pos`` is the length of the longest prompt; a batch of `encode_trials` may be shorter and
-    takes the first positions. ``.any(1)`` says which tokens are any number's.
+    ``pos`` ends with the last word of the longest prompt; a batch of `encode_trials` may be
+    shorter and takes the first positions. ``.any(1)`` says which tokens are any number's.
 
     Raises:
         InputError: the tokenizer is not a fast one, or cannot write the prompts.
     """
-    ranges, longest = _ranges(trials, tokenizer)
+    ranges = torch.from_numpy(_ranges(trials, tokenizer))
     which = [trials.landmarks.index(name) for name in trials.numbers]
-    first, end = torch.from_numpy(ranges[:, which]).unsqueeze(-1).unbind(2)
-    positions = torch.arange(longest)
+    first, end = ranges[:, which].unsqueeze(-1).unbind(2)
+    positions = torch.arange(int(ranges.max()))
     return (first <= positions) & (positions < end)
 
 
 def _ranges(
     trials: Trials, tokenizer: PreTrainedTokenizerBase
-) -> tuple[Int[np.ndarray, "trial landmark 2"], int]:
+) -> Int[np.ndarray, "trial landmark 2"]:
     return token_ranges(trials.frame["text"].tolist(), trials.places, tokenizer)

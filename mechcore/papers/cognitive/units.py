@@ -27,8 +27,8 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import ModelShape
 from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.decoding import VARIABLES
-from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouettes
-from mechcore.papers.cognitive.probing.projection import standardised
+from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouette
+from mechcore.papers.cognitive.probing.inputs import standardised
 from mechcore.papers.cognitive.probing.selectivity import selectivity
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.svm import answers_of
@@ -140,7 +140,6 @@ def unit_tables(
     *,
     permutations: int = 1000,
     alpha: float = 0.01,
-    seed: int = 0,
     method: Literal["umap", "pca", "auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
     """`selectivity_tables` and `projection_tables` of the last layer's units at the last token.
@@ -156,9 +155,8 @@ def unit_tables(
     hook = hook_resid_post(ModelShape.of(model).n_layers - 1)
     states = activations_at(model, data, [hook]).values[hook][:, 0]
     answers = answers_of(model, data)
-    return selectivity_tables(
-        states, trials, permutations=permutations, alpha=alpha, seed=seed
-    ) | projection_tables(states, trials, answers, seed=seed, method=method)
+    of_units = selectivity_tables(states, trials, permutations=permutations, alpha=alpha)
+    return of_units | projection_tables(states, trials, answers, method=method)
 
 
 # -- selectivity ----------------------------------------------------------------------------------
@@ -170,7 +168,6 @@ def selectivity_tables(
     *,
     permutations: int = 1000,
     alpha: float = 0.01,
-    seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """For how many of context, motion, color and choice single units are selective.
 
@@ -187,21 +184,20 @@ def selectivity_tables(
     Warns:
         MechcoreWarning: terms are nearly collinear.
     """
-    found = selectivity(
+    result = selectivity(
         states,
         regressors(trials),
         interactions=INTERACTIONS,
         permutations=permutations,
         alpha=alpha,
-        seed=seed,
     )
-    facts = {"n_units": found.n_units, "alpha": alpha, "n": found.n_examples}
-    terms = [*VARIABLES, *found.interactions]
-    units = found.table.groupby("term")["selective"].sum().reindex(terms).astype(int)
-    varying = 1 - len(found.constant) / found.n_units
-    columns = {"units": units, "share": units / found.n_units, "expected": found.level * varying}
+    facts = {"n_units": result.n_units, "alpha": alpha, "n": result.n_examples}
+    terms = [*VARIABLES, *result.interactions]
+    units = result.table.groupby("term")["selective"].sum().reindex(terms).astype(int)
+    varying = 1 - len(result.constant) / result.n_units
+    columns = {"units": units, "share": units / result.n_units, "expected": result.level * varying}
     return {
-        "cognitive_selectivity": found.counts(VARIABLES).assign(**facts)[SELECTIVITY.names],
+        "cognitive_selectivity": result.counts(VARIABLES).assign(**facts)[SELECTIVITY.names],
         "cognitive_terms": pd.DataFrame(columns).rename_axis("term").reset_index(),
     }
 
@@ -230,13 +226,12 @@ def projection_tables(
     trials: Trials,
     answers: Sequence[str],
     *,
-    seed: int = 0,
     method: Literal["umap", "pca", "auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
     """States in two dimensions, and how far apart contexts and the model's answers are.
 
     Of more than `MOST_POINTS` trials both tables have the first that many, which `generate` keeps
-    balanced. Of method and seed see `mechcore.papers.cognitive.probing.project`.
+    balanced. Of the method see `mechcore.papers.cognitive.probing.project`.
 
     Returns:
         The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials
@@ -248,38 +243,28 @@ def projection_tables(
     shown = slice(min(len(trials), MOST_POINTS))
     frame = trials.frame[shown].assign(choice=list(answers)[shown])
     values = states[shown]
-    found = project(values, method=method, seed=seed)
-    description = found.description
+    picture = project(values, method=method)
+    description = picture.description
     if len(frame) < len(trials):
         description += f"; the first {len(frame)} of {len(trials)} trials"
     points = pd.DataFrame(
         {
             "trial": np.arange(len(frame)),
-            "x": found.points[:, 0],
-            "y": found.points[:, 1],
+            "x": picture.points[:, 0],
+            "y": picture.points[:, 1],
             **frame[["context", "choice", "label"]],
             "correct": frame["choice"] == frame["label"],
-            "method": found.method,
+            "method": picture.method,
             "description": description,
         }
     )
-    spaces = {"states": standardised(values)[0], "points": found.points}
     rows = [
-        {"space": space, "variable": variable, "method": found.method}
-        | _silhouette(where, frame[variable], seed)
-        for space, where in spaces.items()
+        {"space": space, "variable": variable, "method": picture.method}
+        | (silhouette(where, frame[variable].tolist()) if frame[variable].nunique() > 1 else {})
+        for space, where in (("states", standardised(values)[0]), ("points", picture.points))
         for variable in ("context", "choice")
     ]
     return {
         "cognitive_projection": points,
         "cognitive_silhouette": pd.DataFrame(rows, columns=SILHOUETTE.names),
     }
-
-
-def _silhouette(
-    where: Float[np.ndarray, "trial dimension"], labels: pd.Series, seed: int
-) -> dict[str, float]:
-    if labels.nunique() < 2:
-        return {}
-    row = silhouettes(where, {"labels": labels.tolist()}, seed=seed).iloc[0]
-    return {name: float(row[name]) for name in ("silhouette", "null_mean", "null_95")}

@@ -137,18 +137,18 @@ def samples(evidence: Evidence) -> Finding:
 
 
 def _threshold(*rows: pd.DataFrame) -> float:
-    found = sorted({float(each) for table in rows for each in table["threshold"]})
-    if len(found) != 1 or any(table.index.has_duplicates for table in rows):
+    thresholds = sorted({float(value) for table in rows for value in table["threshold"]})
+    if len(thresholds) != 1 or any(table.index.has_duplicates for table in rows):
         raise InputError(
-            f"table cognitive_samples: thresholds {found}; expected one, and a row for each arm "
-            "and seed"
+            f"table cognitive_samples: thresholds {thresholds}; expected one, and a row for each "
+            "arm and seed"
         )
-    return found[0]
+    return thresholds[0]
 
 
 def _needed(rows: pd.DataFrame) -> list[_Needed]:
-    found = rows["samples"].astype(float).fillna(math.inf)
-    return list(zip(found, rows["largest"].astype(float), strict=True))
+    sizes = rows["samples"].astype(float).fillna(math.inf)
+    return list(zip(sizes, rows["largest"].astype(float), strict=True))
 
 
 def _fewer(fine: _Needed, scratch: _Needed) -> bool | None:
@@ -161,9 +161,9 @@ def _fewer(fine: _Needed, scratch: _Needed) -> bool | None:
 
 def _median(needed: Sequence[_Needed]) -> tuple[float, bool]:
     """The median; or, where it is not known, what it is above, and that it is."""
-    found = median(n for n, _ in needed)
-    if math.isfinite(found):
-        return found, False
+    middle = median(n for n, _ in needed)
+    if math.isfinite(middle):
+        return middle, False
     return median(min(n, largest) for n, largest in needed), True
 
 
@@ -186,11 +186,11 @@ def _apart_by_themselves(
 ) -> tuple[bool, str]:
     """One seed: whether the accuracies differ at the number that is enough for the first arm."""
     n = int(min(fine, scratch))
-    found = [
+    rows = [
         evidence.row("cognitive_curve", arm=arm, seed=seed, n=n) for arm in (FINE_TUNED, SCRATCH)
     ]
-    better, worse = found if fine < scratch else found[::-1]
-    said = " and ".join(ends(row_interval(row), 100, 1) for row in found)
+    better, worse = rows if fine < scratch else rows[::-1]
+    said = " and ".join(ends(row_interval(row), 100, 1) for row in rows)
     return bool(better["low"] > worse["high"]), (
         f"With one seed judged by the models' own intervals: with {n:,} examples their accuracies "
         f"in percent are {said}."

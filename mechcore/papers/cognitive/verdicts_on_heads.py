@@ -104,8 +104,8 @@ def _mass(evidence: Evidence, arm: str, seeds: Seeds, fill: str = FILL) -> pd.Da
 
 def _no_centre(evidence: Evidence, seed: int) -> str | None:
     for arm in (FINE_TUNED, SCRATCH):
-        found = _mass(evidence, arm, Seeds((seed,)))["centre_significant"]
-        if found.isna().any():
+        centres = _mass(evidence, arm, Seeds((seed,)))["centre_significant"]
+        if centres.isna().any():
             return f"no head of the {MODEL[arm]} has a change that is surely below 0"
     return None
 
@@ -127,14 +127,14 @@ def _zero_mode(evidence: Evidence, seeds: Seeds) -> str:
 
 def numbers(evidence: Evidence) -> Finding:
     """Claim 3: the first layer's heads from scratch attend to the numbers."""
-    seeds, found = _first_layers(evidence, SCRATCH)
-    met, counts = over_seeds([_above_one(each, alone=len(found) == 1) for each in found])
-    values = ", ".join(f"{number(each.mean)} {ends(each)}".rstrip() for each in found)
+    seeds, ratios = _first_layers(evidence, SCRATCH)
+    met, counts = over_seeds([_above_one(ratio, alone=len(ratios) == 1) for ratio in ratios])
+    values = ", ".join(f"{number(ratio.mean)} {ends(ratio)}".rstrip() for ratio in ratios)
     return seeds.finding(
         met,
         "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
-        f"{number(mean(each.mean for each in found))} times the attention of a uniform head "
-        f"({count(len(found), 'seed')}: {values}).",
+        f"{number(mean(ratio.mean for ratio in ratios))} times the attention of a uniform head "
+        f"({count(len(ratios), 'seed')}: {values}).",
         counts,
         _fine_tuned_ratio(evidence),
         _rank_correlation(evidence, seeds),
@@ -168,8 +168,8 @@ def _weighted_ratio(heads: pd.DataFrame) -> Interval:
     """Mean of the ratios, and of the ends of their intervals, which errs on the wide side."""
     weights = -heads["change"].clip(upper=0)
     value, low, high = (
-        float(np.average(heads[each], weights=weights)) if each in heads else math.nan
-        for each in ("ratio", "low_ratio", "high_ratio")
+        float(np.average(heads[column], weights=weights)) if column in heads else math.nan
+        for column in ("ratio", "low_ratio", "high_ratio")
     )
     return Interval(value, low, high)
 
@@ -182,9 +182,9 @@ def _above_one(ratio: Interval, *, alone: bool) -> bool | None:
 
 @beside
 def _fine_tuned_ratio(evidence: Evidence) -> str:
-    _, found = _first_layers(evidence, FINE_TUNED)
-    ratio = number(mean(each.mean for each in found))
-    return f"Fine-tuned, the same is {ratio} ({count(len(found), 'seed')})."
+    _, ratios = _first_layers(evidence, FINE_TUNED)
+    ratio = number(mean(interval.mean for interval in ratios))
+    return f"Fine-tuned, the same is {ratio} ({count(len(ratios), 'seed')})."
 
 
 @beside
@@ -205,8 +205,8 @@ def responses(evidence: Evidence) -> Finding:
     """Claim 6: the outputs of attention heads tell the model's answer."""
     seeds = evidence.trained_seeds(FINE_TUNED)
     heads = [_heads(evidence, "choice", seed) for seed in seeds.kept]
-    above = [_n_above(each) for each in heads]
-    below = [(each["high"] < _to_beat(each) + NEGLIGIBLE).all() for each in heads]
+    above = [_n_above(of_seed) for of_seed in heads]
+    below = [(of_seed["high"] < _to_beat(of_seed) + NEGLIGIBLE).all() for of_seed in heads]
     met, counts = over_seeds([ruled(*pair) for pair in zip(above, below, strict=True)])
     best = _best(heads)
     return seeds.finding(
@@ -225,17 +225,17 @@ def responses(evidence: Evidence) -> Finding:
 def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
     where = {"arm": FINE_TUNED, "seed": seed, "target": target}
     rows = evidence.rows_by("cognitive_svm", "component", **where)
-    found = rows[rows["accuracy"].notna()].reset_index(drop=True)
-    if found.empty:
+    decoded = rows[rows["accuracy"].notna()].reset_index(drop=True)
+    if decoded.empty:
         raise InconclusiveError(
             f"In seed {seed} a class has too few examples for decoding {target!r}."
         )
-    return found
+    return decoded
 
 
 def _best(heads: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The most accurate head of each."""
-    return pd.concat([each.nlargest(1, "accuracy") for each in heads])
+    return pd.concat([of_seed.nlargest(1, "accuracy") for of_seed in heads])
 
 
 def _to_beat(heads: pd.DataFrame) -> pd.Series[Any]:

@@ -51,12 +51,12 @@ def decoding(evidence: Evidence) -> Finding:
     """Claim 4: a linear readout of the last layer gives all four variables."""
     seeds = evidence.trained_seeds(FINE_TUNED)
     layer = _last_layer(evidence)
-    found = {name: _decoded(evidence, FINE_TUNED, seeds, layer, name) for name in VARIABLES}
-    met = {name: [_read(row) for _, row in rows.iterrows()] for name, rows in found.items()}
-    verdict, counts = over_seeds([all_of(each) for each in zip(*met.values(), strict=True)])
+    decoded = {name: _decoded(evidence, FINE_TUNED, seeds, layer, name) for name in VARIABLES}
+    met = {name: [_read(row) for _, row in rows.iterrows()] for name, rows in decoded.items()}
+    verdict, counts = over_seeds([all_of(of_seed) for of_seed in zip(*met.values(), strict=True)])
     accuracies = ", ".join(
         f"{name} {percent(rows['accuracy'].mean())} (floor {percent(rows['floor'].mean())})"
-        for name, rows in found.items()
+        for name, rows in decoded.items()
     )
     return seeds.finding(
         verdict,
@@ -124,15 +124,15 @@ def selectivity(evidence: Evidence) -> Finding:
     """Claim 5: after fine-tuning, single units follow several variables."""
     seeds = evidence.trained_seeds(FINE_TUNED)
     base, base_expected = _mixed(evidence, BASE, _base_seed(evidence, "cognitive_selectivity"))
-    found = [_mixed(evidence, FINE_TUNED, seed) for seed in seeds.kept]
-    met, rise, excess = _more_mixed(found, base)
-    open_as = NO_INTERVAL if len(found) == 1 else "An interval has 0 in it."
+    shares = [_mixed(evidence, FINE_TUNED, seed) for seed in seeds.kept]
+    met, rise, excess = _more_mixed(shares, base)
+    open_as = NO_INTERVAL if len(shares) == 1 else "An interval has 0 in it."
     return seeds.finding(
         met,
         f"Units of the last layer that follow two variables or more: "
-        f"{percent(mean(share for share, _ in found))} fine-tuned, {percent(base)} base "
-        f"({percent(mean(expected for _, expected in found))} and {percent(base_expected)} "
-        f"expected if they followed none); {count(len(found), 'seed')}.",
+        f"{percent(mean(share for share, _ in shares))} fine-tuned, {percent(base)} base "
+        f"({percent(mean(expected for _, expected in shares))} and {percent(base_expected)} "
+        f"expected if they followed none); {count(len(shares), 'seed')}.",
         f"More than base by {_points(rise)}, than expected by {_points(excess)}.",
         _scratch_too(evidence, base),
         open_as if met is None else "",
@@ -156,10 +156,10 @@ def _mixed(evidence: Evidence, arm: str, seed: int) -> tuple[float, float]:
 
 
 def _more_mixed(
-    found: Sequence[tuple[float, float]], base: float
+    shares: Sequence[tuple[float, float]], base: float
 ) -> tuple[bool | None, Interval, Interval]:
-    rise = t_interval([share - base for share, _ in found])
-    excess = t_interval([share - expected for share, expected in found])
+    rise = t_interval([share - base for share, _ in shares])
+    excess = t_interval([share - expected for share, expected in shares])
     return all_of([above_zero(rise), above_zero(excess)]), rise, excess
 
 
@@ -170,13 +170,13 @@ def _points(difference: Interval) -> str:
 @beside
 def _scratch_too(evidence: Evidence, base: float) -> str:
     seeds = evidence.trained_seeds(SCRATCH).kept
-    found = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
+    shares = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
     told = {
         True: ", also more: it is not specific to fine-tuning",
         False: ", not more than base or expected",
         None: "; whether that is more cannot be told",
-    }[_more_mixed(found, base)[0]]
-    share = f"{percent(mean(share for share, _ in found))} ({count(len(found), 'seed')})"
+    }[_more_mixed(shares, base)[0]]
+    share = f"{percent(mean(share for share, _ in shares))} ({count(len(shares), 'seed')})"
     return f"From scratch it is {share}{told}."
 
 
@@ -192,7 +192,7 @@ def separation(evidence: Evidence) -> Finding:
         rows = _silhouettes(evidence, FINE_TUNED, seeds, variable)
         of_base = _silhouettes(evidence, BASE, Seeds((base_seed,)), variable)
         base = float(of_base["silhouette"].iloc[0])
-        above = [bool(each) for each in rows["silhouette"] > rows["null_95"]]
+        above = [bool(over) for over in rows["silhouette"] > rows["null_95"]]
         rise = t_interval(rows["silhouette"] - base)
         rarely = 2 * sum(above) < len(above)
         parts.append(ruled(all(above) and rise.low > 0, rarely or rise.high <= 0))
@@ -222,7 +222,9 @@ def _silhouettes(
 @beside
 def _in_the_plane(evidence: Evidence, seeds: Seeds) -> str:
     """The same of the points that are drawn, which decide nothing."""
-    found = [_silhouettes(evidence, FINE_TUNED, seeds, each, "points") for each in LABELLED]
-    methods = listed(dict.fromkeys(str(method).upper() for method in found[0]["method"]))
-    values = " and ".join(number(rows["silhouette"].mean()) for rows in found)
+    in_plane = [
+        _silhouettes(evidence, FINE_TUNED, seeds, variable, "points") for variable in LABELLED
+    ]
+    methods = listed(dict.fromkeys(str(method).upper() for method in in_plane[0]["method"]))
+    values = " and ".join(number(rows["silhouette"].mean()) for rows in in_plane)
     return f"In two dimensions ({methods}): {values}."

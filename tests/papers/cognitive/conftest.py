@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mechcore.papers.cognitive import ArmTraining, CognitiveSettings
-from mechcore.papers.cognitive.trials import tiny_tokenizer
+from mechcore.papers.cognitive.text import tiny_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -55,8 +55,6 @@ def test_settings_are_read_back_from_json(settings: CognitiveSettings) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"size": [8]}, "size"),
-        ({"sizes": ["8"]}, "sizes"),
         ({"scratch": {"learning_rates": [1e-3], "rate": 1}}, "rate"),
         ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
     ],
@@ -84,22 +82,16 @@ def test_own_bases_train_at_lower_rates() -> None:
     ("changes", "message"),
     [
         ({"arms": ()}, r"arms is \[\]; expected some of base, fine_tuned, scratch"),
-        ({"arms": ("base", "base")}, "arms is .* each once"),
-        ({"arms": ("gpt2",)}, "arms is .* expected some of"),
         ({"sizes": (400, 100)}, r"sizes is \[400, 100\]; expected increasing whole numbers from 8"),
         ({"sizes": (4, 100)}, "sizes is .* from 8"),
-        ({"sizes": ()}, r"sizes is \[\]"),
         (
             {"seeds": (1, 1)},
             r"seeds is \[1, 1\]; expected different values, at least one, each a whole",
         ),
-        ({"seeds": (-1,)}, "seeds is .* from 0"),
         ({"threshold": 0.5}, "threshold is 0.5; expected a number above 0.5 and below 1"),
         ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
         ({"n_test": 80}, r"n_analysis is 800; expected from 40 to n_test \(80\)"),
-        ({"n_analysis": 32}, "n_analysis is 32; expected from 40"),
         ({"shuffles": 18}, "shuffles is 18; expected a whole number from 19"),  # p from 1 / 19
-        ({"decoded_layers": ()}, r"decoded_layers is \[\]; expected different values, at least"),
         ({"decoded_layers": (-1,)}, r"decoded_layers is \[-1\]; expected .* from 0"),
         ({"permutations": 50}, r"alpha is 0.01; expected from 1 / \(1 \+ permutations\)"),
         ({"scratch": ArmTraining(())}, r"scratch.learning_rates is \[\]"),
@@ -107,10 +99,6 @@ def test_own_bases_train_at_lower_rates() -> None:
         (
             {"scratch": ArmTraining((1e-3,), batch_size=0)},
             "cognitive study: scratch: batch_size is 0; expected a whole number from 1",
-        ),
-        (
-            {"fine_tuned": ArmTraining((1e-3,), epochs=0)},
-            "cognitive study: fine_tuned: epochs is 0; expected a whole number from 1",
         ),
         ({"scratch": ArmTraining((-1.0,))}, "learning_rate is -1.0; expected a number above 0"),
     ],

@@ -16,7 +16,8 @@ from mechcore.models.protocol import hook_z
 from mechcore.papers.cognitive import svm
 from mechcore.papers.cognitive.probing import Activations
 from mechcore.papers.cognitive.svm import answers_of, svm_table
-from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
+from mechcore.papers.cognitive.text import tiny_tokenizer
+from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
 
 HEADS = ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
 TARGETS = ["choice", "correct", "congruent", "condition"]
@@ -100,7 +101,7 @@ def test_the_floor_of_errors_is_what_congruence_tells(
 ) -> None:
     # Wrong on all 80 incongruent trials, right on all congruent ones.
     plant(monkeypatch, some_wrong(trials, ~trials.frame["congruent"].to_numpy()), {})
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=0).groupby("target")
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=1).groupby("target")
     floor = table["floor"].first()
     assert floor["correct"] == 1
     assert floor["congruent"] == 0.5  # the choice says nothing of it

@@ -18,9 +18,15 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, WhitespaceSpl
 from tokenizers.trainers import BpeTrainer
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive import trials as cognitive
-from mechcore.papers.cognitive.text import render
-from mechcore.papers.cognitive.trials import Trials, generate, tiny_tokenizer, token_positions
+from mechcore.papers.cognitive.text import LANDMARKS, WORDS, render, split_of, tiny_tokenizer
+from mechcore.papers.cognitive.trials import (
+    CONDITIONS,
+    Trials,
+    encode_trials,
+    generate,
+    number_tokens,
+    token_positions,
+)
 
 RENDERINGS = ("two_sided", "signed")
 SPLITS: Any = ("train", "dev", "test")
@@ -68,21 +74,6 @@ def pairs(trials: Trials) -> set[frozenset[float]]:
     [
         (
             "two_sided",
-            "motion",
-            (34, 71, 50, 12),
-            "motion",
-            "context motion . motion left 34 right 71 . color left 50 right 12 . choice is",
-            {
-                "context": (8, 14),
-                "motion_left": (29, 31),
-                "motion_right": (38, 40),
-                "color_left": (54, 56),
-                "color_right": (63, 65),
-                "answer": (75, 77),
-            },
-        ),
-        (
-            "two_sided",
             "color",
             (34, 71, 50, 12),
             "color",
@@ -104,21 +95,13 @@ def pairs(trials: Trials) -> set[frozenset[float]]:
             "Context: color. Motion coherence: -0.35. Color coherence: 0.12. Choice:",
             {"context": (9, 14), "motion": (34, 39), "color": (58, 62), "answer": (64, 71)},
         ),
-        (
-            "signed",
-            "motion",
-            (-5, 99),
-            "color",
-            "Context: motion. Color coherence: 0.99. Motion coherence: -0.05. Choice:",
-            {"context": (9, 15), "motion": (58, 63), "color": (34, 38), "answer": (65, 72)},
-        ),
     ],
 )
 def test_prompts_and_spans_written_out(
     rendering: Any, context: Any, numbers: Any, first: Any, text: str, spans: Any
 ) -> None:
     assert render(rendering, context, numbers, first) == (text, spans)
-    assert tuple(spans) == cognitive.LANDMARKS[rendering]
+    assert tuple(spans) == LANDMARKS[rendering]
     assert text[spans["answer"][0] :] == text.split()[-1]
 
 
@@ -149,8 +132,8 @@ def spanned(trials: Trials) -> list[dict[str, str]]:
     """The words at the landmarks of each trial."""
     texts = trials.frame["text"]
     rows: list[dict[str, str]] = [{} for _ in texts]
-    for span in trials.spans.itertuples():
-        rows[span.trial][span.name] = texts[span.trial][span.start : span.end]
+    for row, text, places in zip(rows, texts, trials.places, strict=True):
+        row |= {name: text[a:b] for name, (a, b) in zip(trials.landmarks, places, strict=True)}
     return rows
 
 
@@ -159,7 +142,7 @@ def test_spans_are_where_their_words_are(rendering: Any) -> None:
     trials = generate(32, 0, rendering=rendering, random_order=True)
     for text, words in zip(trials.frame["text"], spanned(trials), strict=True):
         told = read(rendering, text)
-        assert tuple(words) == trials.landmarks == cognitive.LANDMARKS[rendering]
+        assert tuple(words) == trials.landmarks == LANDMARKS[rendering]
         assert words["context"] == told["context"]
         assert words["answer"] == text.split()[-1]
         numbers = [float(words[name]) for name in trials.numbers]
@@ -173,8 +156,8 @@ def test_spans_are_where_their_words_are(rendering: Any) -> None:
 @given(st.integers(1, 70), st.integers(0, 5))
 def test_conditions_are_balanced_whatever_the_number(n: int, seed: int) -> None:
     trials = generate(n, seed, random_order=True)
-    counts = trials.frame["condition"].value_counts().reindex(cognitive.CONDITIONS, fill_value=0)
-    assert len(cognitive.CONDITIONS) == 8
+    counts = trials.frame["condition"].value_counts().reindex(CONDITIONS, fill_value=0)
+    assert len(CONDITIONS) == 8
     assert counts.sum() == n
     assert counts.max() - counts.min() <= 1
     order = pd.crosstab(trials.frame["condition"], trials.frame["first"])
@@ -186,24 +169,6 @@ def test_conditions_are_balanced_whatever_the_number(n: int, seed: int) -> None:
         assert (trials.frame["motion"] > 0).sum() == (trials.frame["color"] > 0).sum() == n // 2
     if n % 8 == 0:
         assert (order.sum() == n // 2).all()
-
-
-def agreement(trials: Trials, guesses: pd.Series) -> tuple[float, float, float]:
-    """Accuracy of guesses (-1, +1) on all trials, congruent and incongruent ones."""
-    right = guesses == trials.codes["choice"]
-    congruent = trials.codes["congruent"]
-    return right.mean(), right[congruent].mean(), right[~congruent].mean()
-
-
-@pytest.mark.parametrize("rendering", RENDERINGS)
-def test_what_shortcuts_score(rendering: Any) -> None:
-    trials = generate(800, 1, rendering=rendering, split="test", random_order=True)
-    codes = trials.codes
-    uncued = codes["motion"].where(codes["context"] == -1, codes["color"])
-    assert agreement(trials, codes["motion"]) == (0.75, 1.0, 0.5)
-    assert agreement(trials, codes["color"]) == (0.75, 1.0, 0.5)
-    assert agreement(trials, uncued) == (0.5, 1.0, 0.0)
-    assert agreement(trials, codes["choice"] * 0 + 1) == (0.5, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("rendering", RENDERINGS)
@@ -224,7 +189,7 @@ def test_trials_are_in_a_shuffled_order() -> None:
     frame = generate(400, 0).frame
     orders = {tuple(frame["condition"][i : i + 8]) for i in range(0, 400, 8)}
     assert len(orders) > 40
-    assert set(frame["condition"][::8]) == set(cognitive.CONDITIONS)
+    assert set(frame["condition"][::8]) == set(CONDITIONS)
 
 
 # -- the draw -------------------------------------------------------------------------------------
@@ -233,9 +198,9 @@ def test_trials_are_in_a_shuffled_order() -> None:
 def test_the_data_of_a_seed_never_changes() -> None:
     """Results are known by this data: a new fingerprint means that they are void."""
     found = {
-        (rendering, split): generate(
-            1000, 0, rendering=rendering, split=split, random_order=True
-        ).fingerprint[:16]
+        (rendering, split): generate(1000, 0, rendering=rendering, split=split, random_order=True)
+        .examples()
+        .fingerprint[:16]
         for rendering in RENDERINGS
         for split in SPLITS
     }
@@ -254,13 +219,15 @@ def test_seeds_splits_and_orders(rendering: Any) -> None:
     first = generate(50, 7, rendering=rendering)
     again = generate(50, 7, rendering=rendering)
     pd.testing.assert_frame_equal(first.frame, again.frame)
-    pd.testing.assert_frame_equal(first.spans, again.spans)
-    assert first.fingerprint == again.fingerprint == first.examples().fingerprint
-    assert first.fingerprint != generate(50, 8, rendering=rendering).fingerprint
+    np.testing.assert_array_equal(first.places, again.places)
+    assert first.examples().fingerprint == again.examples().fingerprint
+    assert (
+        first.examples().fingerprint != generate(50, 8, rendering=rendering).examples().fingerprint
+    )
     larger = generate(123, 7, rendering=rendering)
-    assert larger.rows(range(50)).fingerprint == first.fingerprint
+    assert larger.rows(range(50)).examples().fingerprint == first.examples().fingerprint
     mixed = generate(50, 7, rendering=rendering, random_order=True)
-    assert mixed.fingerprint != first.fingerprint
+    assert mixed.examples().fingerprint != first.examples().fingerprint
     same = ["label", "context", "motion", "color", "congruent", "condition"]
     pd.testing.assert_frame_equal(mixed.frame[same], first.frame[same])
 
@@ -281,7 +248,7 @@ def test_no_pair_of_a_prompt_is_in_a_prompt_of_another_split(
 
 def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
     for numbers in (range(10, 100), range(1, 100)):
-        splits = {(a, b): cognitive.split_of(a, b) for a in numbers for b in numbers}
+        splits = {(a, b): split_of(a, b) for a in numbers for b in numbers}
         for split in ("dev", "test"):
             share = np.mean([found == split for found in splits.values()])
             assert share == pytest.approx(0.1, abs=0.01)
@@ -331,12 +298,6 @@ def test_differences_are_those_asked_for_and_equally_frequent(split: Any) -> Non
             assert shares.to_numpy() == pytest.approx([1 / 3] * 3, abs=0.05)
 
 
-def test_coherences_are_those_asked_for() -> None:
-    frame = generate(400, 0, rendering="signed", differences=(5, 15, 50)).frame
-    for modality in ("motion", "color"):
-        assert set(frame[modality]) == {-0.5, -0.15, -0.05, 0.05, 0.15, 0.5}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -372,7 +333,7 @@ def test_codes_written_out() -> None:
     rows = {}
     for row, condition in enumerate(trials.frame["condition"]):
         rows.setdefault(condition, row)
-    codes = trials.codes.loc[[rows[name] for name in cognitive.CONDITIONS]]
+    codes = trials.codes.loc[[rows[name] for name in CONDITIONS]]
     expected = {  # context, motion, color, choice
         "motion/left/left": [1, -1, -1, -1],
         "motion/left/right": [1, -1, 1, -1],
@@ -383,25 +344,13 @@ def test_codes_written_out() -> None:
         "color/right/left": [-1, 1, -1, -1],
         "color/right/right": [-1, 1, 1, 1],
     }
-    assert list(expected) == list(cognitive.CONDITIONS)
+    assert list(expected) == list(CONDITIONS)
     signs = codes[["context", "motion", "color", "choice"]]
     assert signs.to_numpy().tolist() == list(expected.values())
     assert codes["congruent"].tolist() == [True, False, False, True] * 2
     for name in ("motion", "color"):
         assert trials.codes[f"{name}_evidence"].tolist() == trials.frame[name].tolist()
         assert generate(8, 0).codes[f"{name}_evidence"].dtype == float
-
-
-def test_examples_have_conditions_as_subsets() -> None:
-    trials = generate(16, 0, split="test")
-    examples = trials.examples()
-    assert examples.name == "test"
-    assert trials.examples("id").name == "id"
-    assert not examples.two_segments
-    assert examples.label_names == ["left", "right"]
-    columns = {"text": "text_a", "label": "label", "condition": "subset"}
-    expected = trials.frame[list(columns)].rename(columns=columns)
-    pd.testing.assert_frame_equal(examples.frame[list(expected)], expected)
 
 
 @pytest.mark.parametrize("rendering", RENDERINGS)
@@ -413,8 +362,9 @@ def test_a_data_set_comes_back_from_disk(rendering: Any, tmp_path: Path) -> None
     pd.testing.assert_frame_equal(
         found.remove_columns("spans").to_pandas(), trials.frame, check_dtype=False
     )
-    spans = [{"trial": trial, **span} for trial, row in enumerate(found["spans"]) for span in row]
-    pd.testing.assert_frame_equal(pd.DataFrame(spans), trials.spans)
+    for row, places in zip(found["spans"], trials.places.tolist(), strict=True):
+        assert [span["name"] for span in row] == list(trials.landmarks)
+        assert [[span["start"], span["end"]] for span in row] == places
 
 
 def test_rows_take_their_spans_along() -> None:
@@ -422,31 +372,10 @@ def test_rows_take_their_spans_along() -> None:
     chosen = trials.rows([7, 0, 31, 7])
     assert chosen.frame["text"].tolist() == [trials.frame["text"][i] for i in (7, 0, 31, 7)]
     assert spanned(chosen) == [spanned(trials)[i] for i in (7, 0, 31, 7)]
-    assert chosen.spans["trial"].tolist() == np.repeat(range(4), 6).tolist()
     assert (chosen.rendering, chosen.split, chosen.seed) == ("two_sided", "train", 0)
     incongruent = trials.rows(~trials.frame["congruent"])
     assert len(incongruent) == 20
     assert not incongruent.frame["congruent"].any()
-    assert spanned(incongruent) == [
-        words
-        for words, same in zip(spanned(trials), trials.frame["congruent"], strict=True)
-        if not same
-    ]
-
-
-@pytest.mark.parametrize(
-    "rows", [[], [8], [-1], [0.0], [True, False], [False] * 8, [[0]], ["0"]], ids=str
-)
-def test_rows_that_are_not_there_are_refused(rows: Any) -> None:
-    with pytest.raises(InputError, match=r"do not choose from 8 trials; expected indices from 0"):
-        generate(8, 0).rows(rows)
-
-
-def test_places_of_other_trials_are_refused() -> None:
-    trials = generate(8, 0)
-    for places in (trials.places[:-1], trials.places[:, 1:], trials.places[..., 0]):
-        with pytest.raises(InputError, match=r"expected \(8, 6, 2\), .* of context, motion_left"):
-            Trials(trials.frame, places, "two_sided", "train", 0)
 
 
 # -- tokens ---------------------------------------------------------------------------------------
@@ -491,17 +420,6 @@ def tokenizers() -> dict[str, hf.PreTrainedTokenizerFast]:
 KINDS = ("words", "bytes", "digits")
 
 
-def test_tokenizers_treat_numbers_differently(
-    tokenizers: dict[str, hf.PreTrainedTokenizerFast],
-) -> None:
-    found = {kind: tokenizers[kind].tokenize(" left 34 right") for kind in ("bytes", "digits")}
-    assert found == {
-        "bytes": ["Ġleft", "Ġ34", "Ġright"],
-        "digits": ["Ġleft", "Ġ", "3", "4", "Ġright"],
-    }
-    assert tokenizers["bytes"].tokenize(": -0.35. Color")[-5:] == ["0", ".", "35", ".", "ĠColor"]
-
-
 def ends(tokenizer: hf.PreTrainedTokenizerFast, text: str) -> list[int]:
     """How many characters of the text each first so many tokens say, from decoding alone."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -520,21 +438,20 @@ def test_positions_and_number_tokens_against_decoding(
     tokenizer = tokenizers[kind]
     trials = generate(24, 0, rendering=rendering, random_order=random_order)
     positions = token_positions(trials, tokenizer)
-    numbers = cognitive.number_tokens(trials, tokenizer)
+    numbers = number_tokens(trials, tokenizer)
     encoded = [ends(tokenizer, text) for text in trials.frame["text"]]
     longest = max(map(len, encoded))
     assert positions.shape == (24, len(trials.landmarks))
     assert numbers.shape == (24, len(trials.numbers), longest)
-    spans = {(span.trial, span.name): span for span in trials.spans.itertuples()}
     for trial, until in enumerate(encoded):
         since = [0, *until[:-1]]
         for place, name in enumerate(trials.landmarks):
-            span = spans[trial, name]
-            last = next(i for i, end in enumerate(until) if end >= span.end)
+            start, stop = trials.places[trial, place]
+            last = next(i for i, end in enumerate(until) if end >= stop)
             assert positions[trial, place] == last
             if name in trials.numbers:
-                first = next(i for i, end in enumerate(until) if end > span.start)
-                assert since[first] <= span.start
+                first = next(i for i, end in enumerate(until) if end > start)
+                assert since[first] <= start
                 expected = [first <= i <= last for i in range(longest)]
                 assert numbers[trial, trials.numbers.index(name)].tolist() == expected
         assert positions[trial, -1] == len(until) - 1
@@ -549,36 +466,16 @@ def test_positions_of_a_word_level_tokenizer_written_out() -> None:
     positions = token_positions(trials, tokenizer).tolist()
     assert set(trials.frame["first"]) == {"motion", "color"}
     assert positions == [expected[first] for first in trials.frame["first"]]
-    numbers = cognitive.number_tokens(trials, tokenizer)
+    numbers = number_tokens(trials, tokenizer)
     assert numbers.shape == (8, 4, 17)
     assert numbers.int().argmax(-1).tolist() == [row[1:5] for row in positions]
     assert (numbers.sum(-1) == 1).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_positions_are_those_of_the_encoded_trials(
-    tokenizers: dict[str, hf.PreTrainedTokenizerFast], kind: str
-) -> None:
-    tokenizer = tiny_tokenizer() if kind == "words" else tokenizers[kind]
-    trials = generate(16, 1, random_order=True)
-    data = cognitive.encode_trials(trials, tokenizer, max_length=64, words=True)
-    numbers = cognitive.number_tokens(trials, tokenizer)
-    assert data.fingerprint == trials.fingerprint
-    for row, positions in enumerate(token_positions(trials, tokenizer)):
-        said = [tokenizer.decode(data.input_ids[row][int(p)]).strip() for p in positions]
-        shown = spanned(trials)[row]
-        for token, word in zip(said, shown.values(), strict=True):
-            assert word.endswith(token)
-        assert positions[-1] == len(data.input_ids[row]) - 1
-        of_first = numbers[row, 0, : len(data.input_ids[row])].nonzero()[:, 0].tolist()
-        whole = tokenizer.decode([data.input_ids[row][i] for i in of_first])
-        assert whole.strip() == shown["motion_left"]
-
-
 def test_encoded_trials_of_the_tiny_tokenizer() -> None:
     tokenizer = tiny_tokenizer()
     trials = generate(8, 0)
-    data = cognitive.encode_trials(trials, tokenizer, max_length=17)
+    data = encode_trials(trials, tokenizer, max_length=17)
     words = [tokenizer.convert_ids_to_tokens(row) for row in data.input_ids]
     assert [" ".join(row) for row in words] == trials.frame["text"].tolist()
     left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
@@ -586,7 +483,7 @@ def test_encoded_trials_of_the_tiny_tokenizer() -> None:
     assert data.pad_id == tokenizer.pad_token_id == 0
     assert data.words is None
     with pytest.raises(InputError, match="8 of 8 prompts are longer than 16 tokens"):
-        cognitive.encode_trials(trials, tokenizer, max_length=16)
+        encode_trials(trials, tokenizer, max_length=16)
 
 
 # -- tokenizers -----------------------------------------------------------------------------------
@@ -596,7 +493,7 @@ def test_the_tiny_tokenizer_knows_its_words() -> None:
     tokenizer = tiny_tokenizer()
     specials = ["[PAD]", "[BOS]", "[EOS]"]
     assert tokenizer.convert_ids_to_tokens(list(range(3))) == specials
-    assert len(tokenizer) == len({*specials, *cognitive.WORDS}) == 3 + len(cognitive.WORDS)
+    assert len(tokenizer) == len({*specials, *WORDS}) == 3 + len(WORDS)
     assert tokenizer(" left")["input_ids"] == tokenizer("left")["input_ids"]
     generic = "larger of 10 and 99 is 99 . item a is the z"
     assert tokenizer.decode(tokenizer(generic)["input_ids"]) == generic
@@ -605,7 +502,7 @@ def test_the_tiny_tokenizer_knows_its_words() -> None:
 
 def word_level(**parts: Any) -> hf.PreTrainedTokenizerFast:
     """A word-level tokenizer with a token for unknown words."""
-    vocabulary = {word: i for i, word in enumerate(["[UNK]", *cognitive.WORDS])}
+    vocabulary = {word: i for i, word in enumerate(["[UNK]", *WORDS])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     for name, value in parts.items():
@@ -615,7 +512,7 @@ def word_level(**parts: Any) -> hf.PreTrainedTokenizerFast:
 
 def test_tokenizers_that_cannot_write_a_prompt_are_refused() -> None:
     signed, trials = generate(4, 0, rendering="signed"), generate(4, 0)
-    encode = cognitive.encode_trials
+    encode = encode_trials
     with pytest.raises(InputError, match=r"cannot write .*'Context: .*\(WordLevel error.*use one"):
         encode(signed, tiny_tokenizer(), max_length=32)
     with pytest.raises(InputError, match="a word is unknown to it"):
@@ -626,4 +523,4 @@ def test_tokenizers_that_cannot_write_a_prompt_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"ByT5Tokenizer does not say .* expected a fast tokenizer"
     ):
-        cognitive.number_tokens(trials, hf.ByT5Tokenizer())
+        number_tokens(trials, hf.ByT5Tokenizer())

@@ -11,16 +11,11 @@ import pandas as pd
 import pytest
 import torch
 
-from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.papers.cognitive import units
-from mechcore.papers.cognitive.probing import (
-    Activations,
-    Projection,
-    activations_at,
-    hook_resid_post,
-)
-from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
+from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
+from mechcore.papers.cognitive.svm import answers_of
+from mechcore.papers.cognitive.text import tiny_tokenizer
+from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
 from mechcore.papers.cognitive.units import (
     MOST_POINTS,
     projection_tables,
@@ -210,13 +205,6 @@ def test_the_first_trials_are_shown() -> None:
     assert above.tolist() == [True, False, True, False]
 
 
-def test_few_trials_are_all_shown() -> None:
-    trials = generate(24, 0)
-    tables = projection_tables(noise(24, 3), trials, answers_with(trials, []), method="pca")
-    assert len(tables["cognitive_projection"]) == 24
-    assert "trials" not in tables["cognitive_projection"]["description"][0]
-
-
 def test_a_model_that_always_answers_the_same_has_no_silhouette_of_choice() -> None:
     trials = generate(24, 0)
     table = projection_tables(noise(24, 3), trials, ["left"] * 24, method="pca")[
@@ -249,44 +237,7 @@ def test_tables_of_a_model(tiny: tuple[Any, Any]) -> None:
     for name, table in again.items():
         pd.testing.assert_frame_equal(tables[name], table)
     points = tables["cognitive_projection"]
-    assert set(points["choice"]) <= {"left", "right"}
+    assert points["choice"].tolist() == answers_of(model, data)
+    assert points["trial"].tolist() == list(range(80))
+    assert "trials" not in points["description"][0]
     assert (points["correct"] == (points["choice"] == points["label"])).all()
-
-
-def test_answers_are_the_models(monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any]) -> None:
-    trials = generate(40, 0)
-    answers = answers_with(trials, [0, 5])
-    monkeypatch.setattr(units, "answers_of", lambda *args, **options: answers)
-
-    def states(model: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
-        assert hooks == [hook_resid_post(1)]
-        values = torch.tensor(noise(40, 4)[:, None])
-        return Activations({hooks[0]: values}, torch.zeros(40, 1, dtype=torch.long))
-
-    monkeypatch.setattr(units, "activations_at", states)
-    tables = unit_tables(*tiny, trials, permutations=199, method="pca")
-    assert tables["cognitive_projection"]["choice"].tolist() == answers
-
-
-def test_settings_that_cannot_be_used_are_refused(tiny: tuple[Any, Any]) -> None:
-    trials = generate(40, 0)
-    with pytest.raises(InputError, match="permutations: found 50"):
-        unit_tables(*tiny, trials, permutations=50)
-    with pytest.raises(InputError, match="method: found 'tsne'"):
-        unit_tables(*tiny, trials, permutations=199, method="tsne")  # type: ignore[arg-type]
-    one_context = trials.rows(trials.frame["context"] == "motion")
-    with pytest.raises(InputError, match=r"variable 'context': 1\.0 at all"):
-        unit_tables(*tiny, one_context, permutations=199)
-
-
-def test_the_method_that_was_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn(states: np.ndarray, *, method: str, seed: int) -> Projection:
-        assert (method, seed) == ("auto", 7)
-        return Projection(noise(32, 2), "umap", "a map", None)
-
-    monkeypatch.setattr(units, "project", drawn)
-    trials = generate(32, 0)
-    tables = projection_tables(noise(32, 3), trials, answers_with(trials, []), seed=7)
-    assert set(tables["cognitive_projection"]["method"]) == {"umap"}
-    assert set(tables["cognitive_projection"]["description"]) == {"a map"}
-    assert set(tables["cognitive_silhouette"]["method"]) == {"umap"}

@@ -260,15 +260,6 @@ def test_every_claim_of_a_study_that_confirms_them_holds() -> None:
     assert dict(zip(found["claim"], found["figure"], strict=True)) == SENTENCES
 
 
-def test_nothing_can_be_decided_without_tables() -> None:
-    found = verdicts({})
-    assert found["verdict"].tolist() == [OPEN] * 7
-    assert found["figure"].tolist() == [
-        "There is no table cognitive_samples.",
-        *["There is no table cognitive_models."] * 6,
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "claims"),
     [
@@ -286,12 +277,9 @@ def test_nothing_can_be_decided_without_tables() -> None:
         ("cognitive_check", []),
     ],
 )
-@pytest.mark.parametrize("empty", [True, False])
-def test_a_missing_table_leaves_its_claims_open(name: str, claims: list[int], empty: bool) -> None:
+def test_a_missing_table_leaves_its_claims_open(name: str, claims: list[int]) -> None:
     tables = study()
-    tables[name] = tables[name].iloc[:0]
-    if not empty:
-        del tables[name]
+    del tables[name]
     found = verdicts(tables).set_index("claim")
     for claim in range(1, 8):
         if claim in claims:
@@ -365,22 +353,13 @@ def test_a_table_without_a_column_is_refused() -> None:
         ("cognitive_mass", r"2 rows of arm fine_tuned, fill mean, subset all for 1 seed; expected"),
         ("cognitive_attention", r"3 and 6 rows of layer 0 of the model from scratch of"),
         ("cognitive_svm", "several rows of .*target choice, component L0.H0; expected one"),
+        ("cognitive_selectivity", r"several rows of arm base, seed 0, n_variables 0; expected one"),
         ("cognitive_silhouette", r"6 rows of .*variable context for 3 seeds; expected one each"),
     ],
 )
 def test_rows_that_come_twice_are_refused(name: str, message: str) -> None:
     tables = study()
     tables[name] = pd.concat([tables[name]] * 2)
-    with pytest.raises(InputError, match=message):
-        verdicts(tables)
-
-
-def test_tables_of_two_studies_with_one_base_are_refused() -> None:
-    # Its shares of units would be added up.
-    tables = study()
-    table = tables["cognitive_selectivity"]
-    tables["cognitive_selectivity"] = pd.concat([table, table[table["arm"] == BASE]])
-    message = "several rows of arm base, seed 0, n_variables 0; expected one"
     with pytest.raises(InputError, match=message):
         verdicts(tables)
 
@@ -434,31 +413,12 @@ def test_samples(fine: list[float], scratch: list[float], verdict: str, text: st
 
 
 def test_an_arm_that_was_not_tried_with_as_many_examples_says_nothing() -> None:
-    changes = [
-        change(samples, "samples", NAN, arm=SCRATCH),
-        change(samples, "largest", 100, arm=SCRATCH),
-    ]
-    expect(study(), 1, changes, OPEN, "contradicted in 0, open in 3.")
-    changes = [
-        change(samples, "samples", NAN, arm=FINE),
-        change(samples, "largest", 100, arm=FINE),
-    ]
-    expect(study(), 1, changes, OPEN, "contradicted in 0, open in 3.")
-
-
-def test_a_median_between_a_known_and_an_unknown_number_is_not_overstated() -> None:
-    tables = of_seeds(study(), (0, 1))
-    put(tables[samples], "samples", [6400, NAN], arm=SCRATCH)
-    # Half way from 6,400 to more than 25,600; no larger number is known to be exceeded.
-    assert "more than 16,000, more than 40 times as many" in judged(tables, 1)[1]
-
-
-def test_samples_may_be_whole_numbers_with_gaps() -> None:
-    tables = study()
-    put(tables[samples], "samples", NAN, arm=SCRATCH, seed=0)
-    tables[samples]["samples"] = tables[samples]["samples"].astype("Int64")
-    verdict, figure = judged(tables, 1)
-    assert (verdict, "scratch 25,600, 64 times as many" in figure) == (SUPPORTED, True)
+    for arm in (FINE, SCRATCH):
+        changes = [
+            change(samples, "samples", NAN, arm=arm),
+            change(samples, "largest", 100, arm=arm),
+        ]
+        expect(study(), 1, changes, OPEN, "contradicted in 0, open in 3.")
 
 
 def test_samples_of_one_seed_are_judged_by_the_models_own_intervals() -> None:
@@ -488,12 +448,6 @@ def test_samples_of_one_seed_the_other_way() -> None:
     put(tables[curve], "low", 0.95, arm=SCRATCH)
     put(tables[curve], "high", 0.97, arm=SCRATCH)
     assert judged(tables, 1)[0] == NOT
-
-
-def test_samples_need_a_seed_that_both_arms_have() -> None:
-    tables = study()
-    tables[samples] = tables[samples][tables[samples]["seed"] == tables[samples]["arm"].eq(FINE)]
-    assert judged(tables, 1) == (OPEN, "Table cognitive_samples has no seed of both trained arms.")
 
 
 # 2
@@ -538,11 +492,6 @@ main = {"fill": "mean", "subset": "all"}
             "Seed 2 is left out: no head of the model from scratch has a change that is surely "
             "below 0.",
         ),
-        (
-            [change(mass, "strongest", ["L1.H0", "L0.H1", "L3.H0"], arm=SCRATCH, **main)],
-            SUPPORTED,
-            "in layer 0 in 1 of 3 models from scratch",
-        ),
     ],
 )
 def test_layers(changes: Sequence[Change], verdict: str, text: str) -> None:
@@ -565,13 +514,6 @@ def test_layers_of_one_seed_are_judged_by_the_models_own_intervals() -> None:
     put(tables[mass], "high", 1.9, arm=SCRATCH)
     put(tables[mass], "centre_significant", 1.9, arm=SCRATCH)
     assert judged(tables, 2)[0] == NOT
-
-
-def test_layers_without_zero_ablation() -> None:
-    tables = study()
-    tables[mass] = tables[mass][tables[mass]["fill"] == "mean"]
-    verdict, figure = judged(tables, 2)
-    assert (verdict, "zero" in figure) == (SUPPORTED, False)
 
 
 # 3
@@ -599,11 +541,6 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
             [change(ablation, "sure", False, arm=SCRATCH, layer=0)],
             OPEN,
             "Seed 0 is left out: no head of layer 0 has a change that is surely below 0.",
-        ),
-        (
-            [change(attention, "ratio", 0.5, arm=FINE, layer=0)],
-            SUPPORTED,
-            "Fine-tuned, the same is 0.50 (3 seeds).",
         ),
         (
             [
@@ -662,11 +599,6 @@ answer = {"layer": 1, "position": "answer"}
             "Above the floor in every seed: motion, color, choice. Met in 2 of 3 seeds",
         ),
         (
-            [change(decoding, "floor", 0.93, arm=FINE, variable="choice", **answer)],
-            SUPPORTED,
-            "choice 97.0 % (floor 93.0 %)",
-        ),
-        (
             [change(decoding, "floor", 0.96, arm=FINE, variable="choice", **answer)],
             NOT,
             "choice 97.0 % (floor 96.0 %)",
@@ -711,11 +643,6 @@ selective = "cognitive_selectivity"
             "39.0 % fine-tuned, 40.0 % base (1.0 % and 1.0 % expected if they followed none); 3 "
             "seeds. More than base by \u22121.0 points [\u22123.5, 1.5], than expected by 38.0 "
             "points [35.5, 40.5].",
-        ),
-        (
-            [change(selective, "share", 0.2, arm=FINE, n_variables=2)],
-            NOT,
-            "by \u221210.0 points [\u221210.0, \u221210.0]",
         ),
         (
             [change(selective, "expected_correlated", 0.9, arm=FINE, n_variables=2)],
@@ -787,11 +714,6 @@ svm = "cognitive_svm"
             "In seed 1 a class has too few examples for decoding 'choice'.",
         ),
         (
-            [change(svm, "accuracy", [0.7, 0.5, 0.5] * 3, arm=FINE, target="condition")],
-            SUPPORTED,
-            "Best head for the 8 conditions: 70.0 % (floor 12.5 %).",
-        ),
-        (
             [change(svm, "target", "correct", target="condition")],
             SUPPORTED,
             "Best head for whether the answer is right: 40.0 % (floor 12.5 %).",
@@ -860,19 +782,6 @@ def state(variable: str, **where: Any) -> dict[str, Any]:
             [change(shapes, "silhouette", NAN, arm=BASE, **state("choice"))],
             SUPPORTED,  # by context
             "3 of 3 seeds), n/a base, a difference of n/a.",
-        ),
-        (
-            [
-                change(shapes, "silhouette", NAN, arm=BASE, **state("choice")),
-                change(shapes, "silhouette", 0.01, arm=FINE, **state("context")),
-            ],
-            OPEN,
-            "n/a base, a difference of n/a.",
-        ),
-        (
-            [change(shapes, "silhouette", 0.0, space="points")],
-            SUPPORTED,
-            "In two dimensions (PCA): 0.00 and 0.00.",
         ),
     ],
 )

@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from mechcore.papers.cognitive.probing.activations import Activations as Activations
     from mechcore.papers.cognitive.probing.activations import activations_at as activations_at
     from mechcore.papers.cognitive.probing.activations import hook_resid_post as hook_resid_post
-    from mechcore.papers.cognitive.probing.controls import balanced as balanced
-    from mechcore.papers.cognitive.probing.controls import correlation_floor as correlation_floor
     from mechcore.papers.cognitive.probing.decoding import Decoding as Decoding
+    from mechcore.papers.cognitive.probing.decoding import balanced as balanced
+    from mechcore.papers.cognitive.probing.decoding import correlation_floor as correlation_floor
     from mechcore.papers.cognitive.probing.decoding import decode as decode
     from mechcore.papers.cognitive.probing.decoding import decode_table as decode_table
-    from mechcore.papers.cognitive.probing.projection import Projection as Projection
     from mechcore.papers.cognitive.probing.projection import project as project
-    from mechcore.papers.cognitive.probing.projection import silhouettes as silhouettes
+    from mechcore.papers.cognitive.probing.projection import silhouette as silhouette
 
 attach(__name__)

@@ -39,30 +39,13 @@ class Activations(Shown):
     values: Mapping[str, Float[Tensor, "example position *unit"]]
     positions: Int[Tensor, "example position"]
 
-    def sites(
-        self, *, per_head: bool = False
-    ) -> dict[tuple[str | int, ...], Float[Tensor, "example unit"]]:
-        """States to decode from, by (hook, column of `positions`).
-
-        With ``per_head`` every head of a hook with heads is a site of its own, by (hook, column,
-        head); otherwise the heads' units are put side by side.
-
-        Raises:
-            InputError: ``per_head`` was asked for, and no hook has heads.
-        """
-        if per_head and all(values.ndim != 4 for values in self.values.values()):
-            raise InputError(
-                f"activations: found no heads at {', '.join(self.values)}; expected a hook with "
-                "[batch, pos, head, unit], such as attn.hook_z"
-            )
-        sites: dict[tuple[str | int, ...], Tensor] = {}
-        for hook, values in self.values.items():
-            for column, states in enumerate(values.unbind(1)):
-                if per_head and values.ndim == 4:
-                    sites |= {(hook, column, head): z for head, z in enumerate(states.unbind(1))}
-                else:
-                    sites[hook, column] = states.flatten(1)
-        return sites
+    def sites(self) -> dict[tuple[str, int], Float[Tensor, "example unit"]]:
+        """States to decode from, by hook and column of `positions`; heads side by side."""
+        return {
+            (hook, column): states.flatten(1)
+            for hook, values in self.values.items()
+            for column, states in enumerate(values.unbind(1))
+        }
 
 
 @plain_session()
@@ -94,13 +77,10 @@ def activations_at(
         InputError: a row has no such token, positions and data differ in their number of
             examples, a hook point is unknown, did not run, or has no axis of positions.
     """
-    names = _known_hooks(model, hooks)
+    names = list(dict.fromkeys(hooks))
+    _check_hooks(model, names)
     wanted = None if positions is None else _checked(positions)
     data = as_data(model, data, "id", labelled=False)
-    known = isinstance(data, EncodedExamples)
-    if isinstance(data, EncodedExamples):  # before the work, not when the short row's turn comes
-        lengths = torch.tensor([len(ids) for ids in data.input_ids])
-        _from_first(wanted, lengths, torch.arange(len(data)))
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     rows: list[Tensor] = []
     places: list[Tensor] = []
@@ -109,7 +89,8 @@ def activations_at(
         for batch in as_batches(data, batch_size):
             real = model_inputs(model, batch)["attention_mask"].cpu() != 0
             start = sum(map(len, rows))
-            rows.append(batch["index"] if known else torch.arange(start, start + len(real)))
+            in_order = torch.arange(start, start + len(real))
+            rows.append(batch["index"] if isinstance(data, EncodedExamples) else in_order)
             places.append(_from_first(wanted, real.sum(1), rows[-1]))
             for name, taken in _read(model, batch, names, real, places[-1]).items():
                 parts[name].append(taken)
@@ -118,7 +99,7 @@ def activations_at(
         raise InputError("activations: no batch; expected at least one")
     order = torch.cat(rows).argsort()
     if wanted is not None and len(wanted) != len(order):
-        raise _differ(len(wanted), str(len(order)))
+        raise _other_length(len(wanted), str(len(order)))
     values = {name: torch.cat(parts.pop(name))[order] for name in names}
     return Activations(values, torch.cat(places)[order])
 
@@ -129,7 +110,7 @@ def _read(
     """The activations of one batch at some of its real tokens, counted from the first."""
     columns = (~real).to(torch.int8).argsort(dim=1, stable=True)  # of the real tokens first
     columns, rows = columns.gather(1, places), torch.arange(len(real))[:, None]
-    found: dict[str, Tensor] = {}
+    taken: dict[str, Tensor] = {}
 
     def take(name: str, activation: Any, hook: Any) -> None:
         shape = tuple(activation.shape) if torch.is_tensor(activation) else None
@@ -139,29 +120,26 @@ def _read(
                 f"{tuple(real.shape)}; expected [batch, pos, ...]: choose another hook point"
             )
         device = activation.device
-        taken = activation[rows.to(device), columns.to(device)].float().cpu()
-        if name in found and not torch.equal(found[name], taken):
+        values = activation[rows.to(device), columns.to(device)].float().cpu()
+        if name in taken and not torch.equal(taken[name], values):
             raise InputError(
                 f"activations: {name} ran more than once in one forward, with different "
                 "values; expected once: choose another hook point"
             )
-        found[name] = taken
+        taken[name] = values
 
     with hooked(model, [(name, partial(take, name)) for name in names]):
         forward(model, batch)
     for name in names:
-        if name not in found:
+        if name not in taken:
             raise InputError(
                 f"activations: the forward ran without {name}; expected an activation of "
                 "every hook point: choose another one"
             )
-    return found
+    return taken
 
 
-def _known_hooks(model: Any, hooks: Sequence[str]) -> list[str]:
-    names = [hooks] if isinstance(hooks, str) else list(dict.fromkeys(hooks))
-    if not names:
-        raise InputError("activations: no hook point; expected at least one name")
+def _check_hooks(model: Any, names: Sequence[str]) -> None:
     for name in names:
         if name not in model.hook_dict:
             near = get_close_matches(name, model.hook_dict, n=3)
@@ -174,7 +152,6 @@ def _known_hooks(model: Any, hooks: Sequence[str]) -> list[str]:
                 f"activations: {name} has [batch, head, query, key]; expected [batch, pos, ...]: "
                 "mechcore.attention reads patterns"
             )
-    return names
 
 
 def _checked(positions: Any) -> Int[Tensor, "example position"]:
@@ -196,8 +173,8 @@ def _from_first(
     """Positions in these rows, counted from the first real token."""
     if wanted is None:
         return lengths[:, None] - 1
-    if len(rows) and int(rows.max()) >= len(wanted):
-        raise _differ(len(wanted), f"{int(rows.max()) + 1} or more")
+    if int(rows.max()) >= len(wanted):
+        raise _other_length(len(wanted), f"{int(rows.max()) + 1} or more")
     asked = wanted[rows]
     places = torch.where(asked < 0, asked + lengths[:, None], asked)
     outside = ((places < 0) | (places >= lengths[:, None])).nonzero()
@@ -211,8 +188,8 @@ def _from_first(
     return places
 
 
-def _differ(n_positions: int, found: str) -> InputError:
+def _other_length(n_positions: int, n_examples: str) -> InputError:
     return InputError(
-        f"activations: positions of {n_positions} examples, but data of {found}; expected one row "
-        "of positions for each example"
+        f"activations: positions of {n_positions} examples, but data of {n_examples}; expected one "
+        "row of positions for each example"
     )

@@ -1,13 +1,13 @@
-"""States as a table of numbers; labels as plain values that can be told apart, and as numbers."""
+"""States as a table of numbers, and labels as the numbers of their classes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechcore.errors import InputError
@@ -34,7 +34,7 @@ def matrix_of(
         precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
         values = values.astype(float)
     else:
-        raise InputError(f"{name}: found {values.dtype} values; expected numbers")
+        raise InputError(f"{name}: {values.dtype} values; expected numbers")
     if not np.isfinite(values).all():
         row, unit = np.argwhere(~np.isfinite(values))[0]
         raise InputError(
@@ -44,38 +44,40 @@ def matrix_of(
     return values, precision
 
 
-def label_values(name: str, values: Any, n: int | None = None) -> list[Hashable]:
-    """As plain Python values: elements of tensors are not equal to one another."""
-    found = values.tolist() if hasattr(values, "tolist") else list(values)
-    if not found or (n is not None and len(found) != n):
-        expected = "at least one" if n is None else f"{n}, one per example"
-        raise InputError(f"{name}: found {len(found)} values; expected {expected}")
-    for row, value in enumerate(found):
-        if not _can_be_told_apart(value):
-            raise InputError(
-                f"{name}: found {value!r} in row {row}; expected something hashable that equals "
-                "itself, such as a string or a number, and no missing one"
-            )
-    return found
+def standardised(
+    states: Float[Tensor | np.ndarray, "example unit"], name: str = "states"
+) -> tuple[Float[np.ndarray, "example unit"], Bool[np.ndarray, " unit"]]:
+    """States of mean 0 and population standard deviation 1 in every unit, float64.
 
+    Returns:
+        The states, and which units are constant: they vary by no more than one rounding step of
+        the precision they came in. These are 0.
 
-def _can_be_told_apart(value: Any) -> bool:
-    try:
-        hash(value)
-        return value is not None and bool(value == value)  # NaN does not
-    except TypeError:  # nor does pandas' NA, which is neither true nor false
-        return False
+    Raises:
+        InputError: see `matrix_of`.
+    """
+    values, precision = matrix_of(states, name)
+    spread = values.max(axis=0) - values.min(axis=0)
+    constant = spread <= precision * np.abs(values).max(axis=0)
+    # Scaled by the range first, or squares of very small or large numbers would not be numbers.
+    values = (values - values.mean(axis=0)) / np.where(constant, 1.0, spread)
+    values[:, constant] = 0.0
+    values -= values.mean(axis=0)
+    return values / np.where(constant, 1.0, values.std(axis=0)), constant
 
 
 def coded(
     name: str, values: Sequence[Hashable], n: int
-) -> tuple[tuple[Hashable, ...], Int[np.ndarray, " example"]]:
-    """Distinct values, sorted if they can be, and the number of each example's."""
-    found = label_values(name, values, n)
-    distinct: list[Any] = list(dict.fromkeys(found))
-    try:
-        distinct.sort()
-    except TypeError:  # of different kinds: in order of first appearance
-        distinct = list(dict.fromkeys(found))
-    number = {value: i for i, value in enumerate(distinct)}
-    return tuple(distinct), np.array([number[value] for value in found])
+) -> tuple[list[Hashable], Int[np.ndarray, " example"]]:
+    """Distinct values, sorted, and the number of each example's.
+
+    Raises:
+        InputError: there are none, not one for each of ``n`` examples, or one is missing.
+    """
+    labels = pd.Series(values.tolist() if hasattr(values, "tolist") else list(values), dtype=object)
+    if not n or len(labels) != n:
+        raise InputError(f"{name}: {len(labels)} values; expected {n or 1}, one per example")
+    codes, distinct = pd.factorize(labels, sort=True)
+    if (codes < 0).any():
+        raise InputError(f"{name}: none in row {int(codes.argmin())}; expected one per example")
+    return list(distinct), codes

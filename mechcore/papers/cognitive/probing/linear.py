@@ -3,7 +3,7 @@
 They share the states, so their L2-regularised losses are one smooth convex problem, which scipy's
 L-BFGS solves in the states' principal axes, scaled so that the curvature is 1 at most. That changes
 the coordinates and not the optimum, which is that of scikit-learn's ``LogisticRegression`` and
-``LinearSVC``.
+``LinearSVC``, with ``C`` = 1.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ Classifier: TypeAlias = Literal["logistic", "svm"]
 
 TOLERANCE = 1e-6
 """How far over its minimum the loss of a fit may be, as a share of it."""
+
+RESOLUTION = 1e-4
+"""Smallest standard deviation of a unit that is read, as a share of all units' root mean square.
+
+Rounding differs with the shape of a batch, by about 1e-6 of that size in float32. Batches hold
+examples of similar length, so that in units that are constant but for rounding, standardising
+would bring out the length, and what goes along with it, before the model has read it.
+"""
 
 _MAX_ITERATIONS = 5000
 
@@ -86,12 +94,10 @@ class Fold:
     most; the penalty of an axis is scaled with it. The last axis is the intercept.
     """
 
-    def __init__(
-        self, train: np.ndarray, held_out: np.ndarray, loss: Loss, c: float, resolution: float
-    ) -> None:
-        self.loss, self.c = loss, c
+    def __init__(self, train: np.ndarray, held_out: np.ndarray, loss: Loss) -> None:
+        self.loss = loss
         mean, spread = train.mean(0), train.std(0)
-        smallest = resolution * np.sqrt(np.square(train).mean()) + 1e-12 * np.abs(mean)
+        smallest = RESOLUTION * np.sqrt(np.square(train).mean()) + 1e-12 * np.abs(mean)
         read = spread > smallest
         train, held_out = (
             ((x - mean) / np.where(read, spread, 1))[:, read] for x in (train, held_out)
@@ -100,8 +106,8 @@ class Fold:
             basis = np.linalg.qr(train.T)[0]
             train, held_out = train @ basis, held_out @ basis
         power, axes = np.linalg.eigh(train.T @ train)
-        axes = axes / np.sqrt(c * loss.curvature * np.maximum(power, 0) + 1)
-        intercept = 1 / np.sqrt(c * loss.curvature * len(train) + loss.penalised_intercept)
+        axes = axes / np.sqrt(loss.curvature * np.maximum(power, 0) + 1)
+        intercept = 1 / np.sqrt(loss.curvature * len(train) + loss.penalised_intercept)
         self.train, self.held_out = (
             np.column_stack([x @ axes, np.full(len(x), intercept)]) for x in (train, held_out)
         )
@@ -135,9 +141,8 @@ class Fold:
             scores = (self.train @ weights).reshape(targets.shape)
             losses, slopes = self.loss.value(scores, targets)
             pull = self.penalty * weights
-            gradient = self.c * (self.train.T @ slopes.reshape(len(slopes), -1)) + pull
-            penalties = (weights * pull).reshape(shape).sum((0, 2)) / 2
-            total = self.c * losses + penalties
+            gradient = self.train.T @ slopes.reshape(len(slopes), -1) + pull
+            total = losses + (weights * pull).reshape(shape).sum((0, 2)) / 2
             gaps = (gradient**2 / strength).reshape(shape).sum((0, 2)) / 2
             excess = gaps / total
             return float(total.sum()), gradient.ravel()
@@ -146,24 +151,19 @@ class Fold:
             if excess.max() <= TOLERANCE:
                 raise StopIteration
 
-        found = minimize(
+        limits = {"maxiter": _MAX_ITERATIONS, "maxfun": 2 * _MAX_ITERATIONS}
+        fit = minimize(
             objective,
             np.zeros(np.prod(shape)),
             jac=True,
             method="L-BFGS-B",
             callback=stop_when_done,
-            options={
-                "gtol": 0,
-                "ftol": 0,
-                "maxiter": _MAX_ITERATIONS,
-                "maxfun": 2 * _MAX_ITERATIONS,
-            },
+            options={"gtol": 0, "ftol": 0, **limits},
         )
-        objective(found.x)
+        objective(fit.x)
         if excess.max() > TOLERANCE:
             raise MechcoreError(
-                f"decode: a fit with c = {self.c} did not converge: after {found.nit} iterations "
-                f"its loss may be over the minimum by {excess.max():.1e} of it; expected at most "
-                f"{TOLERANCE:.0e}: lower c"
+                f"decode: a fit did not converge: after {fit.nit} iterations its loss may exceed "
+                f"the minimum by {excess.max():.1e} of it; expected at most {TOLERANCE:.0e}"
             )
-        return found.x.reshape(len(self.penalty), -1)
+        return fit.x.reshape(len(self.penalty), -1)

@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
-from scipy.stats import binom, false_discovery_control, multivariate_t
+from jaxtyping import Float, Int
+from scipy.stats import multivariate_t
 from scipy.stats import t as student_t
 from torch import Tensor
 
 from mechcore.errors import InputError, warn
 from mechcore.evaluation.p_values import attained_level
-from mechcore.papers.cognitive.probing.projection import standardised
+from mechcore.papers.cognitive.probing.inputs import standardised
 from mechcore.showing import Shown
 
 VIF_LIMIT = 10
@@ -52,7 +52,8 @@ _TIE = 1e-12
 _DRAWS = 200_000
 """Noise units drawn for what is expected by chance where terms are correlated."""
 
-_KINDS = ("none", "pure", "linear mixed", "nonlinear mixed")
+_SEED = 0
+"""Of these draws."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,114 +65,67 @@ class Selectivity(Shown):
             coefficient (standard deviations of the unit per standard deviation of the term, the
             other terms held: positive where the unit grows with the variable); partial_r
             (correlation given the other terms, in [-1, 1], of the coefficient's sign); p
-            (two-sided, (1 + permutations at least as large) / (1 + permutations)); q
-            (Benjamini-Hochberg over the units that vary, within the term); selective
-            (p <= alpha); constant (whether the unit is constant: then coefficient and partial_r
-            are 0, p and q are 1).
-        vif: term and vif, its variance inflation factor: 1 / (1 - R2 of the term on the others).
+            (two-sided, (1 + permutations at least as large) / (1 + permutations)); selective
+            (p <= alpha). Of a constant unit coefficient and partial_r are 0, and p is 1.
         correlations: of the estimated coefficients of two terms, [term, term]; all 0 but the
             diagonal where the terms are uncorrelated.
-        variables: the main effects.
         interactions: the names of the interactions.
         constant: units that are constant.
         n_units: units in all.
         n_examples: examples in the regression.
-        alpha: level of ``selective``, of a single test: not corrected for the number of units.
-        permutations: of every test.
-        seed: of the permutations.
+        level: how often a test finds a unit selective that follows nothing: alpha or less.
     """
 
     table: pd.DataFrame
-    vif: pd.DataFrame
     correlations: pd.DataFrame
-    variables: tuple[str, ...]
     interactions: tuple[str, ...]
     constant: tuple[int, ...]
     n_units: int
     n_examples: int
-    alpha: float
-    permutations: int
-    seed: int
+    level: float
 
-    @property
-    def level(self) -> float:
-        """How often a test finds a unit selective that follows nothing: alpha or less."""
-        return attained_level(self.alpha, self.permutations)
-
-    def units(self, terms: Sequence[str] | None = None) -> pd.DataFrame:
-        """Kind of every unit; ``terms`` are the main effects to look at, by default all.
+    def counts(self, terms: Sequence[str]) -> pd.DataFrame:
+        """How many units are selective for 0, 1, ... of the main effects ``terms``.
 
         Returns:
-            unit, n_variables (main effects it is selective for), n_interactions, and kind:
-            ``"pure"`` (one main effect), ``"linear mixed"`` (several), ``"nonlinear mixed"`` (any
-            interaction, with or without main effects), ``"none"`` or ``"constant"``. Without
-            interactions in the regression, nonlinear mixed selectivity is not seen.
+            n_variables; units; share (of all units); expected_correlated (the same share if no unit
+            followed anything); with_interaction (those of ``units`` that are also selective for an
+            interaction).
 
-        Raises:
-            InputError: a term is not a main effect, or is given twice.
+            What is expected takes every test as exact, at `level`, and constant units as never
+            selective. It knows the correlations of the terms, as choice and evidence are
+            correlated, and that a unit's tests share an estimate of its error; it takes errors as
+            normal, and comes from seeded draws. It is for units that follow nothing: one that
+            follows a variable passes for mixed with a chance of about alpha for each other term.
         """
-        chosen = self._main_effects(terms)
         selective = self.table.pivot(index="unit", columns="term", values="selective")
-        n_variables = selective[chosen].sum(axis=1)
-        n_interactions = selective[list(self.interactions)].sum(axis=1).astype(int)
-        names = np.array(_KINDS)[np.where(n_interactions > 0, 3, n_variables.clip(upper=2))]
-        kinds = pd.Series(names, index=selective.index, dtype=object)
-        kinds[list(self.constant)] = "constant"
-        columns = {"n_variables": n_variables, "n_interactions": n_interactions, "kind": kinds}
-        return pd.DataFrame(columns).reset_index()
-
-    def counts(self, terms: Sequence[str] | None = None) -> pd.DataFrame:
-        """How many units are selective for 0, 1, ... of the main effects ``terms``, by default all.
-
-        Returns:
-            n_variables; units; share (of all units); expected_by_chance and expected_correlated
-            (the same share if no unit followed anything); with_interaction (those of ``units``
-            that are also selective for an interaction).
-
-            Both take every test as exact, at `level`, and constant units as never selective.
-            expected_by_chance is Binomial(number of terms, `level`), which expects too few mixed
-            units where terms are correlated, as choice and evidence are. expected_correlated knows
-            the correlations of the terms, and that a unit's tests share an estimate of its error;
-            it takes errors as normal, and comes from seeded draws. Both are for units that follow
-            nothing: one that follows a variable passes for mixed with a chance of about alpha for
-            each other term.
-
-        Raises:
-            InputError: a term is not a main effect, or is given twice.
-        """
-        units = self.units(terms)
-        chosen = self._main_effects(terms)
-        sizes = np.arange(len(chosen) + 1)
-        found = units["n_variables"].value_counts().reindex(sizes, fill_value=0).to_numpy()
-        mixed = units.loc[units["n_interactions"] > 0, "n_variables"].value_counts()
-        columns = {"n_variables": sizes, "units": found, "share": found / self.n_units}
-        still = len(self.constant) / self.n_units
-        for name, chance in (
-            ("expected_by_chance", binom.pmf(sizes, len(chosen), self.level)),
-            ("expected_correlated", self._chance(chosen)),
-        ):
-            columns[name] = (1 - still) * chance + still * (sizes == 0)
-        columns["with_interaction"] = mixed.reindex(sizes, fill_value=0).to_numpy()
-        return pd.DataFrame(columns)
+        followed = selective[list(terms)].sum(axis=1)
+        mixed = followed[selective[list(self.interactions)].any(axis=1)]
+        sizes = np.arange(len(terms) + 1)
+        units, with_interaction = (
+            part.value_counts().reindex(sizes, fill_value=0).to_numpy()
+            for part in (followed, mixed)
+        )
+        constant = len(self.constant) / self.n_units
+        return pd.DataFrame(
+            {
+                "n_variables": sizes,
+                "units": units,
+                "share": units / self.n_units,
+                "expected_correlated": (1 - constant) * self._chance(list(terms))
+                + constant * (sizes == 0),
+                "with_interaction": with_interaction,
+            }
+        )
 
     def _chance(self, terms: list[str]) -> np.ndarray:
         """Share of noise units that are selective for 0, 1, ... of the terms."""
-        freedom = self.n_examples - len(self.vif) - 1  # of the residuals
+        freedom = self.n_examples - len(self.correlations) - 1  # of the residuals
         correlations = self.correlations.loc[terms, terms].to_numpy()
-        null = multivariate_t(shape=correlations, df=freedom, allow_singular=True, seed=self.seed)
+        null = multivariate_t(shape=correlations, df=freedom, allow_singular=True, seed=_SEED)
         draws = np.abs(null.rvs(_DRAWS)).reshape(_DRAWS, len(terms))
         selective = (draws > student_t.isf(self.level / 2, freedom)).sum(axis=1)
         return np.bincount(selective, minlength=len(terms) + 1) / _DRAWS
-
-    def _main_effects(self, terms: Sequence[str] | None) -> list[str]:
-        chosen = list(self.variables if terms is None else terms)
-        unknown = [each for each in chosen if each not in self.variables]
-        if unknown or isinstance(terms, str) or len(set(chosen)) < len(chosen) or not chosen:
-            raise InputError(
-                f"terms: found {terms!r}; expected a list of main effects, each once, out of "
-                f"{', '.join(self.variables)}; interactions are counted on their own"
-            )
-        return chosen
 
 
 def selectivity(
@@ -199,83 +153,57 @@ def selectivity(
 
     Raises:
         InputError: a value is not a finite number; a variable has a single value; terms are
-            collinear; there are too few examples; an interaction cannot be used; alpha is not
-            between 0 and 1, or smaller than the smallest p that so few permutations can give.
+            collinear; there are too few examples; alpha is not between 0 and 1, or smaller than
+            the smallest p that so few permutations can give.
 
     Warns:
         MechcoreWarning: a variance inflation factor is above `VIF_LIMIT`, so that the
             coefficients of the terms it names are unsure.
     """
-    _check_settings(permutations, alpha)
-    values, constant = standardised(states)
-    names = [str(name) for name in variables]
-    if not names or len(set(names)) < len(names):
-        found = ", ".join(names) or "none"
-        raise InputError(f"variables: found {found}; expected at least one, each once")
-    n = len(values)
-    main = {str(name): _standard(str(name), column, n) for name, column in variables.items()}
-    products = _products(main, interactions)
-    terms = {**main, **products}
-    if n < len(terms) + 3:
-        raise InputError(
-            f"states: {n} examples for {len(terms)} terms and a constant; expected "
-            f"at least {len(terms) + 3}, so that something is left to permute"
-        )
-    names = list(terms)
-    design = np.stack(list(terms.values()), axis=1)
-    precision = _inverse_correlations(design, names)
-    inflation = precision.diagonal()
-    correlations = precision / np.sqrt(np.outer(inflation, inflation))
-    _warn_inflation(names, inflation)
-    results = _regress(values, design, permutations, seed)
-    return Selectivity(
-        table=_table(names, *results, permutations, alpha, constant),
-        vif=pd.DataFrame({"term": names, "vif": inflation}),
-        correlations=pd.DataFrame(correlations, index=names, columns=names),
-        variables=tuple(main),
-        interactions=tuple(products),
-        constant=tuple(np.flatnonzero(constant).tolist()),
-        n_units=values.shape[1],
-        n_examples=n,
-        alpha=alpha,
-        permutations=permutations,
-        seed=seed,
-    )
-
-
-def _table(
-    names: list[str],
-    coefficient: Float[np.ndarray, "term unit"],
-    partial_r: Float[np.ndarray, "term unit"],
-    exceeding: Int[np.ndarray, "term unit"],
-    permutations: int,
-    alpha: float,
-    constant: Bool[np.ndarray, " unit"],
-) -> pd.DataFrame:
-    p = (1 + exceeding) / (1 + permutations)
-    q = np.ones_like(p)
-    if not constant.all():
-        q[:, ~constant] = false_discovery_control(p[:, ~constant], axis=1)
-    columns = {"coefficient": coefficient, "partial_r": partial_r, "p": p, "q": q}
-    return pd.DataFrame(
-        {
-            "unit": np.repeat(np.arange(len(constant)), len(names)),
-            "term": names * len(constant),
-            **{name: column.T.ravel() for name, column in columns.items()},
-            "selective": (p <= alpha).T.ravel(),
-            "constant": np.repeat(constant, len(names)),
-        }
-    )
-
-
-def _check_settings(permutations: int, alpha: float) -> None:
     if not 0 < alpha < 1:
-        raise InputError(f"alpha: found {alpha}; expected a level between 0 and 1, such as 0.01")
+        raise InputError(f"alpha: {alpha}; expected a level between 0 and 1, such as 0.01")
     if permutations < 1 or 1 / (1 + permutations) > alpha:
         raise InputError(
-            f"permutations: found {permutations}, with which p is never under 1 / (1 + "
-            f"permutations); expected more, so that it can reach alpha = {alpha}"
+            f"permutations: {permutations}, with which p is never under 1 / (1 + permutations); "
+            f"expected more, so that it can reach alpha = {alpha}"
         )
+    values, constant = standardised(states)
+    n, n_units = values.shape
+    main = {str(name): _standard(str(name), column, n) for name, column in variables.items()}
+    products = {
+        f"{one} x {other}": _standard(f"{one} x {other}", main[one] * main[other], n)
+        for one, other in interactions
+    }
+    names = [*main, *products]
+    if n < len(names) + 3:
+        raise InputError(
+            f"states: {n} examples for {len(names)} terms and a constant; expected "
+            f"at least {len(names) + 3}, so that something is left to permute"
+        )
+    design = np.stack([*main.values(), *products.values()], axis=1)
+    precision = _inverse_correlations(design, names)
+    inflation = precision.diagonal()
+    _warn_inflation(names, inflation)
+    correlations = precision / np.sqrt(np.outer(inflation, inflation))
+    coefficient, partial_r, exceeding = _regress(values, design, permutations, seed)
+    p = (1 + exceeding) / (1 + permutations)
+    columns = {"coefficient": coefficient, "partial_r": partial_r, "p": p, "selective": p <= alpha}
+    table = pd.DataFrame(
+        {
+            "unit": np.repeat(np.arange(n_units), len(names)),
+            "term": names * n_units,
+            **{name: column.T.ravel() for name, column in columns.items()},
+        }
+    )
+    return Selectivity(
+        table=table,
+        correlations=pd.DataFrame(correlations, index=names, columns=names),
+        interactions=tuple(products),
+        constant=tuple(np.flatnonzero(constant).tolist()),
+        n_units=n_units,
+        n_examples=n,
+        level=attained_level(alpha, permutations),
+    )
 
 
 def _standard(name: str, column: Any, n: int) -> np.ndarray:
@@ -293,26 +221,6 @@ def _standard(name: str, column: Any, n: int) -> np.ndarray:
             "it out"
         )
     return scaled[:, 0]
-
-
-def _products(
-    main: Mapping[str, np.ndarray], interactions: Sequence[tuple[str, str]]
-) -> dict[str, np.ndarray]:
-    """Every interaction, standardised."""
-    found: dict[str, np.ndarray] = {}
-    pairs: set[frozenset[str]] = set()
-    for pair in interactions:
-        names = tuple(pair)
-        usable = len(names) == 2 and names[0] != names[1] and set(names) <= set(main)
-        name = " x ".join(map(str, names))
-        if not usable or isinstance(pair, str) or frozenset(names) in pairs or name in main:
-            raise InputError(
-                f"interactions: found {pair!r}; expected pairs of two different variables, each "
-                f"pair once, out of {', '.join(main)}"
-            )
-        pairs.add(frozenset(names))
-        found[name] = _standard(name, main[names[0]] * main[names[1]], len(main[names[0]]))
-    return found
 
 
 def _inverse_correlations(

@@ -11,15 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mechcore.papers.cognitive.arms import ARM
-from mechcore.report.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    VERMILION,
-    shorten,
-)
+from mechcore.report.drawing import BLUE, GREY, VERMILION, shorten
 from mechcore.report.seeds import (
     in_order,
     means_over_seeds,
@@ -35,7 +27,6 @@ from mechcore.wording import whole
 BASE = "base"
 """The arm of the pretrained model, which was not trained on the task."""
 _LOOK = {BASE: (GREY, "D"), "fine_tuned": (BLUE, "o"), "scratch": (VERMILION, "s")}
-_OTHERS = ((GREEN, "^"), (PURPLE, "v"), (ORANGE, "P"))
 
 
 def arms_of(table: pd.DataFrame) -> list[str]:
@@ -48,9 +39,9 @@ def arm_name(arm: str) -> str:
     return shorten(ARM.show(arm))
 
 
-def arm_look(arm: str, i: int = 0) -> tuple[str, str]:
-    """Colour and marker of an arm; ``i`` is its place, for one that is not known."""
-    return _LOOK[arm] if arm in _LOOK else _OTHERS[i % len(_OTHERS)]
+def arm_look(arm: str) -> tuple[str, str]:
+    """Colour and marker of an arm."""
+    return _LOOK.get(arm, (GREY, "^"))
 
 
 def models_of(table: pd.DataFrame) -> list[tuple[str, float]]:

@@ -120,9 +120,9 @@ def attention_by_layer(attention: pd.DataFrame) -> Figure:
     figure = new_figure(7.0, 3.6)
     ax = figure.subplots()
     ax.axhline(1, color=GREY, lw=0.9, ls=_DASH)
-    for i, arm in enumerate(arms_of(attention)):
+    for arm in arms_of(attention):
         rows = rows_of(attention, arm=arm)
-        draw_over_seeds(ax, rows, "layer", "ratio", arm_name(arm), *arm_look(arm, i))
+        draw_over_seeds(ax, rows, "layer", "ratio", arm_name(arm), *arm_look(arm))
     ax.set_ylim(bottom=0)
     ax.set_xlabel("layer")
     ax.set_ylabel("attention to numbers\n(times uniform)")

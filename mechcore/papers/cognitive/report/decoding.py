@@ -206,8 +206,8 @@ def decoding_over_prompt(decoding: pd.DataFrame) -> Figure:
     for ax, variable in zip(axes, variables, strict=True):
         part = rows_of(rows, variable=variable)
         _draw_limits(ax, part)
-        for i, arm in enumerate(arms_of(rows)):
-            of_arm, look = rows_of(part, arm=arm), arm_look(arm, i)
+        for arm in arms_of(rows):
+            of_arm, look = rows_of(part, arm=arm), arm_look(arm)
             handles |= draw_over_seeds(ax, of_arm, "at", "accuracy", arm_name(arm), *look)
         subset = in_order(part["subset"], [ALL])[0]
         ax.set_title(f"{shorten(variable, 16)}\n{shorten(subset, 16)} trials")

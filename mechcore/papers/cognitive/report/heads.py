@@ -179,8 +179,8 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
     for ax, (subset, column) in zip(axes, panels, strict=True):
         part = rows_of(mass, subset=subset)
         series = [
-            _centre_dots(rows_of(part, arm=arm, fill=fill), arm_look(arm, i)[0], j, shift, column)
-            for i, arm in enumerate(arms_of(mass))
+            _centre_dots(rows_of(part, arm=arm, fill=fill), arm_look(arm)[0], j, shift, column)
+            for arm in arms_of(mass)
             for j, (fill, shift) in enumerate(zip(fills, offsets(len(fills), 0.3), strict=True))
         ]
         draw_dots(ax, series, labels if ax is axes[0] else None)

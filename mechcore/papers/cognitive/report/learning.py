@@ -94,8 +94,8 @@ def learning_curves(curve: pd.DataFrame, threshold: float | None = None) -> Figu
     panels = (("accuracy", "all trials"), ("incongruent", "incongruent trials"))
     handles: dict[str, Line2D] = {}
     for ax, (column, title) in zip(axes, panels, strict=True):
-        for i, arm in enumerate(arms_of(curve)):
-            colour, marker = arm_look(arm, i)
+        for arm in arms_of(curve):
+            colour, marker = arm_look(arm)
             part = rows_of(curve, arm=arm)
             trained, level = part[part["n"] > 0], part.loc[part["n"] == 0, column]
             if len(level):

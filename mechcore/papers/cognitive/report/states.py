@@ -29,11 +29,9 @@ from mechcore.report.blocks import Block, Drawing, OverSeeds, Shown, missing, ta
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
-    GREEN,
     GREY,
     MAX_WIDTH,
     ORANGE,
-    PURPLE,
     SERIES_MARKERS,
     legend_below,
     new_figure,
@@ -42,13 +40,14 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import SEEDS, in_order, ordered, rows_of, seeds_in
+from mechcore.report.seeds import SEEDS, ordered, rows_of, seeds_in
 from mechcore.wording import count, listed, number, whole
 
 MOST_SEEDS = 3
 """Seeds whose projection is drawn."""
 
-_CHOICE_COLOURS = (ORANGE, BLUE, GREEN, PURPLE)
+_COLOURS = {"left": ORANGE, "right": BLUE}
+_MARKERS = {"motion": SERIES_MARKERS[0], "color": SERIES_MARKERS[2]}
 _MOST_ROWS = 20
 """Rows of a table that is not folded."""
 
@@ -104,8 +103,8 @@ def selectivity_bars(selectivity: pd.DataFrame) -> Figure:
     ax = figure.subplots()
     width = 0.8 / len(arms)
     handles: list[Line2D | Patch] = []
-    for i, (arm, shift) in enumerate(zip(arms, offsets(len(arms), 0.8 - width), strict=True)):
-        part, (colour, _) = rows_of(selectivity, arm=arm), arm_look(arm, i)
+    for arm, shift in zip(arms, offsets(len(arms), 0.8 - width), strict=True):
+        part, (colour, _) = rows_of(selectivity, arm=arm), arm_look(arm)
         means = part.groupby("n_variables")[["share", "expected_correlated"]].mean()
         at, expected = means.index.to_numpy() + shift, means["expected_correlated"]
         ax.bar(at, means["share"], width=0.9 * width, color=colour, alpha=0.75)
@@ -184,29 +183,24 @@ def projections(points: pd.DataFrame, silhouettes: pd.DataFrame | None = None) -
     Below each panel stand the ``silhouettes`` of its states.
     """
     arms, seeds = arms_of(points), seeds_in(points)[:MOST_SEEDS]
-    choices = in_order(points["choice"], ["left", "right"])
-    contexts = in_order(points["context"], ["motion", "color"])
-    colours = {name: _CHOICE_COLOURS[i % 4] for i, name in enumerate(choices)}
-    markers = {name: SERIES_MARKERS[(0, 2, 1, 3)[i % 4]] for i, name in enumerate(contexts)}
     width = min(max(0.6 + 3.0 * len(arms), 4.6), MAX_WIDTH)
     figure = new_figure(width, 3.0 * len(seeds) + (0.6 if len(arms) > 1 else 1.0))
     axes = figure.subplots(len(seeds), len(arms), squeeze=False)
     for row, seed in zip(axes, seeds, strict=True):
         for ax, arm in zip(row, arms, strict=True):
             part = rows_of(points, arm=arm, seed=seed)
-            _draw_points(ax, part, colours, markers)
+            _draw_points(ax, part)
             ax.set_title(model_name(arm, seed))
             if silhouettes is not None:
                 ax.set_xlabel(_apart(rows_of(silhouettes, arm=arm, seed=seed, space="states")))
             ax.set_visible(len(part) > 0)
     look: dict[str, Any] = {"ls": "none", "ms": 6, "color": GREY}
     handles: list[Line2D | Patch] = [
-        Patch(facecolor=colour, label=f"answers {shorten(name, 16)}")
-        for name, colour in colours.items()
+        Patch(facecolor=colour, label=f"answers {name}") for name, colour in _COLOURS.items()
     ]
     handles += [
-        Line2D([], [], marker=marker, label=f"context {shorten(name, 16)}", **look)
-        for name, marker in markers.items()
+        Line2D([], [], marker=marker, label=f"context {name}", **look)
+        for name, marker in _MARKERS.items()
     ]
     if not points["correct"].all():
         handles.append(Line2D([], [], marker="o", mfc="none", label="wrong", **look))
@@ -214,12 +208,10 @@ def projections(points: pd.DataFrame, silhouettes: pd.DataFrame | None = None) -
     return figure
 
 
-def _draw_points(
-    ax: Axes, part: pd.DataFrame, colours: dict[str, str], markers: dict[str, str]
-) -> None:
+def _draw_points(ax: Axes, part: pd.DataFrame) -> None:
     look: dict[str, Any] = {"s": 15, "linewidths": 0.8, "alpha": 0.75}
     for (choice, context, correct), some in part.groupby(["choice", "context", "correct"]):
-        colour, marker = colours[str(choice)], markers[str(context)]
+        colour, marker = _COLOURS[str(choice)], _MARKERS[str(context)]
         face = colour if correct else "none"
         ax.scatter(some["x"], some["y"], marker=marker, fc=face, ec=colour, **look)
     ax.set_xticks([])

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ def test_a_planted_code_is_found_at_its_strength(classifier: Any, d_prime: float
     assert found.chance == 0.5
     assert found.p == 1 / 21  # the least that 20 shuffles can show
     assert found.shuffled_high < 0.56
-    assert (found.n, found.n_classes, found.classes) == (2000, 2, ("left", "right"))
+    assert found.n == 2000
 
 
 def test_noise_stays_within_the_shuffled_band() -> None:
@@ -93,64 +92,47 @@ def test_noise_stays_within_the_shuffled_band() -> None:
     assert all(each.shuffled <= each.shuffled_high <= 1 for each in found)
 
 
-def test_without_shuffles_their_figures_are_nan() -> None:
-    found = decode(*gaussian(40, 1.0), shuffles=0)
-    assert np.isnan([found.shuffled, found.shuffled_high, found.p]).all()
-
-
 # -- scikit-learn as the oracle -------------------------------------------------------------------
 
 
-def plain(classifier: str, c: float) -> Pipeline:
+def plain(classifier: str) -> Pipeline:
     """The reference: scikit-learn, one fit at a time, to a narrow tolerance."""
-    logistic = LogisticRegression(C=c, tol=1e-8, max_iter=10_000)
-    svm = LinearSVC(C=c, dual=False, tol=1e-9, max_iter=10_000)
+    logistic = LogisticRegression(tol=1e-8, max_iter=10_000)
+    svm = LinearSVC(dual=False, tol=1e-9, max_iter=10_000)
     return make_pipeline(StandardScaler(), logistic if classifier == "logistic" else svm)
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS)
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("units", [6, 90])  # fewer and more than examples
-@pytest.mark.parametrize("c", [0.1, 1.0])
 def test_predictions_are_those_of_a_plain_pipeline(
-    classifier: Any, classes: int, units: int, c: float
+    classifier: Any, classes: int, units: int
 ) -> None:
     states, labels = several_classes(100, units, classes)
-    found = decode(states, labels, classifier=classifier, c=c, shuffles=6, seed=3)
+    found = decode(states, labels, classifier=classifier, shuffles=6, seed=3)
     splits = StratifiedKFold(5, shuffle=True, random_state=3)
-    assert (
-        found.predicted
-        == cross_val_predict(plain(classifier, c), states, labels, cv=splits).tolist()
-    )
-    shuffled = decoding._shuffled(found.labels, found.folds, None, 6, seed=3)
+    expected = cross_val_predict(plain(classifier), states, labels, cv=splits)
+    assert found.predictions == expected.tolist()
+    shuffled = decoding._shuffled(np.array(labels), found.folds, None, 6, seed=3)
     again = [
-        cross_val_predict(plain(classifier, c), states, other, cv=PredefinedSplit(found.folds))
+        cross_val_predict(plain(classifier), states, other, cv=PredefinedSplit(found.folds))
         for other in shuffled
     ]
-    expected = [(p == other).mean() for p, other in zip(again, shuffled, strict=True)]
-    assert found.shuffled_accuracies.tolist() == pytest.approx(expected, abs=1e-12)
-    assert len(set(expected)) > 1
-
-
-@pytest.mark.parametrize("c", [1e-4, 1e3])
-def test_weak_and_strong_penalties_are_fitted_to_the_end(c: float) -> None:
-    states, labels = gaussian(120, 4.0, units=20)
-    splits = StratifiedKFold(5, shuffle=True, random_state=0)
-    expected = cross_val_predict(plain("logistic", c), states, labels, cv=splits)
-    assert decode(states, labels, c=c, shuffles=3).predicted == expected.tolist()
+    shares = [(p == other).mean() for p, other in zip(again, shuffled, strict=True)]
+    assert found.shuffled_accuracies.tolist() == pytest.approx(shares, abs=1e-12)
+    assert len(set(shares)) > 1
 
 
 def test_a_fit_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_MAX_ITERATIONS", 2)
-    with pytest.raises(MechcoreError, match=r"c = 1000\.0 did not converge: after 2 .*: lower c"):
-        decode(*gaussian(60, 3.0), c=1000.0)
+    with pytest.raises(MechcoreError, match=r"a fit did not converge: after 2 iterations"):
+        decode(*gaussian(60, 3.0))
 
 
 def test_figures_by_hand() -> None:
     states, labels = several_classes(90, 5, 3)
     found = decode(states, labels, folds=3, shuffles=7)
-    right = [a == b for a, b in zip(found.predicted, labels, strict=True)]
-    assert found.correct.tolist() == right
+    right = [a == b for a, b in zip(found.predictions, labels, strict=True)]
     assert found.accuracy == pytest.approx(sum(right) / 90)
     assert found.chance == max(Counter(labels).values()) / 90
     shuffled = found.shuffled_accuracies
@@ -166,21 +148,14 @@ def test_figures_by_hand() -> None:
 # -- units that say nothing -----------------------------------------------------------------------
 
 
-def test_constant_units_make_no_difference() -> None:
+def test_what_is_constant_but_for_rounding_is_not_read() -> None:
     states, labels = gaussian(100, 1.5)
+    rounding = 2 + 1e-6 * (np.array(labels) == "left")
     constant = np.column_stack([np.zeros(100), states, np.full(100, 1 / 3)])
-    for resolution in (0.0, decoding.RESOLUTION):
-        found = decode(constant, labels, shuffles=2, resolution=resolution)
-        assert found.predicted == decode(states, labels, shuffles=0).predicted
-    nothing = decode(np.full((100, 3), 1 / 3), labels, shuffles=4)
+    plain_answers = decode(states, labels, shuffles=1).predictions
+    assert decode(constant, labels, shuffles=1).predictions == plain_answers
+    nothing = decode(np.column_stack([np.full(100, 3.0), rounding]), labels, shuffles=4)
     assert (nothing.accuracy, nothing.shuffled, nothing.p) == (0.5, 0.5, 1.0)
-
-
-def test_rounding_is_not_decoded() -> None:
-    labels = np.arange(100) % 2
-    states = np.column_stack([np.full(100, 3.0), 2 + 1e-6 * labels])
-    assert decode(states, labels, shuffles=0).accuracy == 0.5
-    assert decode(states, labels, shuffles=0, resolution=0).accuracy == 1.0
 
 
 @pytest.mark.both
@@ -291,14 +266,6 @@ def test_labels_that_mostly_follow_groups_have_a_null_of_their_own() -> None:
     assert decode(readable, labels, groups=groups, shuffles=40).p == 1 / 41
 
 
-def test_labels_that_differ_within_groups_can_be_decoded() -> None:
-    states, labels, groups = fingerprints(constant=False)
-    states = np.column_stack([states, labels + 0.3 * np.random.default_rng(0).standard_normal(240)])
-    found = decode(states, labels, groups=groups)
-    assert found.accuracy > 0.85
-    assert found.p == 1 / 21
-
-
 # -- determinism and kinds of labels --------------------------------------------------------------
 
 
@@ -307,34 +274,12 @@ def test_the_seed_decides_everything() -> None:
     first, again, other = (decode(states, labels, shuffles=5, seed=seed) for seed in (1, 1, 2))
     for name in ("predictions", "folds", "shuffled_accuracies"):
         assert np.array_equal(getattr(first, name), getattr(again, name))
-    assert first.interval == again.interval
+    assert (first.low, first.high) == (again.low, again.high)
     assert not np.array_equal(first.folds, other.folds)
     assert not np.array_equal(first.shuffled_accuracies, other.shuffled_accuracies)
     more = decode(states, labels, shuffles=70, seed=1)  # more than are fitted together
-    assert np.array_equal(more.predictions, first.predictions)
+    assert more.predictions == first.predictions
     assert more.shuffled_accuracies.shape == (70,)
-
-
-def test_labels_and_states_may_be_of_any_kind() -> None:
-    states, labels = gaussian(60, 2.0)
-    wanted = decode(states, labels, shuffles=2)
-    numbers = [labels.index(label) for label in labels]
-    kinds: list[Sequence[Hashable]] = [
-        torch.tensor(numbers),
-        np.array(labels),
-        [bool(i) for i in numbers],
-        [(label, 1) for label in labels],
-        [("right", 0) if i else "left" for i in numbers],
-    ]
-    for kind in kinds:
-        found = decode(torch.tensor(states), kind, shuffles=2)
-        assert np.array_equal(found.correct, wanted.correct)
-        assert found.n_classes == 2
-    assert decode(states, [(label, 1) for label in labels], shuffles=0).predicted[0] == (
-        wanted.predicted[0],
-        1,
-    )
-    assert decode(torch.tensor(states).bfloat16(), labels, shuffles=0).accuracy > 0.7
 
 
 # -- tables, floors, balance ----------------------------------------------------------------------
@@ -392,7 +337,7 @@ def test_the_floor_is_that_of_the_given_variables() -> None:
     sites = {"noise": np.random.default_rng(0).standard_normal((40, 2))}
 
     def floors(**given: Any) -> list[float]:
-        table = decode_table(sites, labels, shuffles=0, **given)
+        table = decode_table(sites, labels, shuffles=1, **given)
         return table["floor"].tolist()
 
     assert floors() == [0.5, 0.5]
@@ -416,47 +361,6 @@ def test_balanced_rows_by_hand() -> None:
     assert len(balanced([*MOTION, "+"], seed=0)) == 8
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("xyz"), st.integers(0, 1), st.booleans()),
-        min_size=1,
-        max_size=60,
-    ),
-    st.integers(0, 2),
-)
-def test_balanced_rows_are_as_many_as_can_be(rows: list[tuple[str, int, bool]], seed: int) -> None:
-    labels, first, second = (list(column) for column in zip(*rows, strict=True))
-    counts = Counter(rows)
-    cells = [(x, *known) for x in set(labels) for known in set(zip(first, second, strict=True))]
-    if not all(counts[cell] for cell in cells):
-        with pytest.raises(InputError, match="never occur"):
-            balanced(labels, first, second, seed=seed)
-        return
-    chosen = balanced(labels, first, second, seed=seed)
-    assert chosen == sorted(set(chosen))
-    kept = Counter(rows[i] for i in chosen)
-    assert kept == dict.fromkeys(cells, min(counts.values()))
-    together = [rows[i][1:] for i in chosen]
-    floor = correlation_floor([labels[i] for i in chosen], together)
-    assert floor == pytest.approx(1 / len(set(labels)))
-
-
-def test_balancing_against_what_settles_the_label_says_what_is_left() -> None:
-    with pytest.raises(InputError) as caught:
-        balanced(MOTION * 5, CHOICE * 5, CONTEXT * 5, seed=0)
-    assert str(caught.value) == (
-        "balanced: 2 of 8 combinations of label and `against` never occur: '-' with ('+', "
-        "'motion'), '+' with ('-', 'motion'); expected every label with every value, as no choice "
-        "of rows hides what `against` settles: balance against fewer variables, or balance only "
-        "the 20 rows where all labels occur: ('+', 'color'), ('-', 'color')"
-    )
-    inside = [i for i, context in enumerate(CONTEXT * 5) if context == "color"]
-    motion, choice = ([(v * 5)[i] for i in inside] for v in (MOTION, CHOICE))
-    assert len(balanced(motion, choice, seed=0)) == 20
-    with pytest.raises(InputError, match=r"settles: balance against fewer variables$"):
-        balanced(MOTION, CONDITIONS, seed=0)
-
-
 # -- errors ---------------------------------------------------------------------------------------
 
 STATES = np.random.default_rng(0).standard_normal((12, 3))
@@ -466,36 +370,21 @@ LABELS = ["a", "b"] * 6
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": LABELS[:5]}, "labels: found 5 values; expected 12, one per example"),
+        ({"labels": LABELS[:5]}, "labels: 5 values; expected 12, one per example"),
         ({"labels": ["a"] * 12}, "all labels are 'a'; expected at least two classes"),
         (
             {"labels": ["a"] * 9 + ["rare"] * 3},
             "class 'rare' has 3 examples for 5 folds; expected at least 5: use fewer folds",
         ),
-        ({"labels": [*LABELS[:11], float("nan")]}, "labels: found nan in row 11; expected"),
-        (
-            {"labels": pd.Series([*LABELS[:11], None], dtype="string")},
-            "labels: found <NA> in row 11; expected something hashable that equals itself",
-        ),
-        ({"labels": [*LABELS[:11], (1, [2])]}, "labels: found (1, [2]) in row 11; expected"),
+        ({"labels": [*LABELS[:11], float("nan")]}, "labels: none in row 11; expected one per"),
         ({"groups": LABELS}, "class 'a' has 1 groups for 5 folds"),
-        ({"groups": [1, 2]}, "groups: found 2 values; expected 12"),
+        ({"groups": [0, 1, 2, 1, 2, 0] * 2, "labels": [*"abcabc"] * 2, "folds": 2}, "groups stay"),
         ({"states": STATES[None]}, "states: shape (1, 12, 3); expected [example, unit]"),
-        ({"states": STATES[:, :0]}, "states: shape (12, 0)"),
         (
             {"states": np.where(np.arange(12)[:, None] == 7, np.inf, STATES)},
             "states: inf at example 7, unit 0",
         ),
-        ({"classifier": "tree"}, "decode: classifier 'tree'; expected logistic or svm"),
-        ({"folds": 1}, "decode: folds is 1; expected at least 2"),
-        ({"folds": 2.5}, "decode: folds is 2.5; expected at least 2, a whole number"),
-        ({"shuffles": 1.5}, "decode: shuffles is 1.5; expected 0 or more, a whole number"),
-        ({"seed": -1}, "decode: seed is -1; expected 0 or more, a whole number"),
-        ({"c": "a"}, "decode: c is a; expected a number over 0"),
-        ({"c": 0.0}, "decode: c is 0.0; expected a number over 0"),
-        ({"c": float("nan")}, "decode: c is nan"),
-        ({"shuffles": -1}, "decode: shuffles is -1; expected 0 or more"),
-        ({"resolution": 1.0}, "decode: resolution is 1.0; expected 0 or more, under 1"),
+        ({"shuffles": 0}, "decode: shuffles is 0; expected 1 or more"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused(change: dict[str, Any], message: str) -> None:
@@ -504,28 +393,14 @@ def test_what_cannot_be_decoded_is_refused(change: dict[str, Any], message: str)
         decode(**arguments)
 
 
-def test_groups_that_cannot_be_spread_over_the_folds_are_refused() -> None:
-    labels, groups = ["a", "b"] * 2 + ["b"] * 8, [0, 0, 1, 1, *range(2, 10)]
-    found = decode(STATES, labels, groups=groups, folds=2, shuffles=0)
-    assert set(found.folds[:4]) == {0, 1}
-    with pytest.raises(InputError, match="class 'a' has 2 groups for 3 folds"):
-        decode(STATES, labels, groups=groups, folds=3)
-    # Every class is in two of three groups, and one of two folds takes two of them.
-    with pytest.raises(InputError, match=r"leaves no '[abc]' to train on, as groups stay"):
-        decode(STATES, list("abcabc") * 2, groups=[0, 1, 2, 1, 2, 0] * 2, folds=2)
-
-
 def test_errors_of_a_table_name_the_row() -> None:
     with pytest.raises(
         InputError, match=r"^'sign' from \('z', 1\): states: -?inf at example 0, unit 0"
     ):
         decode_table({("z", 1): STATES * np.inf}, {"sign": LABELS})
-    with pytest.raises(InputError, match="0 sites and 1 variables; expected at least one of each"):
-        decode_table({}, {"sign": LABELS})
-    with pytest.raises(InputError, match="given: found 3 values; expected 12"):
+    with pytest.raises(InputError, match="given: 3 values; expected 12"):
         decode_table({"z": STATES}, {"sign": LABELS}, given={"other": "abc"})
-    for arguments in ((LABELS, LABELS[:3]), ([], [])):
-        with pytest.raises(InputError, match="found"):
-            correlation_floor(*arguments)
-    with pytest.raises(InputError, match="variable 0 of against: found 3 values; expected 12"):
+    with pytest.raises(InputError, match="against: 3 values; expected 12"):
         balanced(LABELS, LABELS[:3], seed=0)
+    with pytest.raises(InputError, match="expected every label with every value"):
+        balanced(MOTION, CONDITIONS, seed=0)
