@@ -376,3 +376,33 @@ def test_too_few_trials_of_a_condition_are_refused(tiny: tuple[Any, Any], trials
             decoding_tables(*tiny, few)
     with pytest.raises(InputError, match=r"no hook point 'blocks\.2\.hook_resid_post'"):
         decoding_tables(*tiny, trials, layers=[2])
+
+
+def test_a_side_that_is_known_is_decoded_where_it_is_balanced(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
+) -> None:
+    plant(monkeypatch, trials, {(0, "answer"): 9.0 * trials.codes[["motion"]].to_numpy()})
+    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
+    table = at(table, position="answer")
+    rows = at(table, variable="motion")
+    assert rows["accuracy"].tolist() == [1, 1]
+    assert rows["p"].tolist() == pytest.approx([1 / 21] * 2)
+    assert at(table, variable="color", subset="balanced")["accuracy"].item() < 0.65
+
+
+def test_a_leak_makes_the_check_fail(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
+) -> None:
+    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
+    leak = 1.0 * trials.codes[["color"]].to_numpy()
+    plant(monkeypatch, trials, {(0, "motion_left"): leak})
+    with pytest.warns(
+        MechcoreWarning, match=r"color is decoded at motion_left, layer 3, with accuracy 0\.[789]"
+    ):
+        found = decoding_tables(*tiny, trials, layers=[3])
+    check = found["cognitive_check"]
+    assert check["p"].tolist() == [1 / 200]
+    assert check["holds"].tolist() == [False]
+    above = found["cognitive_decoding"].query("read == 'no' and p <= 0.05")
+    assert check["n_above"].tolist() == [len(above)]
+    assert len(at(above, layer=3, position="motion_left", variable="color")) == 2
