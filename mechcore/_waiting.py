@@ -10,37 +10,26 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 """Turns of GNU's OpenMP, and milliseconds of Intel's and LLVM's."""
 
 
 def wait_briefly() -> None:
-    """Set how threads wait, for this process and those that it starts, on a shared machine."""
+    """Set how threads wait, for this process and those that it starts, on a shared machine.
+
+    Others share it where they keep a quarter of the cores busy, and at least one.
+    """
     if "torch" in sys.modules or not os.environ.keys().isdisjoint([*WAITING, "OMP_WAIT_POLICY"]):
         return
-    if is_shared(_running(), os.cpu_count() or 1):
+    if _n_running() > max(1, (os.cpu_count() or 1) // 4):
         os.environ.update(WAITING)
 
 
-def is_shared(running: Iterable[int], n_cores: int) -> bool:
-    """Whether others keep a quarter of the cores busy, and at least one.
-
-    Args:
-        running: how many threads ran or wanted to, this one among them, at some moments.
-        n_cores: of the machine.
-    """
-    return min(running, default=1) > max(1, n_cores // 4)
-
-
-def _running() -> Iterator[int]:
-    """What Linux counts at three moments; nothing elsewhere."""
-    for _ in range(3):
-        try:
-            with open("/proc/loadavg", encoding="ascii") as file:
-                yield int(file.read().split()[3].split("/")[0])
-        except (OSError, ValueError, IndexError):
-            return
-        time.sleep(0.002)
+def _n_running() -> int:
+    """Threads that run or want to, this one among them, where Linux counts them."""
+    try:
+        return int(Path("/proc/loadavg").read_text("ascii").split()[3].split("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 1

@@ -6,11 +6,10 @@ import csv
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,10 +18,6 @@ from mechcore.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
-
-_FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\\uff1d\\uff0b\\uff0d\\uff20]")
-"""How a cell begins that a spreadsheet would compute (full-width signs count for some), or that
-`write_csv` has made safe."""
 
 
 def check_can_write(path: str | Path) -> None:
@@ -65,23 +60,7 @@ def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
         lock.release()
 
 
-@contextmanager
-def alone(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock while the block lasts, where its file can be made.
-
-    Raises:
-        InputError: another process has it; ``refusal`` says so.
-    """
-    with ExitStack() as stack:
-        free = True
-        with suppress(OSError):  # what is written next says so
-            free = stack.enter_context(locked(path))
-        if not free:
-            raise InputError(refusal)
-        yield
-
-
-def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place.
 
     A reader sees the old file or the whole new one, never a part; nothing stays after an error.
@@ -170,20 +149,12 @@ def _open_to_others(path: Path) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text atomically."""
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write)
+    write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write bytes atomically."""
-
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(content)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_json(path: str | Path, content: Any) -> None:
@@ -195,48 +166,12 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
-    """Write a table as CSV atomically, without the index, for `read_csv`.
-
-    Texts, and names of columns, that a spreadsheet would take for a formula get an apostrophe in
-    front, which spreadsheets hide; numbers stay as they are.
-    """
-    safe = _map_texts(frame, lambda text: f"'{text}" if _FORMULA.match(text) else text)
+    """Write a table as CSV atomically, without the index."""
     # Python before 3.13 leaves a carriage return unquoted, which then reads as the end of a row.
-    cells = [*safe.columns, *safe.to_numpy(dtype=object).flat]
+    cells = [*frame.columns, *frame.to_numpy(dtype=object).flat]
     returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
     quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-    write_atomically(path, lambda temporary: safe.to_csv(temporary, index=False, quoting=quoting))
-
-
-def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
-    """Read a table that `write_csv` wrote; ``options`` and errors are those of pandas."""
-    import pandas as pd
-
-    return unguarded(pd.read_csv(path, **options))
-
-
-def unguarded(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table read from a file of `write_csv`, without the apostrophes that it put in front."""
-    return _map_texts(
-        frame, lambda text: text[1:] if text[:1] == "'" and _FORMULA.match(text) else text
-    )
-
-
-def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """The table with every text changed, names of columns included."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    def changed(value: Any) -> Any:
-        return change(value) if isinstance(value, str) else value
-
-    new = frame.copy()
-    for i, dtype in enumerate(frame.dtypes):  # by position: names may occur twice
-        if is_numeric_dtype(dtype) or is_bool_dtype(dtype):
-            continue
-        old = frame.iloc[:, i].astype(object)
-        if any(changed(value) is not value for value in old):
-            new.isetitem(i, old.map(changed).array)
-    return new.set_axis([changed(name) for name in frame.columns], axis=1)
+    write_atomically(path, lambda temporary: frame.to_csv(temporary, index=False, quoting=quoting))
 
 
 # -- tensors --------------------------------------------------------------------------------------
@@ -258,10 +193,5 @@ def write_safetensors(
     if metadata:  # which the library writes in any order
         header["__metadata__"] = dict(sorted(metadata.items()))
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            # Padded to the same size; both escape what JSON asks for and nothing else.
-            file.writelines([content[:8], text.ljust(start - 8), content[start:]])
-
-    write_atomically(path, write)
+    # Padded to the same size; both escape what JSON asks for and nothing else.
+    write_bytes(path, b"".join([content[:8], text.ljust(start - 8), content[start:]]))

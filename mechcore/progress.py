@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,27 +19,18 @@ Advance: TypeAlias = Callable[[float], None]
 """Called with the amount of work that was done since the call before."""
 
 
-class Display(Protocol):
-    """Where progress is shown."""
-
-    def add(
-        self, description: str, total: float, in_shares: bool
-    ) -> AbstractContextManager[Advance]:
-        """Show work of this size while the block lasts."""
-
-
-_shown: ContextVar[Display | None] = ContextVar("shown", default=None)
+_shown: ContextVar[_Bars | _Lines | None] = ContextVar("shown", default=None)
 _within: ContextVar[str] = ContextVar("within", default="")
 
 
 @contextmanager
-def shown() -> Iterator[None]:
-    """Show the progress of everything inside the block on standard error."""
+def shown(console: Console | None = None) -> Iterator[None]:
+    """Show the progress of everything inside the block, on standard error by default."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = console or Console(stderr=True)
     display = _Bars(console) if console.is_terminal else _Lines(console)
-    with shown_on(display):
+    with _set(_shown, display):
         try:
             yield
         finally:
@@ -47,26 +38,20 @@ def shown() -> Iterator[None]:
 
 
 @contextmanager
-def shown_on(display: Display | None) -> Iterator[None]:
-    """Show the progress of everything inside the block on a display; on None, not at all."""
-    token = _shown.set(display)
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _shown.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def within(name: str) -> Iterator[None]:
+def within(name: str) -> AbstractContextManager[None]:
     """Put ``name`` before the descriptions of everything inside the block.
 
     Bars inside vanish when they end, as there may be hundreds.
     """
-    token = _within.set(name)
-    try:
-        yield
-    finally:
-        _within.reset(token)
+    return _set(_within, name)
 
 
 @contextmanager
@@ -79,14 +64,12 @@ def bar(description: str, total: int) -> Iterator[Callable[..., None]]:
         yield lambda steps=1: advance(steps)
 
 
-@contextmanager
-def work(description: str, total: float) -> Iterator[Advance]:
+def work(description: str, total: float) -> AbstractContextManager[Advance]:
     """Progress over unequal steps; call its value with the cost of each, in the unit of ``total``.
 
     The time left is estimated from the cost that is left.
     """
-    with _reporting(description, total, in_shares=True) as advance:
-        yield advance
+    return _reporting(description, total, in_shares=True)
 
 
 @contextmanager
@@ -110,7 +93,6 @@ class _Bars:
 
     @contextmanager
     def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
-        """A bar."""
         self.progress.start()  # with the first bar: an error before it leaves no blank line
         task = self.progress.add_task(description, total=total, in_shares=in_shares)
         try:
@@ -120,7 +102,6 @@ class _Bars:
                 self.progress.remove_task(task)
 
     def stop(self) -> None:
-        """Leave the bars as they are."""
         if self.progress.tasks:
             self.progress.stop()
 
@@ -130,8 +111,6 @@ def _bars_on(console: Console) -> Progress:
     from rich.text import Text
 
     class Done(progress.ProgressColumn):
-        """Steps done of all, or the share of the work done."""
-
         def render(self, task: progress.Task) -> Text:
             return Text(_done(task.completed, task.total or 0, bool(task.fields.get("in_shares"))))
 
@@ -155,15 +134,14 @@ class _Lines:
 
     @contextmanager
     def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
-        """Lines about one piece of work."""
-        completed, told, started = 0.0, 0, time.monotonic()
+        completed, n_lines, started = 0.0, 0, time.monotonic()
 
         def advance(amount: float) -> None:
-            nonlocal completed, told
+            nonlocal completed, n_lines
             completed += amount
             tenths = int(completed * 10 / total + 1e-9)
-            if tenths > told:
-                told = tenths
+            if tenths > n_lines:
+                n_lines = tenths
                 line = f"{description}: {_done(completed, total, in_shares)}"
                 if in_shares and tenths < 10:
                     left = (time.monotonic() - started) * (total - completed) / completed
@@ -173,33 +151,7 @@ class _Lines:
         yield advance
 
     def stop(self) -> None:
-        """Nothing is left to do."""
-
-
-class Relay:
-    """Hands on the share of the work that is done, for example to another process.
-
-    Args:
-        tell: called with shares from 0 to 1, each time a hundredth more is done.
-    """
-
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self.tell = tell
-
-    @contextmanager
-    def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
-        """Shares of one piece of work."""
-        done, told = 0.0, 0
-
-        def advance(amount: float) -> None:
-            nonlocal done, told
-            done += amount
-            share = done / total if total else 1.0
-            if int(share * 100 + 1e-9) > told:
-                told = int(share * 100 + 1e-9)
-                self.tell(share)
-
-        yield advance
+        pass
 
 
 def is_shown() -> bool:
@@ -209,8 +161,7 @@ def is_shown() -> bool:
 
 def say(message: str) -> None:
     """A line for the user, above the bars; silent unless `shown` is active."""
-    display = _shown.get()
-    if isinstance(display, (_Bars, _Lines)):
+    if (display := _shown.get()) is not None:
         display.console.print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 

@@ -60,7 +60,7 @@ class Registry(Generic[T]):
         def add(thing: T) -> T:
             if name in self and name not in self._added:
                 raise InputError(
-                    f"{self.what} {name!r}: is there already; register yours under another name"
+                    f"{self.what} {name!r}: is already registered; choose another name"
                 )
             self._added[name] = thing
             return thing
@@ -90,7 +90,14 @@ class Registry(Generic[T]):
         if name not in self._entries():
             raise self._unknown(name)
         if name not in self._imported:
-            self._imported[name] = self._import(self._entries()[name])
+            place = self._entries()[name].value
+            try:
+                self._imported[name] = imported(place)
+            except (ImportError, AttributeError) as error:
+                raise InputError(
+                    f"{self.what} {name!r}: {place} cannot be imported ({error}); install the "
+                    "package that offers it again, or remove it"
+                ) from error
         return self._imported[name]
 
     def remove(self, name: str) -> None:
@@ -102,16 +109,6 @@ class Registry(Generic[T]):
         if name not in self._added:
             raise self._unknown(name)
         del self._added[name]
-
-    def _import(self, point: EntryPoint) -> T:
-        try:
-            thing: T = imported(point.value)
-            return thing
-        except (ImportError, AttributeError) as error:
-            raise InputError(
-                f"{self.what} {point.name!r}: {point.value} cannot be imported ({error}); "
-                "install the package that offers it again, or remove it"
-            ) from error
 
     def _entries(self) -> dict[str, EntryPoint]:
         if self._points is None:

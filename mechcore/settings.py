@@ -11,16 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mechcore.errors import InputError, meant_share, shown
 
@@ -72,7 +63,7 @@ class Setting:
     @property
     def limited(self) -> bool:
         """Whether numbers have a range."""
-        return any(each is not None for each in (self.least, self.above, self.most, self.below))
+        return (self.least, self.above, self.most, self.below) != (None,) * 4
 
     def _most(self, kind: type) -> float | None:
         if self.most is None and self.below is None:
@@ -81,13 +72,12 @@ class Setting:
 
     def range(self, kind: type) -> str:
         """The range of numbers in words."""
-        low = f"above {_number(self.above)}" if self.above is not None else ""
         most = self._most(kind)
         if self.least is not None and most is not None:
             return f"from {_number(self.least)} to {_number(most)}"
-        low = low or f"of at least {_number(self.least)}"
+        low = f"of at least {_number(self.least)}" if self.above is None else ""
         high = f"below {_number(self.below)}" if most is None else f"at most {_number(most)}"
-        return f"{low} and {high}"
+        return f"{low or f'above {_number(self.above)}'} and {high}"
 
     def contains(self, value: float, kind: type) -> bool:
         """Whether a number is in its range; NaN never is."""
@@ -298,23 +288,21 @@ def _shown(value: Any) -> str:
         return "a number of many digits"
 
 
-def entries(kind: Any) -> Mapping[str, Entry]:
-    """The settings of a class by name, in order."""
-    return _entries(kind)
-
-
 @cache
 def _entries(kind: Any) -> Mapping[str, Entry]:
     hints = get_type_hints(kind)
-    found = {}
-    for each in fields(kind):
-        if OF_STUDY in each.metadata:
-            continue
-        factory = each.default_factory
-        default = each.default if factory is MISSING else factory()
-        described = each.metadata.get(DESCRIBED, Setting(""))
-        found[each.name] = Entry(each.name, hints[each.name], default, described)
-    return found
+    known = {}
+    for own in fields(kind):
+        if OF_STUDY not in own.metadata:
+            default = own.default if own.default_factory is MISSING else own.default_factory()
+            described = own.metadata.get(DESCRIBED, Setting(""))
+            known[own.name] = Entry(own.name, hints[own.name], default, described)
+    return known
+
+
+def entries(kind: Any) -> Mapping[str, Entry]:
+    """The settings of a class by name, in order."""
+    return _entries(kind)
 
 
 def check(settings: Any, what: str) -> None:
@@ -390,9 +378,9 @@ def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
     {'help': 'file', 'option': 'options'}
     """
-    found: dict[str, str] = {}
+    known: dict[str, str] = {}
     for (_, before), (origin, after) in pairwise(stages):
         for name in changed(before, after):
-            found = {n: o for n, o in found.items() if not n.startswith(f"{name}.")}
-            found[name] = origin
-    return found
+            known = {n: o for n, o in known.items() if not n.startswith(f"{name}.")}
+            known[name] = origin
+    return known

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.errors import InputError
-from mechcore.files import read_csv, write_csv
+from mechcore.files import write_csv
 from mechcore.wording import DASH, SPLITS, number, number_range, percent, small, sparsity, whole
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Schema:
 
         try:
             # Everything as text first: a subset may well be called "None", "NA" or "007".
-            frame = read_csv(path, dtype=str, keep_default_na=False)
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False)
         except pd.errors.EmptyDataError:
             frame = pd.DataFrame(columns=pd.Index(self.required), dtype=str)
         except (pd.errors.ParserError, UnicodeDecodeError) as error:

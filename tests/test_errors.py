@@ -21,10 +21,8 @@ def caller_in(module: str) -> Any:
     ("modules", "file"),
     [
         ([], __file__),
-        (["mechcore.data.readers"], __file__),
         (["mechcore.steps.masks", "mechcore", "mechcore.files"], __file__),
         (["mechcore.steps.masks", "contextlib"], __file__),
-        (["mechcorelike"], "<string>"),
         (["mechcore.steps", "users.own"], "<string>"),
         (["users.own", "mechcore.steps"], "<string>"),
     ],

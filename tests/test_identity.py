@@ -19,7 +19,6 @@ from mechcore.components import Mask, ModelShape, same_model
 from mechcore.errors import InputError, MismatchError
 from mechcore.identity import Identity
 from mechcore.masking.means import MeanActivations
-from mechcore.models import load_model
 from mechcore.models.export import export_checkpoint
 from mechcore.models.model_identity import ModelIdentity, check_masks
 from mechcore.pruning import Subnetwork, attribute, layer_matched, prune, random_subnetworks
@@ -53,11 +52,6 @@ def test_a_mask_comes_back_with_its_model(
     back = Mask.load(path)
     assert (back, back.identity) == (FOUND, identity)
     assert Mask.load(path, any_model=True).identity is None
-
-
-def test_the_file_holds_the_identity_in_plain_words(tmp_path: Path) -> None:
-    FOUND.save(tmp_path / "mask.json")
-    assert json.loads((tmp_path / "mask.json").read_text())["identity"] == asdict(HERE)
 
 
 @pytest.mark.parametrize(
@@ -157,19 +151,6 @@ def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path:
     assert not (tmp_path / "out").exists()
     free = mask.with_identity(None)
     export_checkpoint(cases.path("roberta"), tmp_path / "out", free, fill="zero")
-
-
-def test_a_mask_of_the_checkpoint_in_another_precision_is_exported(
-    cases: Cases, tmp_path: Path
-) -> None:
-    for options in ({"dtype": "bfloat16"}, {"backend": "hooked"}):
-        if "backend" in options:
-            pytest.importorskip("transformer_lens.HookedTransformer", reason="removed in 4.x")
-        path = cases.path("gpt2-lm")
-        identity = ModelIdentity.of(load_model(path, **options))  # type: ignore[arg-type]
-        assert identity.differences(ModelIdentity.of(load_model(path)))
-        mask = FULL.without("0.1").with_identity(identity)
-        export_checkpoint(path, tmp_path / "-".join(options), mask, fill="zero")
 
 
 # -- where they come from -------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-import math
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from mechcore import registry
 from mechcore.errors import InputError
-from mechcore.registry import Registry, imported
+from mechcore.registry import Registry
 
 GROUP = "mechcore.colours"
 
@@ -35,17 +34,6 @@ def test_own_offered_and_added_things_are_found_in_this_order(offered: list[Entr
     assert "pink" not in known
 
 
-def test_register_decorates() -> None:
-    known = colours()
-
-    @known.register("double")
-    def double(x: int) -> int:
-        return 2 * x
-
-    assert double(4) == 8
-    assert known["double"] is double
-
-
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InputError) as error:
         colours()["redd"]
@@ -59,7 +47,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
 def test_names_of_mechcore_and_of_packages_stay(name: str, offered: list[EntryPoint]) -> None:
     offered.append(EntryPoint("blue", "math:e", GROUP))
     known = colours()
-    with pytest.raises(InputError, match=f"colour '{name}': is there already"):
+    with pytest.raises(InputError, match=f"colour '{name}': is already registered"):
         known.register(name)(8)
 
 
@@ -93,7 +81,3 @@ def test_what_was_added_can_be_taken_back_and_nothing_else() -> None:
     assert "green" not in known
     with pytest.raises(InputError, match="unknown"):
         known.remove("red")
-
-
-def test_an_entry_point_may_name_extras() -> None:
-    assert imported("math:pi [plot]") == imported("math:pi") == math.pi

@@ -26,7 +26,7 @@ from mechcore.evaluation.recalibration import Effect
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import Subnetwork
-from mechcore.showing import ROWS, Shown
+from mechcore.showing import Shown
 from mechcore.subnetworks.core import heuristic_core
 
 EXAMPLES = Examples(
@@ -110,11 +110,6 @@ def test_in_a_notebook_the_same_line_and_a_table(name: str) -> None:
     assert "a <b>" not in html
     tables = {"mask", "examples", "encoded", "evaluation", "subnetwork", "ablations", "search"}
     assert ("<table" in html) == (name in tables)
-
-
-def test_long_tables_say_how_much_is_left_out() -> None:
-    frame = pd.concat([EXAMPLES.frame] * 15, ignore_index=True)
-    assert f"<p>and {30 - ROWS} more</p>" in Examples("mine", frame)._repr_html_()
 
 
 @pytest.mark.parametrize("size", [10, 10**4])

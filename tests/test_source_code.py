@@ -86,24 +86,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
 
 WITHOUT_EFFECT: dict[str, Callable[[str], str]] = {
     "docstring of the module": lambda t: t.replace("About the module.", "Of sums.\n\nMore."),
-    "no docstring of the module": lambda t: t.replace('"""About the module."""', ""),
     "docstring of the class": lambda t: t.replace("Adds.", "Adds numbers."),
-    "docstring of the method": lambda t: t.replace("Of these.", "Of those."),
     "docstring of a value": lambda t: t.replace("Most of them.", "No more are added."),
-    "no docstring of a field": lambda t: t.replace('    """What it begins with."""\n', ""),
     "a comment": lambda t: t.replace("import math", "# A note.\nimport math  # used"),
     "blank lines": lambda t: t.replace("\n\n", "\n\n\n"),
     "layout": lambda t: t.replace("self.first + ", "(\n self.first\n)\\\n +"),
-    "quotes and brackets": lambda t: t.replace("LIMIT = 3", "LIMIT = (3)"),
 }
 
 WITH_EFFECT: dict[str, Callable[[str], str]] = {
     "a number": lambda t: t.replace("LIMIT = 3", "LIMIT = 4"),
-    "the kind of a number": lambda t: t.replace("LIMIT = 3", "LIMIT = 3.0"),
     "an operator": lambda t: t.replace("self.first +", "self.first -"),
     "a default": lambda t: t.replace("first: int = 1", "first: int = 0"),
-    "a name": lambda t: t.replace("def of", "def total"),
-    "a statement more": lambda t: t.replace("return", "values.sort(); return"),
     "a string that is returned": lambda t: t.replace("return ", "return 'x' and "),
 }
 
@@ -138,20 +131,14 @@ def test_an_edit_of_code_counts(package: Package, edit: str) -> None:
 IMPORTS = {
     "at the top": ("from PACK.inner import value", "def step(): return value()"),
     "of the module": ("import PACK.inner", "def step(): return PACK.inner.value()"),
-    "by another name": ("import PACK.inner as other", "def step(): return other.value()"),
     "from its package": ("from PACK import inner", "def step(): return inner.value()"),
     "relative": ("from .inner import value", "def step(): return value()"),
-    "relative, of the module": ("from . import inner", "def step(): return inner.value()"),
     "everything": ("from PACK.inner import *", "def step(): return value()"),
     "in a function": ("", "def step():\n    from PACK.inner import value\n    return value()"),
     "in a branch": ("", "def step():\n  if True:\n    import PACK.inner\n  return 1"),
     "unless for types": (
         "from typing import TYPE_CHECKING",
         "if TYPE_CHECKING:\n  pass\nelse:\n  from PACK.inner import value\ndef step(): value()",
-    ),
-    "not for types": (
-        "from typing import TYPE_CHECKING",
-        "if not TYPE_CHECKING:\n  from PACK.inner import value\ndef step(): value()",
     ),
 }
 
@@ -184,12 +171,6 @@ def test_imports_for_types_do_not_count(package: Package, guard: str) -> None:
     package.write("outer.py", f"{guard}\n    from PACK.inner import Value\ndef step(): return 1")
     package.write("inner.py", "class Value: pass")
     assert list(package.digests(package.module("outer").step)) == ["outer"]
-
-
-def test_modules_that_import_each_other(package: Package) -> None:
-    package.write("one.py", "def a():\n    from PACK.two import b\n    return b()")
-    package.write("two.py", "from PACK.one import a\ndef b(): return a")
-    assert list(package.digests(package.module("one").a)) == ["one", "two"]
 
 
 LAZY = """
@@ -303,12 +284,6 @@ def test_what_only_shows_a_result_does_not_count(
 # -- functions and scripts ------------------------------------------------------------------------
 
 
-def test_a_lambda_in_a_file_is_known_by_the_file(package: Package) -> None:
-    package.write("outer.py", "from PACK.inner import N\nstep = lambda x: x + N")
-    package.write("inner.py", "N = 1")
-    assert list(package.digests(package.module("outer").step)) == ["inner", "outer"]
-
-
 def in_main(text: str) -> dict[str, Any]:
     """Run text as a notebook does: its names are those of ``__main__``, its source is kept."""
     name = f"<cell {next(_numbers)}>"
@@ -330,18 +305,6 @@ def test_a_function_of_a_notebook_is_known_by_its_own_source() -> None:
     assert code_digests([in_main(moved)["step"]]) == before
     other = FUNCTION.replace("+ 1", "+ 2")
     assert code_digests([in_main(other)["step"]]) != before
-
-
-def test_lambdas_of_a_notebook_count_all() -> None:
-    """They have the same name."""
-    text = "first = lambda x: x + {}\nsecond = lambda x: x * {}\n"
-    found = set()
-    for one, two in ((1, 1), (1, 2), (2, 1), (2, 2)):
-        scope = in_main(text.format(one, two))
-        digests = code_digests([scope["first"], scope["second"]])
-        assert list(digests) == ["__main__.<lambda>"]
-        found.add(digests["__main__.<lambda>"])
-    assert len(found) == 4
 
 
 CLASS = """

@@ -15,22 +15,28 @@ from typer.core import TyperGroup
 
 import mechcore
 from mechcore.analyses import question_names
-from mechcore.cli import (
-    bench,
-    study,
-    training,
-)
-from mechcore.cli.help import Command, group
+from mechcore.cli import bench, study, training
 from mechcore.cli.questions import question
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
-_DASHES = re.compile("^-?[\u2010-\u2015\u2212][-\u2010-\u2015\u2212]*(?=[a-zA-Z])")
-_QUOTES = "\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 
 REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcore.reproductions")
 """Commands of ``mechcore reproduce``, which packages add."""
+
+
+def group(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(
+        help=help,
+        cls=cls,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 class Reproductions(TyperGroup):
@@ -45,7 +51,7 @@ class Reproductions(TyperGroup):
         if cmd_name not in REPRODUCTIONS:
             return None
         alone = group("")
-        alone.command(cmd_name, cls=Command)(REPRODUCTIONS[cmd_name])
+        alone.command(cmd_name)(REPRODUCTIONS[cmd_name])
         return typer.main.get_command(alone)
 
 
@@ -68,23 +74,17 @@ def _main(
     pass
 
 
-_PANELS: dict[str, Sequence[Callable[..., None]]] = {
-    "Main job": (study.run, study.demo, study.report, study.export),
-    "Questions": [question(name) for name in question_names()],
-    "Models and methods": (training.train, study.train_world, bench.bench),
-}
 _STUDIES = group("Settings and progress of studies, and cleaning up.")
-
-
-def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | None) -> None:
-    for each in commands:
-        name = each.__name__.replace("_", "-")
-        to.command(name, cls=Command, rich_help_panel=panel)(each)
-
-
-for _panel, _commands in _PANELS.items():
-    _add(app, _commands, _panel)
-_add(_STUDIES, (study.init, study.status, study.clean), None)
+_PANELS: list[tuple[typer.Typer, str | None, Sequence[Callable[..., None]]]] = [
+    (app, "Main job", (study.run, study.demo, study.report, study.export)),
+    (app, "Questions", [question(name) for name in question_names()]),
+    (app, "Models and methods", (training.train, study.train_world, bench.bench)),
+    (_STUDIES, None, (study.init, study.status, study.clean)),
+]
+for _group, _panel, _commands in _PANELS:
+    for _command in _commands:
+        _name = _command.__name__.replace("_", "-")
+        _group.command(_name, rich_help_panel=_panel)(_command)
 app.add_typer(_STUDIES, name="study", rich_help_panel="Studies")
 app.add_typer(
     group("Studies of published papers, and what they are made of.", Reproductions),
@@ -114,14 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     Exit codes: 0 done, 1 a step failed, 2 bad input (one line on standard error), 130 interrupted.
     """
-    arguments = _written_out(sys.argv[1:] if arguments is None else arguments)
+    arguments = _with_home(sys.argv[1:] if arguments is None else arguments)
     try:
         with _one_line_warnings():
             code = app(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except InputError as error:
-        code = _fail(f"{error}{_pasted(arguments)}", 2)
+        code = _fail(str(error), 2)
     except MechcoreError as error:
         code = _fail(str(error), 1)
     except OSError as error:
@@ -137,8 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         said = re.sub(r"Input should be a valid integer\b[^(]*", "expected a whole number", said)
         said = re.sub(r"Input should be a valid number\b[^(]*", "expected a number", said)
         said = said.replace("Input should be", "must be")
-        more = _pasted(arguments) or " (mechcore COMMAND --help lists the options)"
-        code = _fail(f"{said}{more}", 2)
+        code = _fail(f"{said} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         again = "rerun the same command to resume"
         if [*arguments][:1] == ["train-world"]:
@@ -147,24 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code or 0)
 
 
-def _written_out(arguments: Sequence[str]) -> list[str]:
-    """Arguments with what shells leave: ``~`` after an equals sign; ``help X`` as ``X --help``."""
-    whole = [
-        re.sub(
-            r"^(--[\w-]+=)?(~)(?=/|$)", lambda at: (at[1] or "") + os.path.expanduser(at[2]), text
-        )
+def _with_home(arguments: Sequence[str]) -> list[str]:
+    """Arguments with ``~``, which shells leave after an equals sign, written out."""
+    return [
+        re.sub(r"^(--[\w-]+=)?~(?=/|$)", lambda at: f"{at[1] or ''}{os.path.expanduser('~')}", text)
         for text in arguments
     ]
-    return [*whole[1:], "--help"] if whole[:1] == ["help"] else whole
-
-
-def _pasted(arguments: Sequence[str]) -> str:
-    """What to write for a dash or quotes that a web page or a text processor put in."""
-    for text in arguments:
-        plain = _DASHES.sub("--", text).strip(_QUOTES)
-        if plain != text:
-            return f"; {text!r} has a dash or quotes from a text processor: write {plain}"
-    return ""
 
 
 def _fail(message: str, code: int) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import From, Given, grouped, split
+from mechcore.cli.options import From, Given, grouped, numbers, split
 from mechcore.cli.shared import show
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources
@@ -41,7 +41,7 @@ def bench(
 ) -> None:
     """How well methods find what is true of models of known truth.
 
-    Run it again to go on after an interruption.
+    Rerun to resume.
     """
     from mechcore.bench.cases import case_names
     from mechcore.bench.methods import PREDICTORS, RANKERS
@@ -68,7 +68,9 @@ def bench(
     if not ranked or not paired:
         raise InputError("--methods, --interactions: found none; expected at least one of each")
     with progress.shown():
-        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), device)
+        nodes, pairs = run_benchmark(
+            out, chosen, ranked, paired, numbers("--seeds", seeds, int), device
+        )
     tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(out)
     for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
         table = tables[name]
@@ -79,10 +81,3 @@ def bench(
         show(means)
     write_tables(out / "tables", tables)
     print(f"tables and figures: {out}")
-
-
-def _numbers(seeds: str) -> list[int]:
-    found = split(seeds)
-    if not found or not all(each.isdecimal() for each in found):
-        raise InputError(f"--seeds: found {seeds!r}; expected whole numbers by commas, such as 0,1")
-    return [int(each) for each in found]

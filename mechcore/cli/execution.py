@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from mechcore import progress
 from mechcore.cli.options import From, Given
 from mechcore.errors import InputError, MechcoreError
 from mechcore.main_study.config import Resources
+from mechcore.settings import setting
 
 if TYPE_CHECKING:
     from mechcore.study.executors import Executor
@@ -23,61 +22,44 @@ COMMAND_LINE = "command line"
 """Where settings come from that options give."""
 
 
-_COMPUTE, _OUTPUT = "Compute", "Output"
-
-
-def _option(flag: str, panel: str, help: str, *, rare: bool = False) -> Any:
-    return typer.Option(flag, rich_help_panel=panel, help=help, hidden=rare)
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """How a study is done."""
 
-    out: Annotated[
-        Path | None,
-        _option("--out", _OUTPUT, "Folder for the results; by default the study's name."),
-    ] = None
-    store: Annotated[
-        Path | None,
-        _option(
-            "--store", _OUTPUT, "Run store, which studies can share; else in --out.", rare=True
-        ),
-    ] = None
-    executor: Annotated[
-        Literal["in-process", "ray"],
-        _option("--executor", _COMPUTE, "On this machine, or on the workers of Ray."),
-    ] = "in-process"
-    address: Annotated[
-        str | None,
-        _option(
-            "--address",
-            _COMPUTE,
-            "Ray cluster (auto, HOST:PORT); else one is started here.",
-            rare=True,
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        _option("--workers", _COMPUTE, "Jobs side by side on this machine, which share its cores."),
-    ] = None
-    wandb: Annotated[
-        str | None,
-        _option("--wandb", _OUTPUT, "Log the results to this project of Weights & Biases."),
-    ] = None
-    wandb_mode: Annotated[
-        Literal["offline", "online"] | None,
-        _option(
-            "--wandb-mode",
-            _OUTPUT,
-            "Into a folder to sync later (offline), or at once.",
-            rare=True,
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool,
-        _option("--dry-run", _OUTPUT, "Only list the jobs and their forward passes."),
-    ] = False
+    out: Path | None = setting(
+        None, "Folder for the results; by default the study's name.", "--out"
+    )
+    store: Path | None = setting(
+        None, "Run store, which studies can share; else in --out.", "--store", rare=True
+    )
+    executor: Literal["in-process", "ray"] = setting(
+        "in-process",
+        "On this machine, or on the workers of Ray.",
+        "--executor",
+        panel="Compute",
+    )
+    address: str | None = setting(
+        None,
+        "Ray cluster (auto, HOST:PORT); else one is started here.",
+        "--address",
+        panel="Compute",
+        rare=True,
+    )
+    workers: int | None = setting(
+        None,
+        "Concurrent jobs on this machine, which share its cores.",
+        "--workers",
+        panel="Compute",
+    )
+    wandb: str | None = setting(
+        None, "Log the results to this project of Weights & Biases.", "--wandb"
+    )
+    wandb_mode: Literal["offline", "online"] | None = setting(
+        None, "Into a folder to sync later (offline), or at once.", "--wandb-mode", rare=True
+    )
+    dry_run: bool = setting(False, "Only list the jobs and their forward passes.", "--dry-run")
+
+    panel: ClassVar[str] = "Output"
 
     def check(self) -> None:
         """Refuse what contradicts itself, before the work.

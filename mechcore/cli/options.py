@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import typer
 
-from mechcore.cli.help import HelpAll
 from mechcore.errors import InputError
 from mechcore.settings import Entry, Presets, Setting, all_entries, entries, with_values
 
@@ -124,23 +124,17 @@ class _Option:
     panel: str | None
 
     @property
-    def leaves_out(self) -> bool:
-        """Whether it is a flag that leaves out what the setting asks for."""
-        return self.flags[0].startswith("--no-")
-
-    @property
     def type(self) -> Any:
         """What typer makes of the text."""
-        if bool in self.entry.choices or self.leaves_out:
-            return bool
-        kinds = (int, float)
-        return next((k for k in self.entry.choices if k in kinds or get_origin(k) is Literal), str)
+        simple = (bool, int, float, Path)
+        kinds = self.entry.choices
+        return next((k for k in kinds if k in simple or get_origin(k) is Literal), str)
 
     def parameter(self, name: str) -> inspect.Parameter:
         """The parameter of a typer command."""
         flags = self.flags
-        if self.type is bool and not self.leaves_out:
-            flags = [f"{each}/--no-{each[2:]}" for each in flags]
+        if self.type is bool:
+            flags = [f"{flag}/--no-{flag[2:]}" for flag in flags]
         option = typer.Option(
             *flags,
             help=self._help(),
@@ -165,14 +159,11 @@ class _Option:
 
     def _help(self) -> str:
         default, text = self.default, self.entry.setting.help
-        if self.leaves_out:
-            return f"Do not {text[0].lower()}{text[1:]}"
         if self.entry.setting.all:
             text = f"{text.removesuffix('.')}; 0: all."
+            default = default or 0
         if isinstance(default, tuple):
             default = ",".join(map(str, default))
-        elif default is None and self.entry.setting.all:
-            default = 0
         shown = not isinstance(default, (bool, Mapping)) and default not in (None, "")
         return rf"{text} \[default: {default}]" if shown else text
 
@@ -183,9 +174,7 @@ class _Option:
             InputError: it cannot be used.
         """
         option, entry = self.flags[0], self.entry
-        if self.leaves_out:
-            return None
-        if self.type is str:
+        if self.type is str and str not in entry.choices:
             given = _from_text(entry, option, given)
         if entry.setting.all and given == 0:
             return None
@@ -194,15 +183,13 @@ class _Option:
 
 
 def _from_text(entry: Entry, option: str, text: str) -> Any:
-    if str in entry.choices:
-        return text
-    for kind in entry.choices:
-        if get_origin(kind) is tuple:
-            item = get_args(kind)[0]
-            if item in (int, float):
-                return numbers(option, text, item)
-            return tuple(split(text)) or (None if entry.optional else ())
-    return pairs(option, text) or (None if entry.optional else {})
+    kind = next((kind for kind in entry.choices if get_origin(kind) is tuple), None)
+    if kind is None:
+        return pairs(option, text) or (None if entry.optional else {})
+    item = get_args(kind)[0]
+    if item in (int, float):
+        return numbers(option, text, item)
+    return tuple(split(text)) or (None if entry.optional else ())
 
 
 @dataclass(frozen=True)
@@ -270,44 +257,66 @@ def _given(made: From, texts: Mapping[tuple[str, ...], Any]) -> Given[Any]:
     return Given(made, values)
 
 
+def _settings(made: From, texts: Mapping[tuple[str, ...], Any]) -> Any:
+    return _given(made, texts).settings
+
+
+def _show_all(context: typer.Context, asked: bool) -> None:
+    if asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        context.get_help()
+        raise typer.Exit()
+
+
+_HELP_ALL = inspect.Parameter(
+    _ALL,
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            callback=_show_all,
+            is_eager=True,
+            help="Show all options, with those that are rarely used, and exit.",
+        ),
+    ],
+)
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Let a typer command take options in groups.
 
-    A parameter annotated by `From` is a `Given`; of one whose type is a dataclass, each field is an
-    option. Where some are hidden, ``--help-all`` shows them.
+    A parameter annotated by `From` is a `Given`; one whose type is a class of settings has these.
+    Where options are hidden, ``--help-all`` shows them.
     """
-    signature = inspect.signature(command, eval_str=True)
-    groups: dict[str, Any] = {}
-    keys: dict[str, dict[str, Any]] = {}
+    groups: dict[str, Callable[[Mapping[tuple[str, ...], Any]], Any]] = {}
+    keys: dict[str, dict[str, tuple[str, ...]]] = {}
     parameters: list[inspect.Parameter] = []
-    for name, parameter in signature.parameters.items():
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         hint = parameter.annotation
         made = next((note for note in get_args(hint)[1:] if isinstance(note, From)), None)
         if made is not None:
-            options = {f"{name}_{n}": option for n, option in enumerate(made.options())}
-            parameters += [option.parameter(key) for key, option in options.items()]
-            keys[name] = {key: option.names for key, option in options.items()}
             groups[name] = functools.partial(_given, made)
         elif is_dataclass(hint):
-            types = get_type_hints(hint, include_extras=True)
-            keys[name] = {each.name: each.name for each in fields(hint)}
-            groups[name] = lambda values, hint=hint: hint(**values)
-            parameters += [
-                parameter.replace(name=each.name, default=each.default, annotation=types[each.name])
-                for each in fields(hint)
-            ]
+            made = From(hint)
+            groups[name] = functools.partial(_settings, made)
         else:
             parameters.append(parameter)
+            continue
+        options = {f"{name}_{n}": option for n, option in enumerate(made.options())}
+        parameters += [option.parameter(key) for key, option in options.items()]
+        keys[name] = {key: option.names for key, option in options.items()}
 
     if any(getattr(note, "hidden", False) for p in parameters for note in get_args(p.annotation)):
-        everything = inspect.Parameter(_ALL, inspect.Parameter.KEYWORD_ONLY, default=False)
-        parameters.append(everything.replace(annotation=HelpAll))
+        parameters.append(_HELP_ALL)
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
         values.pop(_ALL, None)  # which ends the command where it is given
         made = {
-            name: group({key: values.pop(own) for own, key in keys[name].items()})
+            name: group({names: values.pop(key) for key, names in keys[name].items()})
             for name, group in groups.items()
         }
         command(**values, **made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,23 +70,28 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
 def show(frame: Any) -> None:
     """A table on the terminal: whole numbers as such, others with three decimals.
 
-    A dash stands for the ends of an interval that is not known.
-
-    Where there is little room, texts go on in the next line, sets of components after a plus;
-    numbers and words of headings never do.
+    A dash stands for the ends of an interval that is not known. Where there is little room, texts
+    go on in the next line; numbers and words of headings never do.
     """
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+    from rich import box
     from rich.console import Console
+    from rich.table import Table
 
-    console = Console(markup=False, emoji=False)  # names may have brackets and colons
-    rows = [[*map(_cell, frame.columns, row)] for row in frame.itertuples(index=False)]
-    table = _table(frame, rows)
-    anywhere = console.options.update(max_width=10_000)
-    excess = console.measure(table, options=anywhere).maximum - console.width
-    if excess > 0:
-        sets = [len(cell) for row in rows for cell in row if _members(cell)[1:]]
-        width = max(sets, default=0) - excess
-        table = _table(frame, [[_in_lines(cell, width) for cell in row] for row in rows])
-    console.print(table)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in frame.columns:
+        is_number = is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])
+        words = str(name).replace("_", " ").split()
+        table.add_column(
+            ("\n" if is_number else " ").join(words),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+            min_width=max(map(len, ["", *words])),
+        )
+    for row in frame.itertuples(index=False):
+        table.add_row(*map(_cell, frame.columns, row))
+    Console(markup=False, emoji=False).print(table)  # names may have brackets and colons
 
 
 def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -105,55 +109,17 @@ def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(f"and {len(rows) - len(part)} more rows in the report")
 
 
-def _table(frame: Any, rows: list[list[str]]) -> Any:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i, name in enumerate(frame.columns):
-        texts = [row[i] for row in rows]
-        number = is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])
-        words = str(name).replace("_", " ").split()
-        lines = [line for cell in texts if _members(cell)[1:] for line in cell.split("\n")]
-        table.add_column(
-            ("\n" if number else " ").join(words),
-            justify="right" if number else "left",
-            no_wrap=number,
-            overflow="fold",
-            min_width=max(map(len, ["", *words, *lines])),
-        )
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def _cell(name: Any, value: Any) -> str:
     if value is None or str(value) in ("nan", "<NA>"):
         return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _members(text: str) -> list[str]:
-    """A set of components in parts, each but the last with its plus; other texts in one."""
-    return [text] if " " in text else re.split(r"(?<=\+)\n?(?=L\d)", text)
-
-
-def _in_lines(text: str, width: int) -> str:
-    """A set of components with a new line between members where it is wider."""
-    lines = [""]
-    for part in _members(text):
-        if lines[-1] and len(lines[-1] + part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
-
-
 def run_table(out: Path, name: str) -> Any:
     """A table of a run as it was written: whole numbers stay whole where a row has none."""
-    from mechcore.files import read_csv
+    import pandas as pd
 
-    return read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
+    return pd.read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
 
 
 def show_missing(out: Path, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -18,7 +18,6 @@ from mechcore.cli.shared import (
     TASK,
     TEST,
     TRAIN,
-    check_embedded,
     check_one_place,
     must_not_exist,
     show,
@@ -26,7 +25,7 @@ from mechcore.cli.shared import (
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
-from mechcore.settings import origins, with_values
+from mechcore.settings import origins, setting, with_values
 from mechcore.steps.config import Embedded
 
 _ANALYSES = [f"analyses.{name}" for name in ANALYSES if not ANALYSES[name].asked]
@@ -51,30 +50,19 @@ _OWN = (
 """Settings for models and data of the user's own."""
 
 
-_PANEL = "Analyses"
-
-
 @dataclass(frozen=True)
 class Chosen:
     """Which analyses a study consists of, beside those of its settings."""
 
-    asked: Annotated[
-        str | None,
-        typer.Option(
-            "--with", help="Also: halves, search or an added one.", rich_help_panel=_PANEL
-        ),
-    ] = None
-    left_out: Annotated[
-        str | None,
-        typer.Option(
-            "--without", help="Leave out, such as sweep,paths,dose.", rich_help_panel=_PANEL
-        ),
-    ] = None
+    asked: tuple[str, ...] = setting((), "Also: halves, search or an added one.", "--with")
+    left_out: tuple[str, ...] = setting((), "Leave out, such as sweep,paths,dose.", "--without")
+
+    panel: ClassVar[str] = "Analyses"
 
     def options(self) -> list[str]:
         """Those that are on the command line."""
         given = {"--with": self.asked, "--without": self.left_out}
-        return [option for option, text in given.items() if text]
+        return [option for option, names in given.items() if names]
 
     def over(self, study: StudyConfig) -> StudyConfig:
         """The study with these analyses, and of the others those that it had.
@@ -83,8 +71,8 @@ class Chosen:
             InputError: there is none of that name, or it cannot be left out.
         """
         changes: dict[str, Any] = {}
-        for option, text in (("--with", self.asked), ("--without", self.left_out)):
-            for name in split(text):
+        for option, names in (("--with", self.asked), ("--without", self.left_out)):
+            for name in names:
                 kind = ANALYSES[name]
                 if kind.always:
                     raise InputError(f"{option} {name}: is part of every study; leave it out here")
@@ -97,7 +85,7 @@ class Chosen:
 
 @grouped
 def run(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, _LEFT)],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, ("model.embedded", *_LEFT))],
     chosen: Chosen,
     resources: ResourceOptions,
     how: RunOptions,
@@ -114,7 +102,7 @@ def run(
     from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 
     how.check()
-    if config is None and not given.values.keys() & {"model.source", "model.embedded"}:
+    if config is None and "model.source" not in given.values:
         raise InputError(
             "run: no model; name one with its data (--model DIR --train FILE --id FILE --ood FILE, "
             "or --model DIR --task TASK), or study an embedded one: mechcore demo"
@@ -136,7 +124,6 @@ def run(
     if base.variants:
         variants = {name: given.over(chosen.over(each)) for name, each in base.variants.items()}
         study = replace(study, variants=variants)
-    check_embedded(given, study.model)
     _do(study, resources, how, out, stages)
 
 

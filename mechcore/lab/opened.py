@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pandas as pd
-
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
@@ -27,7 +25,7 @@ from mechcore.steps.bench import bench_of
 from mechcore.steps.inputs import Inputs, check_names, data_name, open_model
 from mechcore.steps.sources import CheckpointInput, DataInput
 from mechcore.study.engine import Results, perform
-from mechcore.study.step import Input, Job, in_order, plain
+from mechcore.study.step import Input, Job, plain
 from mechcore.study.store import Store
 
 
@@ -135,12 +133,12 @@ class Opened(Shown):
                 f"mechcore.open({self.config.model.source!r}, train=..., id=..., ood=...)"
             )
 
-    def plan(self, **changes: Any) -> Planned:
+    def plan(self, **changes: Any) -> Part:
         """The plan of the main study, with changes of its settings."""
         self._check_data()
         self._check_same()
         (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
-        return Planned(part.name, part.config, part.jobs, part.masks, self.store)
+        return part
 
     def done(self, *jobs: Job) -> list[Path]:
         """The folders of jobs, which are done if need be."""
@@ -150,27 +148,6 @@ class Opened(Shown):
         perform(_Jobs(list(wanted.values())), self.store, executor, self.store.path)
         self._used.update(wanted)  # not before: one that fails is not tried with every question
         return [self.store.whole(job.key) for job in jobs]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Planned(Shown, Part):
-    """The jobs of a lab's study; shown are their kinds, and how many of each are done."""
-
-    store: Store
-
-    def _rows(self) -> pd.DataFrame:
-        jobs = in_order(self.results)
-        done = [self.store.folder(job.key).exists() for job in jobs]
-        table = pd.DataFrame({"kind": [job.step.kind for job in jobs], "done": done})
-        return table.groupby("kind", sort=False, as_index=False).agg(
-            jobs=("done", "size"), done=("done", "sum")
-        )
-
-    def _summary(self) -> str:
-        table = self._rows()
-        kinds = (f"{row.kind} {row.done} of {row.jobs}" for row in table.itertuples())
-        total = f"{table['done'].sum()} of {table['jobs'].sum()} jobs done"
-        return f"{total}: {', '.join(kinds)}"
 
 
 class ReportPath(type(Path())):  # type: ignore[misc]

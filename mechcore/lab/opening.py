@@ -82,11 +82,6 @@ def open(
             "by which results are kept; functions such as mechcore.sweep take a model that is "
             "loaded"
         )
-    if not isinstance(settings, (StudyConfig, type(None))):
-        raise InputError(
-            f"open: settings are a {type(settings).__name__}; expected a StudyConfig of mechcore, "
-            "as in StudyConfig(seeds=(42, 43))"
-        )
     config = settings or StudyConfig()
     if config.variants or config.training is not None:
         raise InputError(
@@ -109,8 +104,6 @@ def open(
         model = model if missing == list(SPLITS) else resolved(model)
     if prompt is not None or answers is not None:
         model = replace(model, prompt=prompt, answers=answers)
-    _check_mapping("columns", columns, "meaning: column", '{"text_a": "premise"}')
-    _check_mapping("label_map", label_map, "label: name of a class", '{0: "entailment"}')
     if own is not None and missing == list(SPLITS) and (columns or label_map):
         raise InputError(
             "open: columns and label_map are for data of your own, and an embedded model without "
@@ -128,26 +121,10 @@ def open(
     if task:
         data = replace(data, task=str(train))
     elif not missing:
-        found = {split: _sources(each, split, data.columns, kept) for split, each in given.items()}
-        data = replace(data, **found)  # type: ignore[arg-type]
+        sources = {s: _sources(of_split, s, data.columns, kept) for s, of_split in given.items()}
+        data = replace(data, **sources)  # type: ignore[arg-type]
     config = STUDY.located(replace(config, model=model, data=data), Path.cwd())
     return Lab(config, kept)
-
-
-def _check_mapping(name: str, found: Any, expected: str, example: str) -> None:
-    if found is None:
-        return
-    if not isinstance(found, Mapping):
-        raise InputError(
-            f"open: {name} is a {type(found).__name__}; expected a dict ({expected}), such as "
-            f"{example}"
-        )
-    for key, value in found.items():
-        if not isinstance(value, str):
-            raise InputError(
-                f"open: {name}: {key!r} stands for {value!r}; expected a text ({expected}), such "
-                f"as {example}"
-            )
 
 
 def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from mechcore.components import ModelShape
-from mechcore.files import read_csv
 from mechcore.models.protocol import n_parameters
 from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content
 from mechcore.study.folder import TABLES_FOLDER
@@ -74,7 +73,7 @@ def gathered(
     parts: dict[str, list[pd.DataFrame]] = {}
     for job, columns in jobs:
         for path in sorted((store.whole(job.key) / TABLES_FOLDER).glob("*.csv")):
-            table = read_csv(path)
+            table = pd.read_csv(path)
             for place, (name, value) in enumerate(columns.items()):
                 table.insert(place, name, value)
             parts.setdefault(path.stem, []).append(table)

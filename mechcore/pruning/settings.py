@@ -96,7 +96,6 @@ class PruneSettings:
         "Of the masked forwards of pruning: float32, bfloat16 (autocast), or auto: bfloat16 "
         "on hardware with instructions for it, in models at least 256 wide; narrower ones gain "
         "little. Scores, losses and the full model's answers stay in float32.",
-        "--prune-precision",
     )
     save_every: int = setting(50, "Steps between the savings of an interruptible run.", least=1)
 

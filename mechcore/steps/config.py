@@ -172,7 +172,7 @@ class DataConfig:
         example="{swaps: [so_swap, ln_swap]}",
     )
     ood_label: str | None = setting(
-        None, "Keep out-of-domain examples of this label only.", "--ood-label"
+        None, "Keep out-of-domain examples of this label only.", "--ood-label", rare=True
     )
     ood_subsets: tuple[str, ...] = setting(
         (), "Keep these out-of-domain subsets only.", "--ood-subsets"

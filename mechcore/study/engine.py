@@ -47,7 +47,7 @@ class Study(Protocol):
 
     @property
     def cost(self) -> float:
-        """Of all jobs in the end, as far as it can be told, in the unit of `Step.cost`."""
+        """Estimated total cost of all jobs, in the unit of `Step.cost`."""
 
     @property
     def folders(self) -> Sequence[str]:
@@ -122,23 +122,20 @@ class _Scheduler:
         self.out, self.advance = out, advance
         self.running: dict[str, Job] = {}
         self.failures: dict[str, Failure] = {}
-        self._told: set[str] = set()
-        self._costs: dict[str, float] = {}
-        self._shown = 0.0
+        self._warned: set[str] = set()
 
     def run(self) -> list[Failure]:
         while True:
             ready = self._ready()
             for job in ready[: self.workers.capacity - len(self.running)]:
                 self.running[job.key] = job
-                self._costs[job.key] = job.step.cost(job)
                 self.workers.begin(job)
             if not self.running:
                 return list(self.failures.values())
             for job, receipt in self.workers.ended():
                 del self.running[job.key]
                 self._settle(job, receipt)
-            self._show()
+                self.advance(job.step.cost(job))
 
     def _ready(self) -> list[Job]:
         """Jobs that can be begun; those that need a failed one are noted as failed, too."""
@@ -159,20 +156,10 @@ class _Scheduler:
 
     def _settle(self, job: Job, receipt: Receipt) -> None:
         for message in receipt.warnings:
-            if message not in self._told:  # every job that reads the data says the same
-                self._told.add(message)
+            if message not in self._warned:  # every job that reads the data says the same
+                self._warned.add(message)
                 warn(f"{job.name}: {message}")
         if receipt.store_failed:
             raise StoreError(receipt.error)
         if receipt.error is not None:
             self.failures[job.key] = Failure(job, receipt.error)
-
-    def _show(self) -> None:
-        shares = self.workers.shares()
-        now = sum(
-            cost * (shares.get(key, 0.0) if key in self.running else 1.0)
-            for key, cost in self._costs.items()
-        )
-        if now > self._shown:
-            self.advance(now - self._shown)
-            self._shown = now

@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -36,7 +36,7 @@ class Receipt:
 
 
 class Workers(Protocol):
-    """Those who do jobs, ``capacity`` at the same time, as long as an executor keeps them."""
+    """Runs up to ``capacity`` jobs concurrently, as long as an executor keeps it."""
 
     capacity: int
 
@@ -45,10 +45,6 @@ class Workers(Protocol):
 
     def ended(self) -> list[tuple[Job, Receipt]]:
         """Wait until a job ends, or for a moment; those that ended since."""
-
-    def shares(self) -> Mapping[str, float]:
-        """By the key of a job under way, the share of it that is done, as far as it is known."""
-        return {}
 
 
 class Executor(Protocol):
@@ -171,7 +167,7 @@ def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
     from mechcore.session import plain_session
 
     error, store_failed = None, False
-    waiting = f"{job.name}: another process is at it; waiting for its result"
+    waiting = f"{job.name}: another process is running this job; waiting"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
         try:
@@ -222,7 +218,7 @@ def at_most_all(count: int, what: str) -> int:
     """So many cores, or all that there are, with a warning that ``what`` asks for more."""
     there = n_cores()
     if count > there:
-        warn(f"{what} is {count}, but this machine has {there} cores: going on with {there}")
+        warn(f"{what} is {count}, but this machine has {there} cores: using {there}")
     return min(count, there)
 
 

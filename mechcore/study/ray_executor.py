@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechcore import progress
 from mechcore.errors import InputError, reason
 from mechcore.study.executors import Receipt, Workers, done_elsewhere
 from mechcore.study.step import Job
@@ -69,7 +68,6 @@ class _Cluster:
     def __init__(self, ray: Any, store: Store, wanted: OnRay) -> None:
         self.ray, self.store, self.wanted = ray, store, wanted
         self.capacity = self._room()
-        self.board = ray.remote(num_cpus=0)(_Board).remote()
         self.task = ray.remote(
             num_cpus=wanted.cpus,
             num_gpus=wanted.gpus,
@@ -94,7 +92,7 @@ class _Cluster:
 
     def begin(self, job: Job) -> None:
         place = str(self.store.path.resolve())
-        ref = self.task.remote(place, job, self.wanted.device, self.wanted.cpus, self.board)
+        ref = self.task.remote(place, job, self.wanted.device, self.wanted.cpus)
         self._running[ref] = job
 
     def ended(self) -> list[tuple[Job, Receipt]]:
@@ -115,31 +113,10 @@ class _Cluster:
             )
         return receipt
 
-    def shares(self) -> Mapping[str, float]:
-        found: dict[str, float] = self.ray.get(self.board.shares.remote())
-        return found
 
-
-def _work(path: str, job: Job, device: str, cpus: int, board: Any) -> Receipt:
+def _work(path: str, job: Job, device: str, cpus: int) -> Receipt:
     """Do a job; runs on a worker, which keeps its models open for the next one."""
-    relay = progress.Relay(lambda share: board.tell.remote(job.key, share))
-    with progress.shown_on(relay):
-        return done_elsewhere(job, Path(path), cpus, device)
-
-
-class _Board:
-    """What share of each job is done, told by the workers."""
-
-    def __init__(self) -> None:
-        self._shares: dict[str, float] = {}
-
-    def tell(self, key: str, share: float) -> None:
-        """Note a share."""
-        self._shares[key] = share
-
-    def shares(self) -> dict[str, float]:
-        """All shares."""
-        return self._shares
+    return done_elsewhere(job, Path(path), cpus, device)
 
 
 def _ray() -> Any:

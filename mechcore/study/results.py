@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from glob import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -147,7 +146,6 @@ def write_results(
     for name in set(_written(out)) - wanted - reports:  # those are written over
         _remove(out, name)
     _note(out, written=sorted({*_written(out), *wanted}))  # if it is killed before the end
-    _sweep(out, {STUDY, *wanted})
     jobs = in_order(study.jobs())
     seconds: dict[str, float] = {}
     for job in jobs:
@@ -182,7 +180,6 @@ def _origins(whole: Mapping[str, str], set_by: Mapping[str, str]) -> dict[str, s
 def add_written(out: Path, files: Iterable[Path]) -> None:
     """Note further files of a study's results, such as its report."""
     names = {path.relative_to(out).as_posix() for path in files}
-    _sweep(out, names)
     _note(out, written=sorted({*_written(out), *names}))
 
 
@@ -222,10 +219,3 @@ def _remove(out: Path, name: str) -> None:
         if folder != Path():
             with suppress(OSError):  # not empty: it holds things of others
                 (out / folder).rmdir()
-
-
-def _sweep(out: Path, names: Iterable[str]) -> None:
-    """Remove what a study that was killed while it wrote these files left beside them."""
-    for path in (out / name for name in names):
-        for left in path.parent.glob(f".????????.{escape(path.name)}"):
-            left.unlink(missing_ok=True)

@@ -164,11 +164,8 @@ class Job:
         Raises:
             InputError: one is gone.
         """
-        return [
-            what
-            for what, each in self.inputs.items()
-            if plain(each.content(hash_file)) != self.contents[what]
-        ]
+        now = {what: plain(read.content(hash_file)) for what, read in self.inputs.items()}
+        return _changed(self.contents, now)
 
     def check_inputs(self, hash_file: Hasher) -> None:
         """Make sure that what is read for it is what its key says.

@@ -225,7 +225,7 @@ class Store:
                 raise
             raise StoreError(
                 f"store {self.path}: {error.strerror or error} while writing {what}; what was "
-                "finished before is safe: make room, then run the same command again to go on"
+                "finished before is safe: make room, then rerun the same command to resume"
             ) from error
 
     @contextmanager
@@ -270,7 +270,7 @@ class Store:
     # -- studies ----------------------------------------------------------------------------------
 
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
-        """Note which results the study in ``out`` has use for; the name of its lock.
+        """Record the results that the study in ``out`` references; return its lock's name.
 
         Of a job that is not done, the result of before stays noted as long as it is there: what
         changed since can be told from it. A store inside ``out`` may be moved with it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,12 +33,7 @@ _SETTINGS = {
 
 
 def log_run(
-    folder: str | Path,
-    *,
-    project: str,
-    mode: Literal["offline", "online"] = "offline",
-    name: str | None = None,
-    directory: str | Path | None = None,
+    folder: str | Path, *, project: str, mode: Literal["offline", "online"] = "offline"
 ) -> str:
     """Log a finished run to Weights & Biases.
 
@@ -49,12 +43,10 @@ def log_run(
     but nothing of the terminal, the machine or the code. Nothing is printed or asked.
 
     Args:
-        folder: of the run.
+        folder: of the run, whose name the run there has; wandb keeps its files in ``wandb`` in it.
         project: of Weights & Biases.
         mode: ``"offline"`` writes files and uses no network; ``wandb sync`` sends them later.
             ``"online"`` needs a login.
-        name: of the run there; the folder's by default.
-        directory: where wandb keeps its files, in a folder ``wandb``; the run's by default.
 
     Returns:
         Offline the folder to sync, online the address of the run.
@@ -65,27 +57,25 @@ def log_run(
         MechcoreError: Weights & Biases did not take the run.
     """
     run = read_run(folder)
-    place = Path(run.path if directory is None else directory).resolve()
-    with _own_environment(place / "wandb"):
-        check_can_log(project, mode)
-        wandb: Any = import_module("wandb")
-        place.mkdir(parents=True, exist_ok=True)
-        try:
-            tracked = wandb.init(
-                project=project,
-                name=name or run.path.resolve().name,
-                mode=mode,
-                dir=str(place),
-                config=run.config,
-                reinit="create_new",  # a run that is being logged already goes on
-                settings=wandb.Settings(**_SETTINGS),
-            )
-            with tracked:
-                _log(wandb, tracked, run)
-        except wandb.errors.UsageError as error:
-            raise InputError(f"wandb: {reason(error)}") from error
-        except Exception as error:  # whatever it raises: the run itself is done
-            raise MechcoreError(f"wandb: {reason(error)}") from error
+    check_can_log(project, mode)
+    wandb: Any = import_module("wandb")
+    path = run.path.resolve()
+    try:
+        tracked = wandb.init(
+            project=project,
+            name=path.name,
+            mode=mode,
+            dir=str(path),
+            config=run.config,
+            reinit="create_new",  # a run that is being logged already stays open
+            settings=wandb.Settings(**_SETTINGS),
+        )
+        with tracked:
+            _log(wandb, tracked, run)
+    except wandb.errors.UsageError as error:
+        raise InputError(f"wandb: {reason(error)}") from error
+    except Exception as error:  # whatever it raises: the run itself is done
+        raise MechcoreError(f"wandb: {reason(error)}") from error
     return str(tracked.url) if mode == "online" else str(Path(tracked.dir).parent)
 
 
@@ -168,6 +158,7 @@ def check_can_log(project: str, mode: str) -> None:
     """
     if mode not in ("offline", "online"):
         raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # none of its errors to its makers
     if find_spec("wandb") is None:
         raise InputError("wandb is not installed; install it with: pip install 'mechcore[wandb]'")
     wandb: Any = import_module("wandb")
@@ -179,24 +170,3 @@ def check_can_log(project: str, mode: str) -> None:
         raise InputError(
             "wandb: not logged in; run `wandb login` first, set WANDB_API_KEY, or use offline mode"
         )
-
-
-@contextmanager
-def _own_environment(place: Path) -> Iterator[None]:
-    """Have wandb keep its files in one place, and report no errors of its own to its makers."""
-    wanted = {
-        "WANDB_DATA_DIR": str(place / "data"),
-        "WANDB_CACHE_DIR": str(place / "cache"),
-        "WANDB_ARTIFACT_DIR": str(place / "artifacts"),
-        "WANDB_ERROR_REPORTING": "false",
-    }
-    before = {key: os.environ.get(key) for key in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value

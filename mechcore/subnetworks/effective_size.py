@@ -20,7 +20,6 @@ from scipy import stats
 from mechcore.data.formats import read_table
 from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, shown, warn
-from mechcore.files import unguarded
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
 _GROUP = Column("group", "text", "subsets that accuracies are means over")
@@ -310,8 +309,6 @@ def _group_accuracy(
 
 def _read(path: Path, columns: Sequence[str], perhaps: str = "") -> pd.DataFrame:
     table = read_table(path)
-    if ".csv" in path.suffixes:  # perhaps written by mechcore
-        table = unguarded(table)
     _require(table, str(path), columns)
     columns = [*columns, *[perhaps] * (perhaps in table)]
     table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})

@@ -77,9 +77,7 @@ def test_commands_of_groups() -> None:
         ("", 2, "[OPTIONS] COMMAND"),
         ("study", 2, "study [OPTIONS] COMMAND"),
         ("-h", 0, "[OPTIONS] COMMAND"),
-        ("help", 0, "[OPTIONS] COMMAND"),
         ("core -h", 0, "core [OPTIONS]"),
-        ("help study init", 0, "study init [OPTIONS]"),
         ("-V", 0, f"mechcore {mechcore.__version__}"),
     ],
 )
@@ -101,8 +99,7 @@ def test_ways_to_ask_for_help(
         ("Data", "--train --label-map --max-ood"),
         (
             "Pruning",
-            "--prune-method --prune-preset --prune-settings --prune-steps --prune-precision "
-            "--seeds --sparsities",
+            "--prune-method --prune-preset --prune-settings --prune-steps --seeds --sparsities",
         ),
         ("Analyses", "--fill --tolerance --resamples --with --without --only --ood-mean"),
         ("Compute", "--cpus --device --executor --batch-size"),
@@ -126,6 +123,8 @@ def test_rare_options_are_shown_on_request() -> None:
     assert not rare & short
     assert rare <= whole
     assert short < whole
+    options = sum("│ --" in line for line in lines("run", "--help", columns=160))
+    assert options <= 40 + len(["--help", "--help-all"])
 
 
 HELP = ("--help", "--help-all")

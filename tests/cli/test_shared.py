@@ -87,27 +87,6 @@ def test_names_are_shown_letter_by_letter(
     assert shown(frame, capsys, monkeypatch)[2:] == ["[red]L1.H0", ":smile:"]
 
 
-def test_a_set_goes_on_in_the_next_line_between_its_members(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame = pd.DataFrame({"set": ["L1.H0+L2.H10+L3.MLP", "L0.H1"], "size": [0.5, 0.25]})
-    assert shown(frame, capsys, monkeypatch, width=28)[2:] == [
-        "L1.H0+L2.H10+L3.MLP  0.500",
-        "L0.H1                0.250",
-    ]
-    assert shown(frame, capsys, monkeypatch, width=20)[2:] == [
-        "L1.H0+L2.H10+  0.500",
-        "L3.MLP",
-        "L0.H1          0.250",
-    ]
-    assert shown(frame, capsys, monkeypatch, width=15)[2:] == [
-        "L1.H0+   0.500",
-        "L2.H10+",
-        "L3.MLP",
-        "L0.H1    0.250",
-    ]
-
-
 def test_of_a_large_table_there_is_as_much_as_there_is_room_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

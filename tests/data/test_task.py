@@ -170,7 +170,7 @@ def test_tasks_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mnli-hans", "mine.yaml", " "])
 def test_names_that_cannot_be_taken(name: str) -> None:
-    with pytest.raises(InputError, match=r"the name cannot be taken|is there already"):
+    with pytest.raises(InputError, match=r"the name cannot be taken|is already registered"):
         register_task(name, lambda folder: made())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from fuzz.artefacts import accuracies, copies
+from fuzz.artefacts import copies
 from fuzz.harness import check_all
 from helpers import Cases, padded, texts
 
@@ -19,7 +19,6 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning.subnetwork import HISTORY, Subnetwork
-from mechcore.subnetworks.effective_size import read_full, read_grid
 
 SHAPE = ModelShape(2, 4)
 
@@ -105,8 +104,3 @@ def test_means(cases: Cases, tmp_path: Path, work: Path) -> None:
     path = tmp_path / "means.safetensors"
     MeanActivations.compute(model, padded(texts(), "right"), n_samples=2).save(path)
     check_all(work, 150, copies([path]), lambda path: MeanActivations.load(path, model))
-
-
-@pytest.mark.parametrize("grid", [False, True])
-def test_accuracies(work: Path, grid: bool) -> None:
-    check_all(work, 150, accuracies(grid), read_grid if grid else read_full)

@@ -119,30 +119,6 @@ def test_weights_that_are_not_numbers(
     assert min(tally.values()) > 2, tally
 
 
-@pytest.mark.parametrize(
-    ("tensor", "said"),
-    [
-        ("classifier.weight", "logits: not finite (NaN, float32) for"),
-        ("bert.encoder.layer.0.output.dense.bias", "means: the output of L0.MLP is not finite"),
-    ],
-)
-def test_a_study_of_such_weights_says_so_and_not_that_masks_missed_their_target(
-    cases: Cases,
-    files: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    tensor: str,
-    said: str,
-) -> None:
-    path = with_weights(cases.path("bert"), tmp_path / "model", {tensor: (0, float("nan"))})
-    out = tmp_path / "out"
-    assert code_of(f"run --model {path} {data(files, 'run')} {PRUNE} --out {out}") != 0
-    error = capsys.readouterr().err
-    assert is_refused_in_one_line(error), error
-    assert said in error
-    assert not [*out.glob("tables/*.csv")]
-
-
 def test_a_model_that_overflows_in_float16_alone_is_told_so(
     cases: Cases, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

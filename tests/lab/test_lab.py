@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ from mechcore.pruning import PruneSettings
 from mechcore.settings import entries
 from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
-from mechcore.study.step import in_order
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny_encoder_dir
 
@@ -153,13 +151,6 @@ def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanAc
         )
 
 
-def test_subnetworks_are_those_of_the_core(lab: Lab) -> None:
-    trained = lab.subnetworks()
-    assert [each.seed for each in trained] == sorted(SMALL.seeds)
-    kept = [{str(c) for c in each.mask.kept if c.is_head} for each in trained]
-    assert set(lab.core().table["component"]) == set.intersection(*kept)
-
-
 def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> None:
     answer = lab.roles()
     assert repr(answer).startswith(f"Answer(roles: {answer.headline} Tables: roles (28 rows)")
@@ -225,18 +216,6 @@ def test_another_lab_finds_what_was_done(
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
 
 
-def test_a_plan_says_in_a_line_how_much_of_it_is_done(lab: Lab) -> None:
-    lab.heads()
-    plan = lab.plan()
-    kinds = dict(re.findall(r"([\w-]+) (\d+ of \d+)", repr(plan)))
-    assert (kinds["describe"], kinds["scores"]) == ("0 of 1", "1 of 1")
-    n, total = re.findall(r"(\d+) of (\d+) jobs done", repr(plan))[0]
-    jobs = {job.key: lab.store.has(job.key) for job in in_order(plan.results)}
-    assert (int(n), int(total)) == (sum(jobs.values()), len(jobs))
-    assert len(repr(plan)) < 600
-    assert "<table" in plan._repr_html_()
-
-
 def test_a_report_is_a_path_and_a_link(lab: Lab, place: Path, monkeypatch: Any) -> None:
     written = place / "my report" / "report.html"
     monkeypatch.setattr("mechcore.lab.questions.run_study", lambda *_, **__: [written])
@@ -269,17 +248,6 @@ def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> No
     for split in ("id", "ood"):
         found = lab.data[split].examples.frame
         pd.testing.assert_frame_equal(found, FRAMES[split], check_dtype=False)
-
-
-def test_an_embedded_model_brings_its_data(tmp_path: Path) -> None:
-    small = replace(SMALL, data=replace(SMALL.data, max_train=8, max_id=6, max_ood=6))
-    for name in ("embedded", "embedded-decoder"):
-        lab = mechcore.open(name, store=tmp_path, settings=small)
-        assert {split: len(data) for split, data in lab.data.items()} == {
-            "train": 8,
-            "id": 6,
-            "ood": 6,
-        }
 
 
 # -- files that change ----------------------------------------------------------------------------
@@ -371,21 +339,6 @@ def test_data_of_every_role(place: Path) -> None:
         mechcore.open("embedded", "nosuchtask")
 
 
-def test_no_data_are_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="ood data: found an empty list; expected a file"):
-        mechcore.open("embedded", FRAMES["train"], FRAMES["id"], [], store=tmp_path / "store")
-
-
-def test_who_is_to_blame_by_a_fill_with_which_paths_cannot_be_cut(
-    tmp_path: Path,
-) -> None:
-    settings = replace(SMALL, analyses=replace(SMALL.analyses, fill="counterfactual"))
-    lab = mechcore.open(tiny_encoder_dir(), **FRAMES, settings=settings, store=tmp_path)
-    assert len(lab.roles().table) > 0
-    with pytest.raises(InputError, match="'counterfactual', with which paths cannot be done"):
-        lab.paths()
-
-
 @pytest.mark.both
 def test_without_data_only_attention(place: Path) -> None:
     lab = mechcore.open(tiny_encoder_dir())
@@ -403,27 +356,7 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
         lab.subnetworks(0.3, seeds=-1)
 
 
-def test_settings_are_those_of_a_study(place: Path) -> None:
-    with pytest.raises(InputError, match="open: settings are a dict; expected a StudyConfig"):
-        mechcore.open("embedded", settings={"seeds": [1]})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("given", [{"columns": {"text_a": "a"}}, {"label_map": {0: "b"}}])
 def test_an_embedded_model_with_its_own_data_maps_nothing(place: Path, given: Any) -> None:
     with pytest.raises(InputError, match="open: columns and label_map are for data of your own"):
         mechcore.open("embedded", **given)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"columns": "premise"}, "columns is a str; expected a dict"),
-        ({"label_map": ["entailment", "neutral"]}, "label_map is a list; expected a dict"),
-        ({"label_map": {"entailment": 0}}, "'entailment' stands for 0; expected a text"),
-    ],
-)
-def test_what_is_no_mapping_of_names_is_refused(
-    tmp_path: Path, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        mechcore.open("embedded", **FRAMES, **given, store=tmp_path)

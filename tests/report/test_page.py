@@ -17,7 +17,6 @@ import pytest
 from pages import Page
 
 from mechcore.errors import InputError
-from mechcore.files import write_csv
 from mechcore.report import (
     ablation_figures,
     build_report,
@@ -291,17 +290,6 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     assert "Heuristic core of m/<img src=x>" in page.text
     assert "NA 500" in page.text
     assert "<b>&.csv" in page.attributes("a", "download")
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_texts_that_were_made_safe_for_spreadsheets_show_as_they_were(copy_of_rich: Path) -> None:
-    path = copy_of_rich / "tables" / "accuracy.csv"
-    table = pd.read_csv(path).replace({"subset": {"so_swap": "=SUM(A1)", "preposition": "'-x"}})
-    write_csv(path, table)
-    assert "'=SUM(A1)" in path.read_text()
-    text = page_of(copy_of_rich).text
-    assert "tiny-ood (out-of-domain) =SUM(A1) 500" in text
-    assert "tiny-ood (out-of-domain) '-x 500" in text
 
 
 @pytest.mark.usefixtures("no_drawing")

@@ -47,7 +47,7 @@ def test_a_study_takes_all_cores_at_most(
     there = n_cores()
     assert [executor.cpus for executor in given] == [there]
     assert there < 9999
-    warning = f"cpus is 9999, but this machine has {there} cores: going on with {there}"
+    warning = f"cpus is 9999, but this machine has {there} cores: using {there}"
     assert warning in capsys.readouterr().err
 
 

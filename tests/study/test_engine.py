@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +34,6 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.study.engine import StudyError, perform
 from mechcore.study.executors import Local, Receipt, done, n_cores
 from mechcore.study.kinds import STUDIES
-from mechcore.study.results import opened
 from mechcore.study.run import job_table, run_study
 from mechcore.study.step import Job, Step, Work, in_order
 from mechcore.study.store import Store, StoreError
@@ -72,9 +70,6 @@ class Watched:
         assert len(self._waiting) <= self.room
         job = self._waiting.pop()
         return [(job, done(job, self._store, None, "cpu"))]
-
-    def shares(self) -> dict[str, float]:
-        return {}
 
 
 @pytest.fixture(autouse=True)
@@ -130,19 +125,6 @@ def test_needs_come_first_and_each_job_once(store: Store, numbers: Path) -> None
     assert read(store.whole(total.key)) == 1 + 2 + 1
     manifest = store.manifest(total.key)
     assert (manifest.kind, manifest.name, manifest.recipe) == ("add", "total", total.recipe)
-
-
-def test_as_many_are_begun_as_there_is_room_for(store: Store, numbers: Path) -> None:
-    reads = [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(3)]
-    total = job(Add(), "total", *reads)
-    watched = Watched(room=2)
-    do([total], store, watched)
-    assert watched.together == [
-        ["read 0", "read 1"],
-        ["read 0", "read 2"],
-        ["read 0"],
-        ["total"],
-    ]
 
 
 def test_the_plan_grows_with_results(tmp_path: Path, numbers: Path, sums: str) -> None:
@@ -202,39 +184,6 @@ def test_a_folder_is_that_of_one_kind_of_study(tmp_path: Path, numbers: Path, su
     assert job_table(out)[0]["state"].eq("done").all()
 
 
-def test_what_a_killed_study_left_beside_its_results_goes(
-    tmp_path: Path, numbers: Path, sums: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, settings = tmp_path / "out", Settings(str(numbers))
-
-    def report(folder: Path) -> Path:
-        (folder / "figures").mkdir(exist_ok=True)
-        for name in ("figures/a.svg", "report.html"):
-            (folder / name).unlink(missing_ok=True)
-            (folder / name).write_text("drawn")
-        return folder / "report.html"
-
-    def killed(folder: Path) -> Path:
-        for name in ("tables/numbers.csv", "study.json", "report.html", "figures/a.svg"):
-            path = report(folder).parent / name
-            path.with_name(f".abcd_123.{path.name}").write_text("half")
-        (out / ".abcd_123.mine.txt").write_text("mine")
-        (out / "figures" / "mine.svg").write_text("mine")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mechcore.study.run.build_report", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run_study(settings, out, kind=sums)
-    monkeypatch.setattr("mechcore.study.run.build_report", report)
-    run_study(settings, out, kind=sums)
-    names = {"config.json", "last.txt", "tables/numbers.csv", "report.html", "figures/a.svg"}
-    assert set(opened(out).written) == names
-    there = [path for path in out.rglob("*") if path.is_file() and "store" not in path.parts]
-    assert {path.relative_to(out).as_posix() for path in there} == {
-        *(*names, "study.json", ".abcd_123.mine.txt", "figures/mine.svg")
-    }
-
-
 # -- failures -------------------------------------------------------------------------------------
 
 
@@ -263,16 +212,6 @@ def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Pa
     assert [store.has(each.key) for each in (one, free, bad, after)] == [True, True, False, False]
     assert store.all_keys() == sorted([one.key, free.key])
     assert store.leftovers() == []
-
-
-def test_several_failures_are_all_told(store: Store) -> None:
-    jobs = [job(Fail(f"reason {i}"), f"bad {i}") for i in range(2)]
-    with (
-        pytest.warns(MechcoreWarning, match="something is odd") as said,
-        pytest.raises(StudyError, match=r"2 jobs failed\. bad 0: reason 0\. bad 1: reason 1"),
-    ):
-        do(jobs, store, Watched())
-    assert len(said) == 1  # all jobs say the same
 
 
 @dataclass(frozen=True)
@@ -439,31 +378,6 @@ def test_why_a_job_is_to_be_done_again(
         )
 
 
-def test_why_tells_settings_of_a_study_that_was_begun_with_others(
-    tmp_path: Path, numbers: Path, package: Path, doubled: str
-) -> None:
-    out, settings = tmp_path / "out", Settings(str(numbers))
-    run_study(settings, out, kind=doubled)
-    jobs, store = job_table(out)
-
-    @contextmanager
-    def interrupted(store: Store) -> Iterator[Any]:
-        raise KeyboardInterrupt
-        yield
-
-    for _ in range(2):  # what the first one knew is not forgotten by the second
-        with pytest.raises(KeyboardInterrupt):
-            run_study(replace(settings, factor=3), out, kind=doubled, executor=interrupted)
-        assert why(out)["read"] == "setting factor"
-    with pytest.raises(KeyboardInterrupt):
-        run_study(replace(settings, more=1), out, kind=doubled, executor=interrupted)
-    assert why(out) == {"total": "setting more"}
-    # Without effect: nothing is to be done.
-    run_study(replace(settings, colour="blue"), out, kind=doubled, executor=interrupted)
-    assert why(out) == {}
-    assert store.all_keys() == sorted(jobs["key"])
-
-
 # -- processes ------------------------------------------------------------------------------------
 
 
@@ -520,57 +434,11 @@ def test_processes_refuse_what_they_do_not_know(store: Store, numbers: Path) -> 
     assert store.all_keys() == [one.key]
 
 
-SCRIPT = """
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
-from study.arithmetic import Fixed, job, read, write
-
-from mechcore.study.engine import perform
-from mechcore.study.executors import Local
-from mechcore.study.step import Step
-from mechcore.study.store import Store
-
-
-@dataclass(frozen=True)
-class Own(Step):
-    kind = "own"
-    number: int
-
-    def run(self, work):
-        write(work, self.number + 1)
-
-
-if __name__ == "__main__":
-    store = Store(sys.argv[1])
-    store.create()
-    one = job(Own(4), "own")
-    perform(Fixed([one]), store, Local(workers=2), Path(sys.argv[1]))
-    print(read(store.whole(one.key)))
-"""
-
-
-def test_processes_know_the_steps_of_their_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    tests = str(Path(__file__).parents[1])
-    path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
-    ran = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    assert (ran.stdout, ran.returncode) == ("5\n", 0), ran.stderr
-
-
 @pytest.mark.parametrize("name", ["workers", "cpus"])
 def test_numbers_of_workers_and_cores(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is 0; expected 1 or more"):
         Local(**{name: 0})
     there = n_cores()
-    wanted = f"{name} is {there + 1}, but this machine has {there} cores: going on with {there}"
+    wanted = f"{name} is {there + 1}, but this machine has {there} cores: using {there}"
     with pytest.warns(MechcoreWarning, match=wanted):
         assert getattr(Local(**{name: there + 1}), name) == there

@@ -35,13 +35,7 @@ def test_a_digest_is_that_of_the_value(value: Any) -> None:
     assert len(digest_of(value)) == 64
 
 
-def test_digests_stay_what_they_are() -> None:
-    text = '{"a":[1,2.5,null,true],"b":"\\u00e4"}'
-    value = {"b": "ä", "a": [1, 2.5, None, True]}
-    assert digest_of(value) == hashlib.sha256(text.encode()).hexdigest()
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 2**21 + 7])
+@pytest.mark.parametrize("size", [0, 2**20, 2**20 + 1])
 def test_files_of_any_size(tmp_path: Path, size: int) -> None:
     content = bytes(i % 251 for i in range(1000)) * (size // 1000 + 1)
     (tmp_path / "file").write_bytes(content[:size])
@@ -62,11 +56,9 @@ def test_a_checkpoint_is_what_its_files_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("config.json", "model.safetensors", "model-00001-of-00002.safetensors"),
-        *("model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
-        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-        *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"),
-        *("spiece.model", "sentencepiece.bpe.model"),
+        *("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+        *("pytorch_model.bin", "tokenizer_config.json", "special_tokens_map.json"),
+        *("vocab.txt", "merges.txt", "sentencepiece.bpe.model"),
     ],
 )
 def test_whatever_is_read_matters(tmp_path: Path, name: str) -> None:
@@ -78,9 +70,7 @@ def test_whatever_is_read_matters(tmp_path: Path, name: str) -> None:
     assert after[name] == hashlib.sha256(b"new").hexdigest()
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "optimizer.pt", "trainer_state.json", "rng_state.pth", "x/config.json"]
-)
+@pytest.mark.parametrize("name", ["README.md", "optimizer.pt", "x/config.json"])
 def test_what_is_not_read_does_not_matter(tmp_path: Path, name: str) -> None:
     path = checkpoint_like(tmp_path / "model")
     before = checkpoint_content(str(path), None)
@@ -95,17 +85,6 @@ def test_a_file_is_known_by_its_content_and_kind(tmp_path: Path) -> None:
     content = checkpoint_content(str(tmp_path / "a.gguf"), None)
     assert content == checkpoint_content(str(tmp_path / "b.gguf"), None)
     assert content == {".gguf": hashlib.sha256(b"weights").hexdigest()}
-
-
-def test_files_are_read_by_the_hasher(tmp_path: Path) -> None:
-    path, asked = checkpoint_like(tmp_path / "model"), []
-
-    def hasher(file: Path) -> str:
-        asked.append(file.name)
-        return "digest"
-
-    assert set(checkpoint_content(str(path), None, hasher).values()) == {"digest"}
-    assert asked == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

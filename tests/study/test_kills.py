@@ -6,13 +6,10 @@ next to no time and a kill can fall on any moment of the work.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import resource
-import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,6 @@ import forks
 import pytest
 from helpers import undrawn
 from main_study.small_study import CONFIG, files, results
-
-from mechcore.study.step import plain
 
 N_KILLS = 10
 
@@ -102,69 +97,3 @@ def test_every_file_has_a_limit(
     assert process.exitcode == 0
     assert results(out) == results(whole)
     assert files(out) == files(whole)
-
-
-def can_mount() -> bool:
-    """Whether a user may mount a disk of a fixed size for one process."""
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        return False
-    probe = [unshare, "-rm", "sh", "-c", "mount -t tmpfs probe /mnt"]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
-
-
-ON_A_SMALL_DISK = """
-mount -t tmpfs -o size=$SIZE disk "$DISK"
-"$PYTHON" -c "$TWICE" "$CONFIG" "$DISK/out" "mount -o remount,size=64m $DISK" 2>&1
-cp -r "$DISK/out" "$SAVED"
-"""
-TWICE = """
-import os, subprocess, sys
-from mechcore.cli import main
-sys.path.append(os.environ["TESTS"])
-from helpers import undrawn
-
-config, out, enlarge = sys.argv[1:]
-for _ in range(2):
-    process = os.fork()  # which has imported everything
-    if process == 0:
-        with undrawn():
-            main(["run", config, "--out", out])
-    print("exit code", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-    subprocess.run(enlarge.split(), check=True)
-"""
-
-
-@pytest.mark.skipif(not can_mount(), reason="no user namespaces to mount a small disk in")
-def test_the_disk_is_full_in_the_middle(whole: Path, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    config = tmp_path / "study.yaml"
-    config.write_text(json.dumps(plain(CONFIG)))  # JSON is YAML
-    taken = sum(4096 + path.stat().st_blocks * 512 for path in (whole / "store").rglob("*"))
-    setting = {
-        "SIZE": str(taken // 2),
-        "DISK": str(disk),
-        "PYTHON": sys.executable,
-        "TWICE": TWICE,
-        "TESTS": str(Path(__file__).parents[1]),
-        "CONFIG": str(config),
-        "SAVED": str(tmp_path / "saved"),
-    }
-    told = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK],
-        env=os.environ | setting,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    first, second = told.split("exit code ")[:2]
-    assert second.startswith("1\n"), told
-    assert "Traceback" not in told
-    error = next(line for line in first.splitlines() if "mechcore: error" in line)
-    assert "No space left on device" in error
-    assert "what was finished before is safe" in error
-    assert told.rstrip().endswith("exit code 0")
-    assert " jobs were done before" in second
-    assert results(tmp_path / "saved") == results(whole)
-    assert files(tmp_path / "saved") == files(whole)

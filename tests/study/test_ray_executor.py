@@ -8,23 +8,17 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from main_study.small_study import CONFIG, files, results
 
-from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.study import ray_executor, run
-from mechcore.study.engine import StudyError
-from mechcore.study.executors import Local
+from mechcore.study import ray_executor
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
-from mechcore.worlds.embedded import tiny_encoder_dir
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
 psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
@@ -104,30 +98,6 @@ def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
-    """Of one checkpoint, the model's own, every mask misses its target."""
-    sizes = EffectiveSize((0.5,))
-    config = replace(
-        CONFIG,
-        prune=replace(CONFIG.prune, steps=2, tolerance=0.0),
-        seeds=(42,),
-        sparsities=(0.5,),
-        checkpoints=(str(tiny_encoder_dir()),),
-        analyses=Analyses(heads=None, ablation=None, paths=None, dose=None, effective_size=sizes),
-    )
-    with pytest.raises(StudyError) as failure:
-        run_study(config, tmp_path / "out", executor=OnRay())
-    assert [each.job.step.kind for each in failure.value.failures] == ["effective_size"]
-    assert "no mask reached its target" in str(failure.value)
-    assert "ended at" in str(failure.value)
-    done = {each["kind"] for each in manifests(tmp_path / "out")}
-    assert done == {
-        *("describe", "means", "prune", "masks", "answers", "accuracy"),
-        *("smallest", "core", "swept", "ood_mean", "sweep", "roles", "flips"),
-    }
-
-
-@pytest.mark.usefixtures("cluster")
 def test_more_than_the_cluster_has(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="asks for 64 CPU, but the cluster has 2 in all"):
         run_study(CONFIG, tmp_path / "out", executor=OnRay(cpus=64))
@@ -157,21 +127,6 @@ def test_a_job_on_cuda_has_one_gpu_and_sees_no_other(
 def test_a_job_cannot_choose_its_gpu() -> None:
     with pytest.raises(InputError, match="device is cuda:1; expected cuda: Ray gives every job"):
         OnRay(device="cuda:1")
-
-
-def test_the_machine_that_plans_needs_no_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Planned(Exception):
-        pass
-
-    def planned(*_: Any, device: str, **__: Any) -> None:
-        raise Planned(device)
-
-    monkeypatch.setattr(run, "prepare", planned)
-    for executor, device in ((OnRay(device="cuda"), "cpu"), (Local(device="cuda"), "cuda")):
-        with pytest.raises(Planned, match=f"^{device}$"):
-            run_study(CONFIG, tmp_path / "out", executor=executor)
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,18 +19,15 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation import component_roles
 from mechcore.ablation.confirmed import ROLES_TABLE
 from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects import members_of
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.stability import STABILITY
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
-from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.heads import Heads, Scores
 from mechcore.analyses.paths import Paths
 from mechcore.analyses.sweep import Swept, SweptOodMean
@@ -50,7 +47,6 @@ from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
-from mechcore.study.store import Store
 from mechcore.subnetworks.smallest import SMALLEST
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_encoder_dir
@@ -162,30 +158,6 @@ def test_every_table_has_its_columns(finished: Finished) -> None:
     assert len(categories) == finished.n_heads
 
 
-def test_the_balance_of_labels(finished: Finished) -> None:
-    table = finished.table("data")
-    for split, facts in finished.facts["data"].items():
-        rows = table[table["split"] == split]
-        assert rows["n"].sum() == facts["n"]
-        assert set(rows["subset"]) == set(facts["subsets"])
-        assert rows.groupby("subset")["share"].sum().tolist() == pytest.approx(
-            [1.0] * len(facts["subsets"])
-        )
-    halves = table[table["split"] == "ood"].groupby("label")["n"].sum().to_dict()
-    assert halves == {"entailment": 20, "non-entailment": 20}
-
-
-def test_means_over_subsets_count_each_subset_the_same(finished: Finished) -> None:
-    accuracy, groups = finished.table("accuracy"), finished.table("group_accuracy")
-    assert set(groups["group"]) == {"ID", "OOD", *tiny_world.OOD_GROUPS}
-    row = groups[(groups["subnetwork"] == "s0.30-seed43") & (groups["group"] == "OOD")].iloc[0]
-    rows = accuracy[(accuracy["subnetwork"] == "s0.30-seed43") & (accuracy["split"] == "ood")]
-    rows = rows[rows["subset"] != "all"]
-    assert row["accuracy"] == pytest.approx(rows["accuracy"].sum() / len(rows))
-    assert row["subsets"].split("; ") == rows["subset"].tolist()
-    assert row["n_subsets"] == len(rows)
-
-
 def test_the_other_files(finished: Finished) -> None:
     out = finished.out
     assert finished.report == out / "report.html"
@@ -197,12 +169,6 @@ def test_the_other_files(finished: Finished) -> None:
         *("report.html", "study.json", "store"),
     }
     assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
-
-
-def test_masks_know_the_model_of_the_run(finished: Finished) -> None:
-    for path in (finished.out / "masks").glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            assert json.loads(file.metadata()["identity"]) == finished.facts["model"]["identity"]
 
 
 def test_the_facts_of_the_run(finished: Finished) -> None:
@@ -284,16 +250,6 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
         assert row.kl == pytest.approx(float(kl), rel=1e-3)
 
 
-def test_frequencies_count_the_masks(finished: Finished) -> None:
-    table, masks = finished.table("head_frequency"), finished.masks()
-    assert len(table) == finished.n_components * 2
-    for row in table.itertuples():
-        mine = [m for name, m in masks.items() if name.startswith(f"s{row.target_sparsity:.2f}")]
-        column = finished.shape.n_heads if math.isnan(row.head) else int(row.head)
-        count = sum(int(m.values[row.layer, column]) for m in mine)
-        assert (row.n_seeds, row.count, row.frequency) == (2, count, count / 2)
-
-
 def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     masks = list(finished.masks().values())
     shared = (
@@ -350,38 +306,6 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
     assert len(others) == table[["split", "subset"]].drop_duplicates().shape[0]
 
 
-def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
-    ablation = finished.table("ablation").set_index(["split", "subset", "set"])
-    table = finished.table("interactions")
-    joint = finished.table("ablation").query("kind == 'joint'")
-    assert set(table["set"]) == set(joint["set"])
-    assert len(table) == 2 * len(joint)
-    for row in table.itertuples():
-        place, change = (row.split, row.subset), f"{row.metric}_change"
-        alone = sum(ablation.loc[(*place, name), change] for name in row.set.split("+"))
-        together = ablation.loc[(*place, row.set), change]
-        assert row.joint_change == pytest.approx(together, abs=1e-9)
-        assert row.sum_of_single_changes == pytest.approx(alone, abs=1e-9)
-        assert row.interaction == pytest.approx(together - alone, abs=1e-9)
-        assert row.low <= row.interaction + 1e-9
-        assert row.interaction <= row.high + 1e-9
-        assert row.superadditive == (row.high < 0 and row.p_adjusted <= 0.05)
-
-
-def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> None:
-    folder = finished.out / "tables"
-    table = INFORMATION.read(folder / "information.csv").query("subset == 'all'")
-    assert len(table) == 2 * finished.n_components
-    own = INFORMATION_OOD_MEAN.read(folder / "information_ood_mean.csv").query("subset == 'all'")
-    assert own["set"].tolist() == table.query("split == 'ood'")["set"].tolist()
-    tables = (table[table["split"] == split] for split in ("id", "ood"))
-    expected = component_roles(*tables, ood_mean=own)
-    found = ROLES_TABLE.read(folder / "roles.csv")
-    pd.testing.assert_frame_equal(found[COMPONENT_ROLES.names], expected, check_dtype=False)
-    swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and split == 'ood'")
-    assert swept["set"].tolist() == found["component"].tolist()
-
-
 def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_training(
     finished: Finished,
 ) -> None:
@@ -403,13 +327,6 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
             assert sweep.query(here)["margin_change"].item() == pytest.approx(change, abs=1e-4)
             wanted = float(injected[members].mean())
             assert table.query(here)["injected_margin"].item() == pytest.approx(wanted, abs=1e-5)
-
-
-def test_the_means_are_those_of_the_training_examples(finished: Finished) -> None:
-    again = MeanActivations.compute(finished.inputs.model, finished.inputs.data["train"])
-    torch.testing.assert_close(finished.means.z, again.z)
-    torch.testing.assert_close(finished.means.mlp, again.mlp)
-    assert finished.means.data == finished.inputs.data["train"].fingerprint
 
 
 # -- going on, and doing again what changed -------------------------------------------------------
@@ -560,7 +477,6 @@ def test_a_change_redoes_what_depends_on_it(
 
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
-    (done / "tables" / ".abcdefgh.core.csv").write_text("left by a killed run")
     run_study(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
     # What the study did not write stays.
@@ -590,42 +506,6 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
         run_study(TINY, moved)
     assert calls == counts(answers=1)
     assert results(moved) == before
-
-
-def test_a_damaged_unfinished_state_is_begun_anew(
-    tmp_path: Path, tiny: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(TINY, prune=replace(TINY.prune, save_every=1))
-    training: Any = importlib.import_module("mechcore.pruning.mask_training")
-    update, updates = training.MaskTraining.update, Counter[str]()
-
-    def interrupted(self: Any, *args: Any) -> None:
-        updates["n"] += 1
-        if updates["n"] == 4:  # two masks, so in the second step
-            raise KeyboardInterrupt
-        update(self, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training.MaskTraining, "update", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_study(config, tmp_path / "parts")
-    (state,) = (tmp_path / "parts" / "store" / "partial").glob("*/[!.]*")
-    data = bytearray(state.read_bytes())
-    data[-1] ^= 1
-    state.write_bytes(data)
-    with pytest.warns(MechcoreWarning, match="is damaged .*its checksum differs"):
-        run_study(config, tmp_path / "parts")
-    assert results(tmp_path / "parts") == results(tiny)
-    assert not list((tmp_path / "parts" / "store" / "partial").iterdir())
-
-
-def test_killed_before_there_was_more_than_a_store(
-    tmp_path: Path, tiny: Path, calls: Calls
-) -> None:
-    Store(tmp_path / "out" / "store").create()
-    run_study(TINY, tmp_path / "out")
-    assert calls == WHOLE
-    assert results(tmp_path / "out") == results(tiny)
 
 
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
@@ -673,13 +553,6 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
         run_study(TINY, tmp_path)
     assert contents(tmp_path) == before
     assert not calls
-
-
-def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="is a file; expected a folder"):
-        run_study(TINY, tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Calls) -> None:
@@ -738,55 +611,6 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     assert not (done / "a").exists()
 
 
-def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
-    run_of = tiny_encoder_dir().parent
-    for split in ("train", "id", "ood"):
-        tiny_world.generate(split, 16, 3).frame.to_csv(tmp_path / f"{split}.csv", index=False)
-    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
-    config = replace(
-        TINY,
-        model=ModelConfig(source=str(run_of / "final")),
-        data=DataConfig(**files),
-        checkpoints=(str(EARLY), str(run_of / "final")),
-        sparsities=(0.3,),
-        analyses=replace(
-            TINY.analyses,
-            heads=None,
-            ablation=None,
-            sweep=None,
-            effective_size=EffectiveSize(sparsities=(0.3, 0.6), tolerance=0.1),
-        ),
-    )
-    run_study(config, tmp_path / "run")
-    # The final checkpoint at 0.3 is the study's own model: its jobs are the same.
-    assert calls == counts(
-        describe=1,
-        means=2,
-        prune=4,
-        masks=4,
-        answers=12,
-        accuracy=3,
-        smallest=1,
-        core=1,
-        effective_size=1,
-    )
-    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
-    grid = tables["grid"].query("checkpoint == @LAST and subset == 'ood:prep'")
-    assert grid[["seed", "sparsity"]].to_numpy().tolist() == [
-        [42, 0.3],
-        [43, 0.3],
-        [42, 0.6],
-        [43, 0.6],
-    ]
-    own = tables["accuracy"].query("split == 'ood' and subset == 'prep' and seed.notna()")
-    assert grid.query("sparsity == 0.3")["accuracy"].tolist() == own["accuracy"].tolist()
-    n = len(embedded_shape().components)
-    kept = 1 - tables["subnetworks"]["sparsity"]
-    assert grid.query("sparsity == 0.3")["kept"].tolist() == pytest.approx(kept.tolist())
-    assert kept.tolist() == pytest.approx([(n - round(0.3 * n)) / n] * 2)
-    assert tables["mean_effective_size"]["checkpoint"].unique().tolist() == [STEP, LAST]
-
-
 # -- unusual runs ---------------------------------------------------------------------------------
 
 
@@ -816,46 +640,7 @@ def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     assert list(tables["interactions"].columns) == COLUMNS["interactions"].split()
 
 
-def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: Calls) -> None:
-    run_study(replace(BARE, sparsities=(0.30, 0.301)), tmp_path)
-    assert {path.stem for path in (tmp_path / "masks").iterdir()} == {
-        *("s0.30-seed42", "s0.30-seed43", "s0.301-seed42", "s0.301-seed43")
-    }
-    assert len(pd.read_csv(tmp_path / "tables" / "subnetworks.csv")) == 4
-
-
-def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> None:
-    data = replace(TINY.data, max_ood=40, ood_subsets=("prep", "embed_if"))
-    run_study(replace(BARE, data=data), tmp_path)
-    facts = json.loads((tmp_path / "config.json").read_text())
-    assert facts["data"]["ood"]["subsets"] == ["prep", "embed_if"]
-    assert facts["data"]["ood"]["n"] == 10
-
-
 # -- configurations -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StudyConfig(seeds=()), r"seeds \[\]: expected at least one"),
-        (lambda: StudyConfig(seeds=(1, 1)), r"seeds \[1, 1\]: expected at least one, each once"),
-        (lambda: StudyConfig(seeds=(-1,)), "seed -1: expected a whole number"),
-        (lambda: StudyConfig(sparsities=(1.0,)), r"sparsity 1\.0: expected a share"),
-        (lambda: StudyConfig(sparsities=(math.nan,)), "sparsity nan: expected a share"),
-        (lambda: DataConfig(seed=-1), "data: seed is -1; expected a whole number from 0"),
-        (lambda: load(ModelConfig(source="x"), DataConfig()), "missing --train, --id, --ood"),
-        (lambda: load(ModelConfig(source="x"), DataConfig(train="a", ood="b")), "missing --id"),
-        (lambda: load(ModelConfig(), DataConfig(id="a.csv")), "files were given without --model"),
-    ],
-)
-def test_configurations_that_make_no_sense(make: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
-
-
-def load(model: ModelConfig, data: DataConfig) -> Any:
-    return load_inputs(model, data, ("train", "id", "ood"))
 
 
 def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
@@ -885,17 +670,3 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--class-names"):
         run_study(unnamed, tmp_path / "unnamed")
     assert not (tmp_path / "unnamed").exists()
-
-
-def test_files_give_the_same_examples_as_the_embedded_world(tmp_path: Path) -> None:
-    frame = tiny_world.generate("ood", 20, 3).frame
-    frame.to_csv(tmp_path / "hans.csv", index=False)
-    model = ModelConfig(source=str(tiny_encoder_dir()))
-    data = DataConfig(ood=str(tmp_path / "hans.csv"), ood_subsets=("prep",), max_ood=3)
-    inputs = load_inputs(model, data, ("ood",))
-    assert len(inputs.data["ood"]) == 3
-    assert set(inputs.data["ood"].examples.frame["subset"]) == {"prep"}
-    assert inputs.data["ood"].examples.name == "hans"
-    everything = replace(data, ood_subsets=(), max_ood=None)
-    found = load_inputs(model, everything, ("ood",)).data["ood"].examples.frame
-    pd.testing.assert_frame_equal(found, frame, check_dtype=False)

@@ -19,7 +19,6 @@ from mechcore.report import build_report
 from mechcore.report.kinds import schemas_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import answer_tables
-from mechcore.subnetworks.effective_size import read_grid
 from mechcore.wording import number, whole
 
 SCHEMAS = schemas_of({})
@@ -65,19 +64,6 @@ def test_seeds_of_effective_sizes(tmp_path: Path) -> None:
     for table in (made["effective_size"], back):
         assert table.loc[table["group"] == "ID", "seed"].tolist() == SEEDS
     assert set(made["mean_effective_size"]["n_seeds"]) == {3}
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-@pytest.mark.parametrize("seeds", [SEEDS, [*SEEDS, 2**70, 2**70 + 1]])
-def test_seeds_of_plain_tables(tmp_path: Path, ending: str, seeds: list[int]) -> None:
-    rows = [{"seed": s, "checkpoint": 1, "sparsity": 0.5, "subset": "a"} for s in seeds]
-    table = pd.DataFrame([{**row, "accuracy": 0.5} for row in rows], dtype=object)
-    path = tmp_path / f"grid.{ending}"
-    if ending == "csv":
-        table.to_csv(path, index=False)
-    else:
-        path.write_text("\n".join(row.to_json() for _, row in table.astype(str).iterrows()))
-    assert list(map(int, read_grid(path)["seed"])) == seeds
 
 
 def test_seeds_in_the_report(tmp_path: Path) -> None:

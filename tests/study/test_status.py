@@ -116,14 +116,6 @@ def test_changed_files_are_to_be_done_again(study: Study) -> None:
     assert left["name"].str.contains(" id").sum() == 0
 
 
-def test_a_store_that_is_gone_leaves_everything_to_do(study: Study) -> None:
-    study.do(study.of("means"))
-    study.store.path.rename(study.folder / "elsewhere")
-    table, _ = job_table(study.out)
-    assert set(table["state"]) == {"to do"}
-    assert not study.store.path.exists()
-
-
 def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no study in this folder \(no study\.json\)"):
         job_table(tmp_path)
@@ -137,12 +129,6 @@ def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> No
         with pytest.raises(InputError, match=rf"study\.json: {what}.*run the study again"):
             job_table(study.out)
         check_out(study.out, DEFAULT)  # which it can be
-
-
-def test_a_study_whose_data_are_gone_says_so(study: Study) -> None:
-    Path(str(study.config.data.train)).unlink()
-    with pytest.raises(InputError, match=r"train-data\.csv: no such file"):
-        job_table(study.out)
 
 
 def test_damage_is_listed_and_left_alone(study: Study) -> None:

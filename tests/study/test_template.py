@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from mechcore.errors import InputError
 from mechcore.settings import all_entries
 from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 from mechcore.study.step import plain
@@ -66,12 +65,6 @@ def test_examples_are_values_of_their_settings(kind: str) -> None:
                 assert entry.group.presets.read(value) is not None
             else:
                 TypeAdapter(entry.type).validate_python(value)
-
-
-@pytest.mark.parametrize("name", ["study.json", "study.toml", "study", "study.YAML"])
-def test_other_files_are_refused(tmp_path: Path, kind: str, name: str) -> None:
-    with pytest.raises(InputError, match="expected a file that ends"):
-        template(tmp_path / name, kind)
 
 
 @pytest.mark.parametrize(

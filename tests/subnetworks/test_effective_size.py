@@ -554,13 +554,6 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, ending: str) -> None
     same(effective_size(full, grid, groups=GROUPS, tolerance=0.1), expected)
 
 
-def test_subsets_whose_names_begin_like_formulas(tmp_path: Path) -> None:
-    odd = FULL.assign(subset="=" + FULL["subset"])
-    write_csv(tmp_path / "full.csv", odd)
-    assert "'=" in (tmp_path / "full.csv").read_text()
-    same(read_full(tmp_path / "full.csv"), odd)
-
-
 def test_the_published_files_become_tables(tmp_path: Path) -> None:
     path = tmp_path / "full.json"
     path.write_text(json.dumps({"500": {"a": 0.5, "b": 1}, "6500": {"a": 0.25, "b": 0}}))

@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.progress import _Lines, shown_on
+from mechcore.progress import shown
 from mechcore.training import (
     TrainSettings,
     accuracies,
@@ -219,7 +219,7 @@ def test_the_end_is_told_and_the_progress_complete(
 ) -> None:
     # At this rate no answer ever changes.
     settings = replace(WATCHED, learning_rate=1e-30, evaluate_every=1)
-    with shown_on(_Lines(Console(stderr=True, width=300))):
+    with shown(Console(stderr=True, width=300)):
         run(tmp_path / "run", settings)
     said = capsys.readouterr().err.splitlines()
     assert said[-2:] == [
