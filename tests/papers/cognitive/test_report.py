@@ -31,7 +31,7 @@ from study_pages import (
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.report import attention, decoding, heads, learning, states
 from mechcore.report import build_report
-from mechcore.report.blocks import Gallery, Picture
+from mechcore.report.blocks import Drawing, Gallery, Picture
 from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import RunFolder, read_run
 
@@ -448,10 +448,9 @@ def test_a_run_of_another_kind_has_no_cognitive_section(
     assert "incongruent" not in after
 
 
-def _no_picture(
-    _: Gallery, figure: object, name: str, caption: str, alt: str, *, fold: str = ""
-) -> Picture:
-    return Picture(name, caption, alt, "data:image/svg+xml;base64,", 1, 1, ("svg",))
+def _no_picture(_: Gallery, drawing: Drawing) -> Picture:
+    named = (drawing.name, drawing.caption, drawing.alt)
+    return Picture(*named, "data:image/svg+xml;base64,", 1, 1, ("svg",))
 
 
 # -- figures --------------------------------------------------------------------------------------
