@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from mechcore.report.blocks import Gallery, Picture
+from mechcore.report.blocks import Drawing, Gallery, Picture
 
 
 def leave_out_figures(monkeypatch: pytest.MonkeyPatch, figures: Mapping[ModuleType, str]) -> None:
@@ -22,11 +22,10 @@ def leave_out_figures(monkeypatch: pytest.MonkeyPatch, figures: Mapping[ModuleTy
         figures: modules of sections, and the functions for figures that they import.
     """
 
-    def add(
-        _: Gallery, figure: object, name: str, caption: str, alt: str, *, fold: str = ""
-    ) -> Picture:
-        uri = f"data:image/svg+xml;base64,{name}"
-        return Picture(name, caption, alt, uri, 1, 1, ("svg",), fold)
+    def add(_: Gallery, drawing: Drawing) -> Picture:
+        named = (drawing.name, drawing.caption, drawing.alt)
+        uri = f"data:image/svg+xml;base64,{drawing.name}"
+        return Picture(*named, uri, 1, 1, ("svg",), drawing.fold)
 
     monkeypatch.setattr(Gallery, "add", add)
     for module, names in figures.items():
@@ -66,5 +65,5 @@ def check_paper(figure: Figure) -> None:
 
 def panel(figure: Figure, title: str) -> Axes:
     """The one panel of that title."""
-    (found,) = [ax for ax in figure.axes if ax.get_title() == title]
-    return found
+    (ax,) = [ax for ax in figure.axes if ax.get_title() == title]
+    return ax

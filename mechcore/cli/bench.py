@@ -46,7 +46,7 @@ def bench(
     from mechcore.bench.cases import case_names
     from mechcore.bench.methods import PREDICTORS, RANKERS
     from mechcore.bench.recovery import WITH_PAIRS, WITHOUT_TRUTH, over_cases
-    from mechcore.report.blocks import Gallery
+    from mechcore.report.blocks import Drawing, Gallery
     from mechcore.report.subnetwork_figures import recovery
     from mechcore.steps.benchmark import run_benchmark
     from mechcore.tables import write_tables
@@ -77,7 +77,7 @@ def bench(
         if table.empty:
             continue
         means = tables[f"{name}_by_method"] = over_cases(table, columns)
-        gallery.add(recovery(table, means, columns), name, "", "")
+        gallery.add(Drawing(recovery(table, means, columns), name, "", ""))
         show(means)
     write_tables(out / "tables", tables)
     print(f"tables and figures: {out}")

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from mechcore.ablation.effects import ABLATION
+from mechcore.ablation.flips import COUNTS, FLIPS
+from mechcore.ablation.roles import NONE, UNDECIDED
 from mechcore.attention.labels import FEWEST_EXAMPLES
 from mechcore.components import Component
 from mechcore.report.ablation_tables import interaction_table
 from mechcore.report.attention_views import pattern_properties
 from mechcore.report.blocks import Shown, Table, table_of
-from mechcore.report.flips import Flips, flips_of
 from mechcore.report.groups import PLACED, data_sets, of_data, placed
 from mechcore.report.run_folder import RunFolder
-from mechcore.wording import ALL, DASH, count, number, percent, sparsity, whole
+from mechcore.wording import (
+    ALL,
+    DASH,
+    OUT_FIRST,
+    PLACES,
+    count,
+    listed,
+    number,
+    percent,
+    sparsity,
+    split_name,
+    whole,
+)
 
 NAME = re.compile(r"(?<![\w.])L\d{1,3}\.(?:H\d{1,3}|MLP)(?!\w)")
 """How a component is called in texts and tables."""
@@ -31,15 +44,30 @@ _JOINT = {
 
 @dataclass(frozen=True)
 class Part:
-    """One table of the facts of a component, with the columns that hold ``words``.
-
-    Rows are cells as text, or numbers of rows of `Facts.shared`.
-    """
+    """A table of a component; rows are cells, or numbers of rows in `Facts.shared`."""
 
     title: str
     header: Sequence[str]
     words: Sequence[int]
     rows: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One text: where it is from, the answers, and the head's attention on it if drawn."""
+
+    title: str
+    texts: Sequence[str]
+    answers: str
+    attention: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Flips:
+    """How many answers flip without a component, and some of them."""
+
+    lead: str
+    examples: Sequence[Flip] = ()
 
 
 @dataclass(frozen=True)
@@ -62,10 +90,11 @@ class Facts:
 
 def components_of(run: RunFolder) -> list[str]:
     """Every component that a table names as one, by layer, MLPs after heads."""
-    named = ("roles", "head_frequency", "head_categories", "core")
-    found = {name for each in named for name in _column(run.table(each), "component")}
-    found |= set(_column(run.singles, "set")) | {e.component for e in run.attention_examples}
-    return [str(each) for each in sorted(Component.parse(n) for n in found if NAME.fullmatch(n))]
+    tables = map(run.table, ("roles", "head_frequency", "head_categories", "core"))
+    names = {name for table in tables if table is not None for name in table["component"]}
+    names |= set() if run.singles is None else set(run.singles["set"])
+    names |= {example.component for example in run.attention_examples}
+    return [str(c) for c in sorted(Component.parse(n) for n in names if NAME.fullmatch(n))]
 
 
 def facts(run: RunFolder) -> Facts:
@@ -107,21 +136,17 @@ def _by_member(
     Rows are over all examples, sets with the largest interaction first: a long list begins with
     what matters.
     """
-    found: dict[str, list[int]] = {}
+    rows_of: dict[str, list[int]] = {}
     overall = table[table["subset"] == ALL]
     margin = overall[overall["metric"] == "margin"]
     size = margin["interaction"].abs().groupby(margin["set"]).max()
     order = overall["set"].map(size).sort_values(ascending=False, kind="stable").index
     for i, members in enumerate(overall.loc[order, "set"].str.split("+"), len(shared)):
         for member in members:
-            found.setdefault(member, []).append(i)
+            rows_of.setdefault(member, []).append(i)
     shown = interaction_table(overall.loc[order])
     shared += shown.rows
-    return shown, found
-
-
-def _column(table: pd.DataFrame | None, name: str) -> Iterable[str]:
-    return [] if table is None else table[name]
+    return shown, rows_of
 
 
 def _by_name(table: pd.DataFrame | None, column: str) -> dict[str, pd.DataFrame]:
@@ -158,25 +183,20 @@ def _keepers(subnetworks: pd.DataFrame | None) -> list[tuple[float, str, frozens
 
 
 def _kept(
-    name: str,
-    frequency: pd.DataFrame | None,
-    seeds: Sequence[tuple[float, str, frozenset[str]]],
+    name: str, frequency: pd.DataFrame | None, seeds: Sequence[tuple[float, str, frozenset[str]]]
 ) -> Iterator[Part]:
-    if frequency is None or len(frequency) == 0:
+    if frequency is None:
         return
     rows = []
     for _, row in frequency.sort_values("target_sparsity").iterrows():
         target = row["target_sparsity"]
-        keeping = [(seed, name in kept) for where, seed, kept in seeds if where == target]
-        rows.append(
-            [
-                sparsity(target),
-                f"{whole(row['count'])} of {count(row['n_seeds'], 'seed')}",
-                percent(row["frequency"]),
-                ", ".join(seed for seed, kept in keeping if kept) or DASH,
-                ", ".join(seed for seed, kept in keeping if not kept) or DASH,
-            ]
+        of_target = [(seed, name in kept) for where, seed, kept in seeds if where == target]
+        keep, prune = (
+            ", ".join(seed for seed, kept in of_target if kept is wanted) or DASH
+            for wanted in (True, False)
         )
+        kept_by = f"{whole(row['count'])} of {count(row['n_seeds'], 'seed')}"
+        rows.append([sparsity(target), kept_by, percent(row["frequency"]), keep, prune])
     header = ["target sparsity", "kept by", "share", "seeds that keep it", "seeds that prune it"]
     yield Part("Kept in subnetworks", header, [0, 1, 3, 4], rows)
 
@@ -222,4 +242,59 @@ def _alone(singles: pd.DataFrame | None) -> dict[str, Part]:
     for name, row in zip(ordered["set"], table.rows, strict=True):
         rows.setdefault(name, []).append(row)
     title, words = "Ablated alone, with intervals", sorted(table.text_columns)
-    return {name: Part(title, table.header, words, each) for name, each in rows.items()}
+    return {name: Part(title, table.header, words, own) for name, own in rows.items()}
+
+
+# -- texts whose answer flips without it ---------------------------------------------------------
+
+
+def flips_of(run: RunFolder) -> Mapping[str, Flips]:
+    """The flips of every component that was ablated for its role, by name."""
+    table, roles = run.table("flips"), run.table("roles")
+    if table is None or roles is None:
+        return {}
+    drawn = {
+        (example.component, rank): pattern_properties(example)
+        for rank, of_rank in enumerate(run.flips_attention, start=1)
+        for example in of_rank
+    }
+    flips = {name: Flips("No answer flips without it.") for name in roles["component"]}
+    idle = set(roles.loc[roles["role"].isin([NONE, UNDECIDED]), "component"])
+    for name, part in table.groupby("component", sort=False):
+        rows = part.to_dict("records")
+        examples = [_flip(row, drawn.get((str(name), int(row["rank"])))) for row in rows]
+        lead = _flips_lead(part.iloc[0], len(part))
+        if Component.parse(str(name)).is_head:
+            if name in idle:
+                lead += " Its attention is not drawn, as no effect of the head is shown."
+            elif not all(flip.attention for flip in examples):
+                lead += " Its attention is drawn on short texts only."
+        flips[str(name)] = Flips(lead, examples)
+    return flips
+
+
+def _flips_lead(row: pd.Series, n: int) -> str:
+    parts = []
+    for split in OUT_FIRST:
+        counts = {change: row[name] for (change, of), name in COUNTS.items() if of == split}
+        kinds = ", ".join(f"{whole(count)} {change}" for change, count in counts.items() if count)
+        total = f"{whole(sum(counts.values()))} {PLACES[split]} ({kinds})"
+        parts.append(total if kinds else f"none {PLACES[split]}")
+    which = "Those out of domain come first, and those with the largest change of margin."
+    if row[[*COUNTS.values()]].sum() == n:
+        which = "All are here."
+    return f"Without it answers flip: {listed(parts)}. {which}"
+
+
+def _flip(row: Mapping[Any, Any], attention: dict[str, Any] | None) -> Flip:
+    where = f"{row['data']} ({split_name(row['split'])}), {row['subset']}"
+    full, without = (
+        f"{row[f'answer{end}']}, margin {FLIPS[f'margin{end}'].show(row[f'margin{end}'])} nats"
+        for end in ("", "_without")
+    )
+    return Flip(
+        f"{whole(row['rank'])}. {row['change'].capitalize()}: {where}",
+        [text for text in (row["text_a"], row["text_b"]) if text],
+        f"Label: {row['label']}. Answer: {full}. Without it: {without}.",
+        attention,
+    )

@@ -39,8 +39,8 @@ _DRAW = """(function draw(tries) {
   } else if (tries > 0) {
     setTimeout(draw, 100, tries - 1);
   } else {
-    place.textContent = "The library that draws this is not on the page: display " +
-      "mechcore.report.attention_views.library() in a cell and run this one again.";
+    place.textContent = "The library that draws this is not on the page: restart the kernel " +
+      "and run the notebook again.";
   }
 })(50);"""
 
@@ -54,22 +54,6 @@ def library_script() -> str:
         "<script>if (!window.CircuitsVis) { (function () {\n"
         f"{source}\nwindow.CircuitsVis = CircuitsVis; }})(); }}</script>"
     )
-
-
-class Library:
-    """What `library` returns: shown in a notebook, it brings circuitsvis onto the page."""
-
-    def _repr_html_(self) -> str:
-        _Shown.library = True
-        return f"{library_script()}<p>circuitsvis is on this page.</p>"
-
-
-def library() -> Library:
-    """Put circuitsvis into the output of a cell.
-
-    The first view that a notebook shows brings it along; this is for when that cell is gone.
-    """
-    return Library()
 
 
 class _Shown:
@@ -100,7 +84,7 @@ class AttentionView:
             raise InputError(
                 f"attention view: {len(self.titles)} titles for {len(self.examples)} heads"
             )
-        if len({tuple(each.tokens) for each in self.examples}) > 1:
+        if len({tuple(example.tokens) for example in self.examples}) > 1:
             raise InputError(
                 "attention view: the heads' examples have different tokens; make a view for each"
             )
@@ -119,7 +103,7 @@ class AttentionView:
         place = f"{name}-heads"
         props = {
             **pattern_properties(self.examples[0]),
-            "attention": [each.pattern for each in self.examples],
+            "attention": [example.pattern for example in self.examples],
             "attentionHeadNames": list(self.titles),
         }
         script = _DRAW % {"place": script_json(place), "props": script_json(props)}
@@ -127,7 +111,7 @@ class AttentionView:
 
     def save(self, path: str | Path) -> Path:
         """Write a page of its own, which needs no network and no other file."""
-        names = ", ".join(each.component for each in self.examples)
+        names = ", ".join(example.component for example in self.examples)
         path = Path(path)
         write_text(
             path,
@@ -160,7 +144,7 @@ def attention_view(
     Raises:
         InputError: there is no head, or their tokens differ.
     """
-    names = titles or [f"{each.component} {each.category}".strip() for each in examples]
+    names = titles or [f"{e.component} {e.category}".strip() for e in examples]
     return AttentionView(list(examples), list(names))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,19 +36,14 @@ class Paragraph:
     text: str
     note: bool = False
     lead: bool = False
-    kind: str = field(default="paragraph", init=False)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text.
+    """A table as text; the first cell of a row is its header.
 
-    Attributes:
-        caption: what it shows, with units.
-        header: column names.
-        rows: cells; the first of a row is its header.
-        text_columns: columns of words; all others hold numbers.
-        folded: whether it is closed until the reader opens it.
+    ``text_columns`` hold words, all others numbers. A table that is ``folded`` is closed until the
+    reader opens it.
     """
 
     caption: str
@@ -56,7 +51,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     text_columns: frozenset[int] = frozenset({0})
     folded: bool = False
-    kind: str = field(default="table", init=False)
 
 
 @dataclass(frozen=True)
@@ -83,23 +77,18 @@ def table_of(
 ) -> Table:
     """A table as its schema says: headers, alignment and how numbers are shown.
 
-    Args:
-        frame: the rows.
-        schema: of the columns that are given by their names.
-        caption: what it shows.
-        columns: to show, in order; optional ones that the rows lack are left out.
-        folded: whether it is closed until the reader opens it.
+    ``columns`` are shown in order; optional ones that the rows lack are left out.
     """
     header: list[str] = []
     cells: list[Sequence[str]] = []
     words: set[int] = set()
-    for each in columns:
-        if isinstance(each, tuple):
-            title, texts = each
-        elif isinstance(each, OverSeeds):
-            title, texts = "over seeds", _ranges(frame, schema[each.name])
+    for shown in columns:
+        if isinstance(shown, tuple):
+            title, texts = shown
+        elif isinstance(shown, OverSeeds):
+            title, texts = "over seeds", _ranges(frame, schema[shown.name])
         else:
-            column = schema[each] if isinstance(each, str) else each
+            column = schema[shown] if isinstance(shown, str) else shown
             if column.optional and column.name not in frame:
                 continue
             words |= {len(header)} if column.is_words else set()
@@ -133,7 +122,6 @@ class Picture:
     height: int
     saved: Sequence[str] = ()
     fold: str = ""
-    kind: str = field(default="picture", init=False)
 
     @property
     def svg(self) -> str:
@@ -143,15 +131,7 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure before it is placed in a page, see `Picture`.
-
-    Attributes:
-        figure: the figure.
-        name: of its files.
-        caption: what it shows, with units.
-        alt: for readers who do not see it.
-        fold: the line that the reader opens it by; where it is empty the figure always shows.
-    """
+    """A figure before it is placed in a page, see `Picture`; ``name`` is that of its files."""
 
     figure: Figure
     name: str
@@ -166,7 +146,6 @@ class View:
 
     caption: str
     html: str
-    kind: str = field(default="view", init=False)
 
 
 @dataclass(frozen=True)
@@ -174,7 +153,6 @@ class Command:
     """A line to type in a terminal."""
 
     text: str
-    kind: str = field(default="command", init=False)
 
 
 Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter | Graph | Drawing
@@ -229,35 +207,29 @@ class Gallery:
     """
 
     def __init__(self, run: Path, formats: Sequence[str] = ("svg", "png")) -> None:
-        unknown = [name for name in formats if name not in FIGURE_FORMATS]
-        if unknown:
-            raise InputError(
-                f"figures: {unknown[0]!r} is no format; expected some of "
-                f"{', '.join(FIGURE_FORMATS)}"
-            )
+        for name in formats:
+            if name not in FIGURE_FORMATS:
+                known = ", ".join(FIGURE_FORMATS)
+                raise InputError(f"figures: {name!r} is no format; expected some of {known}")
         self.folder = run / FIGURES_FOLDER
         self.formats = tuple(dict.fromkeys(formats))
 
     def placed(self, section: Section) -> Section:
         """The section with its drawings saved, and embedded as pictures."""
-        blocks = [self._placed(b) if isinstance(b, Drawing) else b for b in section.blocks]
+        blocks = [self.add(b) if isinstance(b, Drawing) else b for b in section.blocks]
         return replace(section, blocks=blocks)
 
-    def _placed(self, drawing: Drawing) -> Picture:
-        named = (drawing.name, drawing.caption, drawing.alt)
-        return self.add(drawing.figure, *named, fold=drawing.fold)
-
-    def add(self, figure: Figure, name: str, caption: str, alt: str, *, fold: str = "") -> Picture:
-        """Save ``figure`` in every format and embed it as SVG."""
-        drawing = _drawn(figure, "svg")
+    def add(self, drawing: Drawing) -> Picture:
+        """Save a figure in every format and embed it as SVG."""
+        figure, svg = drawing.figure, as_svg(drawing.figure)
         # The layout is settled now; working it out again would double the time.
         figure.set_layout_engine("none")
         for end in self.formats:
-            content = drawing if end == "svg" else _drawn(figure, end)
-            write_bytes(self.folder / f"{name}.{end}", content)
+            content = svg if end == "svg" else _drawn(figure, end)
+            write_bytes(self.folder / f"{drawing.name}.{end}", content)
         width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
-        uri = data_uri(drawing, SVG)
-        return Picture(name, caption, alt, uri, width, height, self.formats, fold)
+        named = (drawing.name, drawing.caption, drawing.alt)
+        return Picture(*named, data_uri(svg, SVG), width, height, self.formats, drawing.fold)
 
 
 def as_svg(figure: Figure) -> bytes:

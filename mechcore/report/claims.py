@@ -43,22 +43,17 @@ class Claims:
     ) -> Callable[[Callable[..., Iterable[Block]]], Make]:
         """Make a section of a function's blocks, after the verdicts that it is about.
 
-        The function takes the run and the tables, None for one without rows.
-
-        Args:
-            name: of the section.
-            title: above it.
-            missing: what was not run if the first table has no rows, which is then all that the
-                section says; empty where the function says so itself.
-            tables: by name, which the section offers as files.
+        The function takes the run and its ``tables``, None for one without rows; the section offers
+        them as files. If the first has no rows, all that the section says is that ``missing`` was
+        not run; where this is empty the function says so itself.
         """
 
         def decorate(blocks: Callable[..., Iterable[Block]]) -> Make:
             def make(run: RunFolder) -> Section:
-                found = [run.filled(table) for table in tables]
-                if missing and found[0] is None:
+                filled = [run.filled(table) for table in tables]
+                if missing and filled[0] is None:
                     return not_run(name, title, missing)
-                made = [*self.lines(run, name), *blocks(run, *found)]
+                made = [*self.lines(run, name), *blocks(run, *filled)]
                 return Section(name, title, made, [f"{table}.csv" for table in tables])
 
             return make

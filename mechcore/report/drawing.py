@@ -1,12 +1,11 @@
-"""The common look of all figures, and the two shapes they are made of: dot plots and cell grids."""
+"""The common look of all figures, and the shapes they are made of: dots, cells and grids."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -18,9 +17,6 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 # Okabe and Ito's palette, told apart with every common kind of colour vision.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -63,15 +59,8 @@ def style() -> Iterator[None]:
         yield
 
 
-def styled(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a figure function in the report's look."""
-
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        with style():
-            return function(*args, **kwargs)
-
-    return wrapper
+styled = style()
+"""Run a figure function in the report's look."""
 
 
 def new_figure(width: float, height: float, *, square_cells: bool = False) -> Figure:
@@ -93,6 +82,42 @@ def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
     figure.legend(
         handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles))
     )
+
+
+def panels(
+    n: int, columns: int, width: float, height: float, *, least: float = 0.0
+) -> tuple[Figure, np.ndarray]:
+    """Panels of square cells, so many abreast; inches of each, the least width of the figure."""
+    rows = -(-n // columns)
+    size = (max(columns * width + 0.9, least), rows * height + 0.2)
+    figure = new_figure(*size, square_cells=True)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat[n:]:
+        ax.set_visible(False)
+    return figure, axes
+
+
+def around_zero(values: Any, share: float = 1, least: float = 0.0) -> ScalarMappable:
+    """Red below zero, blue above; the darkest is the quantile ``share`` of sizes, or ``least``."""
+    sizes = np.abs(np.asarray(values, dtype=float))
+    most = float(np.nanquantile(sizes, share)) if np.isfinite(sizes).any() else 0.0
+    most = max(most, least) or 1.0
+    return ScalarMappable(Normalize(-most, most), "RdBu")
+
+
+def cell_text(value: float, scale: ScalarMappable) -> str:
+    """A number in a cell: as many decimals as the largest of the figure needs."""
+    most: Any = scale.norm.vmax or 0
+    text = f"{value:.0f}" if most >= 10 else f"{value:.1f}" if most >= 1 else f"{value:.2f}"
+    return text.removeprefix("-") if not float(text) else text
+
+
+def colour_bar(
+    figure: Figure, axes: Any, scale: ScalarMappable, label: str, extend: str = "neither"
+) -> Any:
+    """What the colours mean, beside all panels."""
+    shape: dict[str, Any] = {"fraction": 0.03, "aspect": 25, "extend": extend}
+    return figure.colorbar(scale, ax=axes, label=label, **shape)
 
 
 def draw_over_seeds(
@@ -140,38 +165,38 @@ def draw_dots(ax: Axes, series: Sequence[Dots], labels: Sequence[str] | None) ->
     handles: list[Any] = []
     for dots in series:
         lines = dots.lines[np.isfinite(dots.lines).all(axis=1)]
-        ax.hlines(
-            lines[:, 0] + dots.offset,
-            lines[:, 1],
-            lines[:, 2],
-            colors=dots.colour,
-            lw=1.5,
-            zorder=2,
-        )
+        ends = (lines[:, 0] + dots.offset, lines[:, 1], lines[:, 2])
+        ax.hlines(*ends, colors=dots.colour, lw=1.5, zorder=2)
         hollow = np.zeros(len(dots.x), dtype=bool) if dots.hollow is None else dots.hollow
-        handles.append(
-            ax.scatter(
-                dots.x,
-                dots.rows + dots.offset,
-                s=dots.size,
-                marker=dots.marker,
-                facecolors=["white" if empty else dots.colour for empty in hollow],
-                edgecolors=dots.colour,
-                linewidths=1.1,
-                zorder=3,
-                label=dots.label,
-            )
-        )
-        if hollow.any():  # the legend shows the filled marker, whatever the first point is
-            handles[-1] = ax.scatter(
-                [], [], s=dots.size, marker=dots.marker, color=dots.colour, label=dots.label
-            )
+        look: dict[str, Any] = {"s": dots.size, "marker": dots.marker, "label": dots.label}
+        faces = ["white" if empty else dots.colour for empty in hollow]
+        edges: dict[str, Any] = {"edgecolors": dots.colour, "linewidths": 1.1, "zorder": 3}
+        drawn = ax.scatter(dots.x, dots.rows + dots.offset, facecolors=faces, **edges, **look)
+        # The legend shows the filled marker, whatever the first point is.
+        handles.append(ax.scatter([], [], color=dots.colour, **look) if hollow.any() else drawn)
     ax.grid(axis="x")
     ax.tick_params(axis="y", length=0)
     if labels is not None:
         ax.set_yticks(range(len(labels)), labels=[shorten(label) for label in labels])
         ax.set_ylim(len(labels) - 0.4, -0.6)
     return handles
+
+
+def dots_of(
+    frame: pd.DataFrame,
+    look: tuple[str, str, str],
+    columns: Sequence[str],
+    scale: float = 1.0,
+    **options: Any,
+) -> Dots:
+    """The series of a frame with the column ``row``.
+
+    ``look`` is its label, colour and marker; ``columns`` are those of the values and of the ends of
+    their intervals, which are all multiplied by ``scale``.
+    """
+    value, low, high = (scale * frame[name] for name in columns)
+    lines = intervals(frame["row"], low, high)
+    return Dots(*look, frame["row"].to_numpy(), value.to_numpy(), lines, **options)
 
 
 def offsets(n: int, spread: float = 0.56) -> list[float]:
@@ -206,6 +231,28 @@ def layer_bar(figure: Figure, axes: Any, norm: Normalize) -> None:
     bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
+# -- heatmaps --------------------------------------------------------------------------------------
+
+
+def draw_cells(
+    ax: Axes,
+    values: np.ndarray,
+    scale: ScalarMappable,
+    text: Callable[[float], str] | None,
+    size: float = 7,
+) -> None:
+    """A heatmap; a text in every cell that has a value, where there is room for any."""
+    norm: Any = scale.norm
+    ax.imshow(values, cmap=scale.cmap, norm=norm, interpolation="nearest")
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, pad=2)
+    ax.grid(visible=False)
+    for (i, j), value in np.ndenumerate(values):
+        if text is not None and not np.isnan(value):
+            shade = ink(scale.to_rgba(value))
+            ax.text(j, i, text(value), ha="center", va="center", size=size, color=shade)
+
+
 # -- cell grids: layer x head, the MLP column apart --------------------------------------------
 
 
@@ -215,11 +262,7 @@ GRID_MARGIN = 0.8
 
 @dataclass(frozen=True)
 class GridShape:
-    """How large a grid of components is, and how large its cells are drawn.
-
-    ``abreast`` is how many grids stand side by side, ``smallest`` the least side of a cell in
-    inches.
-    """
+    """The size of a grid of components, so many abreast; ``smallest`` side of a cell in inches."""
 
     n_layers: int
     n_heads: int
@@ -265,33 +308,24 @@ def draw_grid(
 ) -> None:
     """Fill the cell of every row of ``frame`` and write its text; layer 0 on top.
 
-    Args:
-        ax: empty axes.
-        shape: shape of the whole grid; cells without a row stay empty.
-        frame: has ``component``, ``layer``, ``head``.
-        colours: of the cells.
-        texts: in the cells, left out where the cells are too small for any.
-        outlined: colour of the outline by component name.
+    ``frame`` has ``component``, ``layer`` and ``head``; cells without a row stay empty, small ones
+    have no text. ``outlined`` are colours of outlines by component.
     """
-    corners = [
-        (shape.column(head) - 0.5, layer - 0.5)
-        for layer, head in zip(frame["layer"], frame["head"], strict=True)
+    places = [shape.column(head) for head in frame["head"]]
+    squares = [
+        Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(places, frame["layer"], strict=True)
     ]
-    squares = [Rectangle(corner, 1, 1) for corner in corners]
     lines = 1.0 if shape.cell >= 0.2 else 0.4
     cells = PatchCollection(squares, facecolors=list(colours), edgecolors="white", linewidths=lines)
     ax.add_collection(cells)
-    if shape.cell >= 0.25:
-        size = 7.5 if shape.cell > 0.35 else 6.0
-        for (x, y), colour, text in zip(corners, colours, texts, strict=True):
-            shade = ink(colour)
-            ax.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=size, color=shade)
-    for (x, y), name in zip(corners, frame["component"], strict=True):
+    size = 0 if shape.cell < 0.25 else 7.5 if shape.cell > 0.35 else 6.0
+    cells_of = zip(places, frame["layer"], frame["component"], colours, texts, strict=True)
+    for x, y, name, colour, text in cells_of:
+        if size:
+            ax.text(x, y, text, ha="center", va="center", size=size, color=ink(colour))
         if name in outlined:
-            inside = Rectangle(
-                (x + 0.06, y + 0.06), 0.88, 0.88, fill=False, ec=outlined[name], lw=2.2, zorder=3
-            )
-            ax.add_patch(inside)
+            look: dict[str, Any] = {"ec": outlined[name], "lw": 2.2, "zorder": 3}
+            ax.add_patch(Rectangle((x - 0.44, y - 0.44), 0.88, 0.88, fill=False, **look))
     ax.set_xlim(-0.6, shape.width - 0.4)
     ax.set_ylim(shape.n_layers - 0.4, -0.6)
     ax.set_aspect("equal")
@@ -306,6 +340,28 @@ def draw_grid(
     ax.tick_params(length=0, pad=2)
     ax.set_xlabel("head")
     ax.set_ylabel("layer")
+
+
+def draw_grids(
+    parts: Mapping[str, pd.DataFrame],
+    columns: int,
+    scale: ScalarMappable,
+    label: str,
+    outlined: Mapping[str, str],
+) -> Figure:
+    """A grid for each part by its title, with ``value`` and ``text`` of each cell, see `draw_grid`.
+
+    So many ``columns`` of them stand side by side; ``label`` says what the colours mean.
+    """
+    shape = GridShape.of(pd.concat(parts.values()), columns)
+    size = (shape.cell * shape.width + GRID_MARGIN, shape.cell * shape.n_layers + 0.85)
+    figure, axes = panels(len(parts), columns, *size, least=4.0)
+    for ax, (title, part) in zip(axes.flat, parts.items(), strict=False):
+        colours = list(scale.to_rgba(part["value"].to_numpy()))
+        draw_grid(ax, shape, part, colours, list(part["text"]), outlined)
+        ax.set_title(title)
+    colour_bar(figure, axes, scale, label)
+    return figure
 
 
 def ink(colour: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 LEAST_DRAWN = 0.03
 """Share of the largest effect under which an edge is not drawn."""
@@ -74,7 +74,6 @@ class Graph:
     legend: Sequence[tuple[str, str]]
     width: int
     height: int
-    kind: str = field(default="graph", init=False)
 
 
 def graph(
@@ -82,11 +81,8 @@ def graph(
 ) -> Graph:
     """Place every node in its column, and draw the edges that are not too small to see.
 
-    Args:
-        caption: of the drawing; how many edges are left out is added.
-        nodes: those that matter most first, as the keyboard goes.
-        edges: between them.
-        legend: CSS classes with what they mean.
+    Nodes that matter most come first, as the keyboard goes; ``legend`` says what CSS classes mean.
+    How many edges are left out is added to the caption.
     """
     columns = sorted({node.column for node in nodes})
     by_column = [[node for node in nodes if node.column == column] for column in columns]
@@ -106,15 +102,11 @@ def graph(
             f" {left} of {len(edges)} paths are not drawn: each changes less than "
             f"{100 * LEAST_DRAWN:.0f} % of what the largest does."
         )
-    lines = [
-        Line(
-            edge,
-            places[edge.sender],
-            places[edge.receiver],
-            round(_NARROWEST + (_WIDEST - _NARROWEST) * abs(edge.value) / most, 1),
-        )
-        for edge in sorted(drawn, key=lambda each: -abs(each.value))
-    ]
+    per_effect = (_WIDEST - _NARROWEST) / most if most else 0.0
+    lines = []
+    for edge in sorted(drawn, key=lambda edge: -abs(edge.value)):
+        width = round(_NARROWEST + per_effect * abs(edge.value), 1)
+        lines.append(Line(edge, places[edge.sender], places[edge.receiver], width))
     rows = max(map(len, by_column), default=1)
     size = (_COLUMN * len(columns), max(300, _ROW * rows))
     return Graph(caption, headings, [places[n.name] for n in nodes], lines, legend, *size)

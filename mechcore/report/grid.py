@@ -74,13 +74,11 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
     if not components or not quantities:
         return None
     known = {Component.parse(name) for name in components}
-    heads = range(max((each.head for each in known if each.head is not None), default=-1) + 1)
-    columns: list[int | None] = [*heads]
-    if any(each.head is None for each in known):
-        columns.append(None)
+    n_heads = max((c.head for c in known if c.head is not None), default=-1) + 1
+    columns = [*range(n_heads), *([None] if any(c.head is None for c in known) else [])]
     layers = [
         (layer, [str(c) if (c := Component(layer, head)) in known else "" for head in columns])
-        for layer in range(max(each.layer for each in known) + 1)
+        for layer in range(max(c.layer for c in known) + 1)
     ]
     names = ["MLP" if head is None else str(head) for head in columns]
     notes = [] if overall is None else [*one_label_notes(run, overall)]

@@ -60,6 +60,19 @@ def places(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
     return [(*pair, subset) for pair in data_sets(frame) for subset in subsets_of(frame, *pair)]
 
 
+def in_rows(
+    frame: pd.DataFrame,
+) -> tuple[pd.DataFrame, list[tuple[str, str, str]], list[str]]:
+    """With the column ``row``, which of the `places` it is of; the places, and their labels."""
+    in_order = places(frame)
+    labels = [
+        f"{split_name(split)}: {data}" if subset == ALL else subset
+        for split, data, subset in in_order
+    ]
+    keys = zip(frame["split"], frame["data"], frame["subset"], strict=True)
+    return frame.assign(row=[in_order.index(key) for key in keys]), in_order, labels
+
+
 def placed(table: pd.DataFrame) -> pd.DataFrame:
     """With the column ``place``, the data set of a row and its split."""
     pairs = zip(table["data"], table["split"], strict=True)

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mechcore.report.drawing import (
-    BLACK,
-    GREY,
-    SCALES,
-    SERIES_MARKERS,
-    Dots,
-    draw_dots,
-    intervals,
-    legend_below,
-    new_figure,
-    offsets,
-    shorten,
-    styled,
-)
-from mechcore.report.figures import set_label, split_colour
-from mechcore.report.groups import data_sets, of_data, subsets_of
+from mechcore.report import drawing
+from mechcore.report.drawing import SCALES, SERIES_COLOURS, SERIES_MARKERS, SPLIT_COLOURS
+from mechcore.report.figures import set_label
+from mechcore.report.groups import data_sets, in_rows, of_data
 from mechcore.wording import ALL, split_name
 
 _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on margin (nats)"}
@@ -34,7 +23,7 @@ def saturated(table: pd.DataFrame) -> pd.Series:
     return (table["floor"] | table["ceiling"]) & (table["metric"] == "accuracy")
 
 
-@styled
+@drawing.styled
 def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
     """Interaction of every joint set with its interval, on accuracy and on the margin.
 
@@ -46,73 +35,52 @@ def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figu
     names = list(dict.fromkeys(overall["set"])) if sets is None else list(sets)
     overall = overall[overall["set"].isin(names)]
     overall = overall.assign(row=overall["set"].map(names.index))
-    panels = data_sets(overall)
-    shifts = offsets(len(panels), 0.44)
     groups = [
-        (f"{split_name(split)}: {data}", split, of_data(overall, split, data), shift)
-        for (split, data), shift in zip(panels, shifts, strict=True)
+        (split, f"{split_name(split)}: {data}", of_data(overall, split, data))
+        for split, data in data_sets(overall)
     ]
-    return _interaction_panels(groups, list(map(set_label, names)))
+    return _interaction_panels(groups, [*map(set_label, names)], spread=0.44)
 
 
-@styled
+@drawing.styled
 def interactions_by_subset(frame: pd.DataFrame, name: str) -> Figure:
     """Interaction of one joint set on every subset, on accuracy and on the margin."""
-    part = frame[frame["set"] == name]
-    places = [
-        (split, data, subset)
-        for split, data in data_sets(part)
-        for subset in subsets_of(part, split, data)
-    ]
-    labels = [
-        f"{split_name(split)}: {data}" if subset == ALL else subset
-        for split, data, subset in places
-    ]
-    row_of = {place: i for i, place in enumerate(places)}
-    keys = zip(part["split"], part["data"], part["subset"], strict=True)
-    keyed = part.assign(row=[row_of[key] for key in keys])
+    rows, places, labels = in_rows(frame[frame["set"] == name])
     groups = [
-        (split_name(split), split, keyed[keyed["split"] == split], 0.0)
+        (split, split_name(split), rows[rows["split"] == split])
         for split in dict.fromkeys(split for split, _, _ in places)
     ]
-    return _interaction_panels(groups, labels)
+    return _interaction_panels(groups, labels, spread=0)
 
 
 def _interaction_panels(
-    groups: Sequence[tuple[str, str, pd.DataFrame, float]],
-    labels: Sequence[str],
+    groups: Sequence[tuple[str, str, pd.DataFrame]], labels: Sequence[str], spread: float
 ) -> Figure:
-    """Accuracy and margin side by side; a group is (label, split, table with ``row``, offset)."""
-    limited = any(bool(saturated(part).any()) for _, _, part, _ in groups)
+    """Accuracy and margin side by side; a group is (split, label, table with ``row``)."""
     row_height = 0.27 if len(groups) < 3 else 0.15 * len(groups)
-    figure = new_figure(9.2, 1.3 + row_height * len(labels))
+    figure = drawing.new_figure(9.2, 1.3 + row_height * len(labels))
     axes = figure.subplots(1, 2, sharey=True)
+    shifts = drawing.offsets(len(groups), spread)
     handles: list = []
     for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
-        scale = SCALES[metric]
-        series: list[Dots] = []
-        seen = [split for _, split, _, _ in groups]
-        for i, (label, split, part, shift) in enumerate(groups):
+        series = []
+        for i, (split, label, part) in enumerate(groups):
+            # Blues for in-domain, reds for out-of-domain data: several of a split differ.
+            shades = SPLIT_COLOURS.get(split, SERIES_COLOURS)
+            nth = [other for other, _, _ in groups[:i]].count(split)
+            marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
+            look = (drawing.shorten(label), shades[nth % len(shades)], marker)
             some = part[part["metric"] == metric]
-            rows = some["row"].to_numpy()
-            series.append(
-                Dots(
-                    shorten(label),
-                    split_colour(split, seen[:i].count(split)),
-                    SERIES_MARKERS[i % len(SERIES_MARKERS)],
-                    rows,
-                    (scale * some["interaction"]).to_numpy(),
-                    intervals(rows, scale * some["low"], scale * some["high"]),
-                    saturated(some).to_numpy(dtype=bool),
-                    shift,
-                )
-            )
-        handles = draw_dots(ax, series, labels if ax is axes[0] else None)
-        ax.axvline(0, color=GREY, lw=0.9)
-        ax.set_title({"accuracy": "accuracy", "margin": "margin"}[metric])
+            hollow = saturated(some).to_numpy(dtype=bool)
+            columns = ("interaction", "low", "high")
+            options: dict[str, Any] = {"hollow": hollow, "offset": shifts[i]}
+            series.append(drawing.dots_of(some, look, columns, SCALES[metric], **options))
+        handles = drawing.draw_dots(ax, series, labels if ax is axes[0] else None)
+        ax.axvline(0, color=drawing.GREY, lw=0.9)
+        ax.set_title(metric)
         ax.set_xlabel(title)
-    if limited:
-        label = "hollow: the joint change saturates"
-        handles.append(Line2D([], [], color=BLACK, marker="o", ls="none", mfc="white", label=label))
-    legend_below(figure, handles, columns=3)
+    if any(saturated(part).any() for _, _, part in groups):
+        hole: dict[str, Any] = {"color": drawing.BLACK, "marker": "o", "ls": "none", "mfc": "white"}
+        handles.append(Line2D([], [], label="hollow: the joint change saturates", **hole))
+    drawing.legend_below(figure, handles, columns=3)
     return figure

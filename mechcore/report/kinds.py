@@ -31,13 +31,8 @@ _AFTER_FORMULA = (
 class Words:
     """The fixed texts of a report; stars stand around ``*variables*``.
 
-    Attributes:
-        intervals: what intervals mean.
-        terms: each with its meaning.
-        credit: the papers behind it.
-        before_formula: what comes before the formula.
-        formula: what the study changes or measures; the intervention by default.
-        after_formula: what its letters mean.
+    What intervals mean, terms with their meanings, the papers behind the study, and the formula of
+    what it changes or measures; the intervention by default.
     """
 
     intervals: str

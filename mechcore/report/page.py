@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,19 @@ from markupsafe import Markup, escape
 from mechcore.files import write_text
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
-from mechcore.report.blocks import Gallery, Section, View
+from mechcore.report.blocks import Gallery, Section, Table, View
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, report_of
-from mechcore.report.method import method_tables
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
-from mechcore.report.terms import Explainer
-from mechcore.wording import short_source
+from mechcore.wording import number, plain, short_source
 
 REPORT_FILE = "report.html"
 
 _OF_DATA = ("n", "n_available", "n_cut", "subsets")
 """Facts in ``config.json`` that the section on the data has, too."""
 _VARIABLE = re.compile(r"\*(\w+)\*")
+_TAG = re.compile(r"(<button.*?</button>|<[^>]*>)")
 _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 """A button and what belongs to it: browsers break lines around buttons, before a comma, too."""
 
@@ -71,49 +69,39 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
     }
     blocks = [block for part in (opening, *parts) if part is not None for block in part.blocks]
-    drawn = any(isinstance(block, View) for block in blocks)
-    drawn = drawn or any(run.flips_attention)
-    return (
-        environment(known.about, study.words.terms)
-        .get_template("report.html.j2")
-        .render(
-            title=title(run.config),
-            subtitle=subtitle(run.config),
-            version=run.config.get("mechcore", ""),
-            tiles=list(study.tiles(run)),
-            findings=list(study.findings(run)),
-            titles={section.id: section.title for section in parts},
-            opening=opening,
-            sections=parts,
-            grid=grid,
-            words=study.words,
-            nothing=NOTHING,
-            method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
-            downloads=_downloads(run),
-            data=Markup(script_json(data)),
-            script=Markup(_script()),
-            library=library_script() if drawn else "",
-        )
+    drawn = any(run.flips_attention) or any(isinstance(block, View) for block in blocks)
+    page = environment(known.about, study.words.terms).get_template("report.html.j2")
+    return page.render(
+        title=title(run.config),
+        subtitle=subtitle(run.config),
+        version=run.config.get("mechcore", ""),
+        tiles=list(study.tiles(run)),
+        findings=list(study.findings(run)),
+        titles={section.id: section.title for section in parts},
+        opening=opening,
+        sections=parts,
+        grid=grid,
+        words=study.words,
+        nothing=NOTHING,
+        method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
+        downloads=_downloads(run),
+        data=Markup(script_json(data)),
+        library=library_script() if drawn else "",
     )
-
-
-def _script() -> str:
-    folder = files("mechcore.report").joinpath("templates")
-    return folder.joinpath("report.js").read_text(encoding="utf-8")
 
 
 def _downloads(run: RunFolder) -> list[Download]:
     tables = [run.path / TABLES_FOLDER / name for name in run.table_files]
-    found = [download(run.path / CONFIG_FILE, JSON), *map(download, tables)]
-    return [archive(tables, "tables.zip"), *found] if tables else found
+    files = [download(run.path / CONFIG_FILE, JSON), *map(download, tables)]
+    return [archive(tables, "tables.zip"), *files] if tables else files
 
 
 def title(config: dict[str, Any]) -> str:
     """What a report is called."""
     model = config.get("model") or {}
     # A model that the study trained lies somewhere in its store, which tells nobody anything.
-    found = (model.get(each) for each in ("base", "source", "architecture"))
-    name = str(next(filter(None, found), "a model"))
+    names = (model.get(key) for key in ("base", "source", "architecture"))
+    name = str(next(filter(None, names), "a model"))
     return report_of(config).title(short_source(name), config)
 
 
@@ -130,12 +118,7 @@ def subtitle(config: dict[str, Any]) -> str:
 
 
 def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = ()) -> Environment:
-    """The templates of pages.
-
-    Args:
-        known: names of components; in texts and tables they become buttons.
-        terms: each with its meaning, which shows wherever the page uses it.
-    """
+    """The templates of pages; ``known`` components become buttons, ``terms`` explain themselves."""
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
         autoescape=True,
@@ -144,11 +127,10 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
         undefined=StrictUndefined,
     )
 
-    def button(found: re.Match[str]) -> str:
-        name = found[0]
-        if name not in known:
-            return name
-        return f'<button type="button" class="head" data-head="{name}">{name}</button>'
+    def button(match: re.Match[str]) -> str:
+        name = match[0]
+        html = f'<button type="button" class="head" data-head="{name}">{name}</button>'
+        return html if name in known else name
 
     def linked(text: object) -> Markup:
         html = NAME.sub(button, str(escape(text)))
@@ -162,3 +144,96 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
         _VARIABLE.sub(r"<var>\1</var>", str(escape(text)))
     )
     return environment
+
+
+class Explainer:
+    """Puts the meaning of terms behind their names, for the mouse and for the keyboard.
+
+    Every use of a term can be pointed at. The Tab key stops at the first in each section alone: a
+    table of ten columns would else take ten strokes to pass.
+
+    Args:
+        terms: each with its meaning; "Change and interaction" explains both words.
+    """
+
+    def __init__(self, terms: Sequence[tuple[str, str]] = ()) -> None:
+        self._meanings = {
+            name.lower().replace("-", " "): _VARIABLE.sub(r"\1", meaning)
+            for names, meaning in terms
+            for name in names.split(" and ")
+        }
+        longest_first = sorted(self._meanings, key=len, reverse=True)
+        either = "|".join(re.escape(name).replace(r"\ ", "[- ]") for name in longest_first)
+        self._naming = re.compile(rf"(?<![\w-])({either})(s?)(?![\w-])", re.IGNORECASE)
+        self._met: set[str] = set()
+
+    def begin(self) -> str:
+        """A section begins; in templates it stands for nothing."""
+        self._met.clear()
+        return ""
+
+    def explain(self, html: Markup) -> Markup:
+        """A piece of HTML in which every term that is not in a button carries its meaning."""
+        if not self._meanings:
+            return html
+        pieces = _TAG.split(str(html))
+        pieces[::2] = [self._naming.sub(self._term, piece) for piece in pieces[::2]]
+        return Markup("".join(pieces))
+
+    def _term(self, match: re.Match[str]) -> str:
+        name = match[1].lower().replace("-", " ")
+        stop = "" if name in self._met else ' tabindex="0"'
+        self._met.add(name)
+        return f'<abbr title="{escape(self._meanings[name])}"{stop}>{match[0]}</abbr>'
+
+
+def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:
+    """What was run, on what and how, as far as the configuration says.
+
+    Args:
+        config: what ``config.json`` holds.
+        shown: facts of the data that stand elsewhere on the page, and need not be repeated.
+    """
+    model = dict(config.get("model") or {})
+    run = {key: config[key] for key in ("command", "seeds", "sparsities") if config.get(key)}
+    if "label_mapping" in config:
+        run["label mapping"] = config["label_mapping"]
+    data = [
+        (f"{part} {key}".replace("_", " "), value)
+        for part, entries in dict(config.get("data") or {}).items()
+        for entry in (entries if isinstance(entries, list) else [entries])
+        for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
+        if key.replace(" ", "_") not in shown
+    ]
+    versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
+    settings = dict(config.get("settings") or {})
+    settings |= {name: config[name] for name in ("prune", "means") if name in config}
+    origins = dict(config.get("origins") or {})
+    seconds = {
+        name: number(value, 1) if isinstance(value, int | float) else value
+        for name, value in dict(config.get("seconds") or {}).items()
+    }
+    groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
+        ("Run", _flat(run), False),
+        ("Model", _flat(model), False),
+        ("Data", data, False),
+        ("Settings", _flat(settings), True),
+        ("Origins of settings that are not defaults", origins.items(), True),
+        ("Versions", versions.items(), False),
+        ("Time by step (s)", _flat(seconds), True),
+    ]
+    tables = []
+    for caption, pairs, folded in groups:
+        rows = [[name, plain(value)] for name, value in pairs]
+        if rows:
+            tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
+    return tables
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}: ")
+        else:
+            yield name, value

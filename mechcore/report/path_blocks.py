@@ -41,12 +41,8 @@ def graph_of(
 ) -> Graph:
     """Paths from senders to those that read them, and from all of these to the answer.
 
-    Args:
-        run: its tables.
-        metric: whose change is drawn.
-        blind: rows of ``core_dependence`` of that metric.
-        readers: the components drawn beside the senders.
-        senders: their names, and what they are called together.
+    ``blind`` are rows of ``core_dependence`` of the metric; of ``senders`` come the names, and what
+    they are called together.
     """
     sending, who = senders
     core = who == "the core"
@@ -73,12 +69,9 @@ def graph_of(
         nodes.append(Node(name, column, heading, "in" if sends else "both", words))
     nodes.append(Node(ANSWER, (1,), "", "none", "The answer: its edges are direct effects on it."))
     drawn = {node.name for node in nodes}
+    ends = [f"{change}{end}" for end in ("", "_low", "_high")]
     edges = [
-        Edge(
-            row["senders"],
-            row["receiver"],
-            *(row[f"{change}{end}"] for end in ("", "_low", "_high")),
-        )
+        Edge(row["senders"], row["receiver"], *(row[end] for end in ends))
         for row in cut.dropna(subset=[change]).to_dict("records")
         if {row["senders"], row["receiver"]} <= drawn
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE, AttentionExample
 from mechcore.errors import InputError
@@ -19,6 +20,7 @@ from mechcore.tables import PLACE, Schema
 from mechcore.wording import visible
 
 CONFIG_FILE = "config.json"
+_EXAMPLES = TypeAdapter(tuple[AttentionExample, ...])
 _OBJECTS = ("model", "data", "settings", "versions", "seconds")
 TABLES_FOLDER = "tables"
 SINGLE = "single"
@@ -86,8 +88,8 @@ class RunFolder:
     @property
     def singles(self) -> pd.DataFrame | None:
         """Ablations of single components by name, from ``ablation`` and ``sweep``."""
-        found = [self.table(name) for name in ("ablation", "sweep")]
-        tables = [table[table["kind"] == SINGLE] for table in found if table is not None]
+        ablations = [self.table(name) for name in ("ablation", "sweep")]
+        tables = [table[table["kind"] == SINGLE] for table in ablations if table is not None]
         if not tables:
             return None
         keys = ["set", *(column.name for column in PLACE)]
@@ -143,7 +145,7 @@ def _visible(content: Any) -> Any:
     if isinstance(content, str):
         return visible(content)
     if isinstance(content, list):
-        return [_visible(each) for each in content]
+        return [_visible(item) for item in content]
     if isinstance(content, dict):
         return {visible(key): _visible(value) for key, value in content.items()}
     return content
@@ -161,26 +163,20 @@ def _read_flips(path: Path) -> tuple[tuple[AttentionExample, ...], ...]:
 
 def _attention(path: Path, content: Any) -> tuple[AttentionExample, ...]:
     try:
-        examples = tuple(
-            AttentionExample(
-                component=visible(str(entry["component"])),
-                category=visible(str(entry["category"])),
-                tokens=[visible(str(token)) for token in entry["tokens"]],
-                segments=[int(segment) for segment in entry["segments"] or []],
-                pattern=[[float(value) for value in row] for row in entry["pattern"]],
-                causal=bool(entry.get("causal", False)),
-            )
-            for entry in content
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a list of attention examples ({error!r})") from error
+        examples = _EXAMPLES.validate_python(_visible(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{path}: not a list of attention examples ({where}: {first['msg']})"
+        ) from error
     for example in examples:
         n = len(example.tokens)
         if [len(row) for row in example.pattern] != [n] * n:
             raise InputError(
                 f"{path}: {example.component}: the pattern is not {n} x {n}, as its tokens are"
             )
-        if not all(math.isfinite(value) for row in example.pattern for value in row):
+        if not np.isfinite(example.pattern).all():
             raise InputError(f"{path}: {example.component}: the pattern has values not finite")
     return examples
 

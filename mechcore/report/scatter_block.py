@@ -7,8 +7,8 @@ as readable on a phone as on a wide screen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
@@ -85,7 +85,6 @@ class Scatter:
     y: Axis
     dots: Sequence[Dot]
     legend: Sequence[tuple[str, str]]
-    kind: str = field(default="scatter", init=False)
 
 
 def scatter(
@@ -102,52 +101,38 @@ def scatter(
         spots: what to draw, those that matter most first; they are drawn last, on top.
         legend: CSS classes with what they mean.
     """
-    ranges = [_range([s.x for s in spots]), _range([s.y for s in spots])]
-
-    def across(value: float) -> float:
-        return _share(value, ranges[0])
-
-    def down(value: float) -> float:
-        return round(100 - _share(value, ranges[1]), 2)
-
-    places = [(across(s.x.value), down(s.y.value)) for s in spots]
-    labels = _labels(spots, places)
+    across, x_of = _axis(titles[0], [spot.x for spot in spots], up=False)
+    along, y_of = _axis(titles[1], [spot.y for spot in spots], up=True)
+    places = [(x_of(spot.x.value), y_of(spot.y.value)) for spot in spots]
     dots = []
-    for spot, (x, y), label in zip(spots, places, labels, strict=True):
+    for spot, (x, y), label in zip(spots, places, _labels(spots, places), strict=True):
         lines = []
         if math.isfinite(spot.x.low) and math.isfinite(spot.x.high):
-            lines.append((across(spot.x.low), y, across(spot.x.high), y))
+            lines.append((x_of(spot.x.low), y, x_of(spot.x.high), y))
         if math.isfinite(spot.y.low) and math.isfinite(spot.y.high):
-            lines.append((x, down(spot.y.low), x, down(spot.y.high)))
+            lines.append((x, y_of(spot.y.low), x, y_of(spot.y.high)))
         dots.append(Dot(spot, x, y, lines, label))
-    axes = [
-        Axis(title, [(put(tick), number(tick, digits, signed=True)) for tick in ticks], put(0.0))
-        for title, put, (ticks, digits) in zip(
-            titles, (across, down), map(_ticks, ranges), strict=True
-        )
-    ]
-    return Scatter(caption, axes[0], axes[1], dots, legend)
+    return Scatter(caption, across, along, dots, legend)
 
 
-def _range(readings: Iterable[Reading]) -> tuple[float, float]:
-    """From the least to the greatest end of an interval, with zero, and room at both ends."""
+def _axis(
+    title: str, readings: Sequence[Reading], *, up: bool
+) -> tuple[Axis, Callable[[float], float]]:
+    """An axis with all intervals, zero and room at both ends; and the place of a value on it."""
     ends = (end for r in readings for end in (r.value, r.low, r.high))
     values = [0.0, *filter(math.isfinite, ends)]
-    low, high = min(values), max(values)
-    room = 0.07 * (high - low) or 1.0
-    return low - room, high + room
+    room = 0.07 * (max(values) - min(values)) or 1.0
+    low, high = min(values) - room, max(values) + room
 
+    def place(value: float) -> float:
+        share = round(100 * (value - low) / (high - low), 2)
+        return round(100 - share, 2) if up else share
 
-def _share(value: float, ends: tuple[float, float]) -> float:
-    return round(100 * (value - ends[0]) / (ends[1] - ends[0]), 2)
-
-
-def _ticks(ends: tuple[float, float]) -> tuple[list[float], int]:
-    """Round numbers within the ends, and how many decimals they need."""
-    found = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(*ends)
-    step = found[1] - found[0]
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [float(tick) for tick in found if ends[0] <= tick <= ends[1]], digits
+    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
+    digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
+    shown = [float(tick) for tick in ticks if low <= tick <= high]
+    texts = [(place(tick), number(tick, digits, signed=True)) for tick in shown]
+    return Axis(title, texts, place(0.0)), place
 
 
 # -- labels that keep apart ---------------------------------------------------------------------
@@ -162,26 +147,22 @@ _SIDES = (
 
 def _labels(spots: Sequence[Spot], places: Sequence[tuple[float, float]]) -> list[Label | None]:
     """Beside each dot that is to have one, if any side of it is free; phones first."""
-    found: list[Label | None] = [None] * len(spots)
+    labels: list[Label | None] = [None] * len(spots)
+    named = [i for i, spot in enumerate(spots) if spot.labelled]
     for size, wide_only in ((NARROW, False), (WIDE, True)):
         scaled = np.array(places, float).reshape(-1, 2) * np.array(size) / 100
-        marked = scaled[[i for i, spot in enumerate(spots) if spot.labelled]]
         taken = [
-            _box(spot.name, scaled[i], label)
-            for i, spot in enumerate(spots)
-            if (label := found[i]) is not None
+            _box(spots[i].name, scaled[i], label) for i in named if (label := labels[i]) is not None
         ]
-        for i, spot in enumerate(spots):
-            if not spot.labelled or found[i] is not None:
-                continue
-            for side in _SIDES:
+        for i in named:
+            for side in _SIDES if labels[i] is None else ():
                 label = Label(*side, wide_only)
-                box = _box(spot.name, scaled[i], label)
-                if _inside(box, size) and not _covers(box, marked) and not _meets(box, taken):
-                    found[i] = label
+                box = _box(spots[i].name, scaled[i], label)
+                if _is_free(box, size, scaled[named], taken):
+                    labels[i] = label
                     taken.append(box)
                     break
-    return found
+    return labels
 
 
 Box = tuple[float, float, float, float]
@@ -195,18 +176,17 @@ def _box(name: str, at: np.ndarray, label: Label) -> Box:
     return left, bottom - _LINE, left + width, bottom
 
 
-def _inside(box: Box, size: tuple[float, float]) -> bool:
-    return box[0] >= 0 and box[1] >= 0 and box[2] <= size[0] and box[3] <= size[1]
-
-
-def _covers(box: Box, dots: np.ndarray) -> bool:
-    """Whether a dot lies under the box."""
+def _is_free(box: Box, size: tuple[float, float], dots: np.ndarray, taken: Sequence[Box]) -> bool:
+    """Whether a box is inside, off all dots and off the boxes that are taken."""
+    left, top, right, bottom = box
     x, y = dots.T
-    return bool(((x > box[0] - 4) & (x < box[2] + 4) & (y > box[1] - 2) & (y < box[3] + 2)).any())
-
-
-def _meets(box: Box, others: Iterable[Box]) -> bool:
-    return any(
-        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
-        for other in others
+    on_dot = (x > left - 4) & (x < right + 4) & (y > top - 2) & (y < bottom + 2)
+    inside = left >= 0 and top >= 0 and right <= size[0] and bottom <= size[1]
+    return (
+        inside
+        and not on_dot.any()
+        and not any(
+            left < other[2] and other[0] < right and top < other[3] and other[1] < bottom
+            for other in taken
+        )
     )

@@ -12,9 +12,9 @@ from mechcore.wording import DASH, NOT_AVAILABLE, number, whole
 SEEDS = Column("seeds", "whole", "seeds that a mean is over")
 
 
-def in_order(found: pd.Series, known: Sequence[str]) -> list[str]:
+def in_order(values: pd.Series, known: Sequence[str]) -> list[str]:
     """The different values of a column: those known in their order, others after them."""
-    names = list(dict.fromkeys(found))
+    names = list(dict.fromkeys(values))
     return [name for name in known if name in names] + [name for name in names if name not in known]
 
 

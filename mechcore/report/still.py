@@ -31,9 +31,9 @@ _PIXELS = 96
 def still(block: Block) -> Drawing | None:
     """The figure of a block; None if it is no drawing."""
     if isinstance(block, Scatter):
-        return Drawing(_scatter(block), block.kind, block.caption, block.caption)
+        return Drawing(_scatter(block), "scatter", block.caption, block.caption)
     if isinstance(block, Graph):
-        return Drawing(_graph(block), block.kind, block.caption, block.caption)
+        return Drawing(_graph(block), "graph", block.caption, block.caption)
     return block if isinstance(block, Drawing) else None
 
 
@@ -47,10 +47,8 @@ def _scatter(block: Scatter) -> Figure:
             ax.plot((x1, x2), (y1, y2), color=colour, lw=1.2, alpha=faint)
         fill = colour if dot.spot.sure else "white"
         ax.scatter(dot.x, dot.y, s=30, facecolors=fill, edgecolors=colour, zorder=3)
-        if dot.label is not None:
-            _name(
-                ax, dot.spot.name, (dot.x, dot.y), (dot.label.dx, -dot.label.dy), dot.label.anchor
-            )
+        if (label := dot.label) is not None:
+            _name(ax, dot.spot.name, (dot.x, dot.y), (label.dx, -label.dy), label.anchor)
     ax.axvline(block.x.zero, color=GREY, lw=0.8)
     ax.axhline(block.y.zero, color=GREY, lw=0.8)
     ax.set(xlim=(0, 100), ylim=(100, 0), xlabel=block.x.title, ylabel=block.y.title)
@@ -90,9 +88,9 @@ def _name(ax: Any, name: str, at: tuple[float, float], by: tuple[float, float], 
 
 
 def _legend(figure: Figure, legend: Any) -> None:
-    def handle(look: str, text: str) -> Line2D:
+    handles = []
+    for look, text in legend:
         is_line = look in ("worse", "better", "unsure")
         marks: dict[str, Any] = {"lw": 3} if is_line else {"lw": 0, "marker": "o"}
-        return Line2D([], [], color=_COLOURS[look], label=text, **marks)
-
-    legend_below(figure, [handle(look, text) for look, text in legend], columns=3)
+        handles.append(Line2D([], [], color=_COLOURS[look], label=text, **marks))
+    legend_below(figure, handles, columns=3)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from mechcore.report import drawing
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
@@ -23,14 +23,7 @@ from mechcore.report.drawing import (
     SERIES_MARKERS,
     SKY,
     VERMILION,
-    Dots,
-    draw_dots,
-    ink,
-    intervals,
-    legend_below,
-    new_figure,
     shorten,
-    styled,
 )
 from mechcore.wording import number
 
@@ -46,14 +39,9 @@ _METHOD_LOOK = {
     "attribution": ("attribution", ORANGE, "^"),
     "layer-matched": ("random, matched by layer", PURPLE, "v"),
     "random": ("random", GREY, "D"),
-    "gradient-drop": ("attribution with GradDrop", VERMILION, "P"),
-    "eap-ig": ("EAP-IG", SKY, "X"),
-    "singles": ("single ablations", BLACK, "*"),
-    "optimal": ("optimal constants", BLUE, "<"),
-    "ugs": ("uniform gradient sampling", GREEN, ">"),
 }
 _OTHER_MARKERS = "hpdH8"
-"""Of methods that are registered, in the colours of groups."""
+"""Of other methods, in the colours of groups."""
 _FEW_METHODS = 5
 """Lines whose legend has room in the figure; the lines of others are dashed, their legend below."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
@@ -63,50 +51,36 @@ _LEGEND_ROOM = 70
 """Letters of a legend in one row."""
 
 
-@styled
+@drawing.styled
 def head_overlap(table: pd.DataFrame) -> Figure:
     """Jaccard index of the heads of every two subnetworks."""
     names = list(dict.fromkeys([*table["first"], *table["second"]]))
-    index = {name: i for i, name in enumerate(names)}
-    values = np.eye(len(names))
+    values = pd.DataFrame(np.eye(len(names)), names, names)
     for first, second, jaccard in table[["first", "second", "jaccard"]].to_numpy():
-        i, j = index[first], index[second]
-        values[i, j] = values[j, i] = jaccard
-    cell = 0.45 if len(names) <= _MAX_LABELLED else 0.16
-    side = max(2.4, cell * len(names))
-    figure = new_figure(side + 2.2, side + 1.2, square_cells=True)
-    ax = figure.subplots()
+        values.loc[first, second] = values.loc[second, first] = jaccard
     few = len(names) <= _MAX_LABELLED
-    image = _cells(ax, values, lambda v: number(v) if few else "", 1.0)
+    side = max(2.4, (0.45 if few else 0.16) * len(names))
+    figure = drawing.new_figure(side + 2.2, side + 1.2, square_cells=True)
+    ax = figure.subplots()
+    scale = ScalarMappable(Normalize(0, 1), "Blues")
+    drawing.draw_cells(ax, values.to_numpy(), scale, number if few else None)
     labels = [shorten(name, 24) for name in names]
     size = 8 if few else 5
     ax.set_xticks(range(len(names)), labels, rotation=90, fontsize=size)
     ax.set_yticks(range(len(names)), labels, fontsize=size)
-    figure.colorbar(image, ax=ax, label="shared heads / heads of either", fraction=0.03, aspect=25)
+    drawing.colour_bar(figure, ax, scale, "shared heads / heads of either")
     return figure
 
 
-def _cells(ax: Axes, values: np.ndarray, text: Any, most: float) -> Any:
-    """A heatmap from 0 to ``most`` with a text in every cell."""
-    scale, palette = Normalize(0, most or 1), matplotlib.colormaps["Blues"]
-    image = ax.imshow(values, cmap=palette, norm=scale, aspect="equal")
-    for (i, j), value in np.ndenumerate(values):
-        shade = ink(palette(scale(value)))
-        ax.text(j, i, text(value), ha="center", va="center", fontsize=7, color=shade)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
-    ax.grid(visible=False)
-    return image
-
-
-@styled
+@drawing.styled
 def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
     """KL to the full model against sparsity, one line per method: mean and range over seeds."""
-    found = list(dict.fromkeys(methods["method"]))
-    many = len(found) > _FEW_METHODS
-    figure = new_figure(7.4, 4.0 + 0.08 * len(found)) if many else new_figure(6.4, 4.0)
+    names = list(dict.fromkeys(methods["method"]))
+    many = len(names) > _FEW_METHODS
+    size = (7.4, 4.0 + 0.08 * len(names)) if many else (6.4, 4.0)
+    figure = drawing.new_figure(*size)
     ax = figure.subplots()
-    others = [method for method in found if method not in _METHOD_LOOK]
+    others = [name for name in names if name not in _METHOD_LOOK]
     looks = _METHOD_LOOK | {
         name: (shorten(name, 30), _GROUP_COLOURS[i % len(_GROUP_COLOURS)], _OTHER_MARKERS[i % 5])
         for i, name in enumerate(others)
@@ -123,13 +97,13 @@ def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
     ax.set_ylabel("KL to the full model, in domain (nats)")
     ax.set_ylim(bottom=0)
     if many:
-        legend_below(figure, ax.lines, columns=3)
+        drawing.legend_below(figure, ax.lines, columns=3)
     else:
         ax.legend(frameon=False)
     return figure
 
 
-@styled
+@drawing.styled
 def effective_sizes(means: pd.DataFrame) -> Figure:
     """Accuracy of the full model and effective size over checkpoints, one line per group.
 
@@ -137,7 +111,7 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
     counts as 100 %.
     """
     groups = list(dict.fromkeys(means["group"]))
-    figure = new_figure(8.6, 3.9 + 0.2 * (len(groups) // 3))
+    figure = drawing.new_figure(8.6, 3.9 + 0.2 * (len(groups) // 3))
     left, right = figure.subplots(1, 2)
     checkpoints = list(dict.fromkeys(means["checkpoint"]))
     numeric = pd.to_numeric(pd.Series(checkpoints), errors="coerce").notna().all()
@@ -174,11 +148,11 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
         look = {"ls": "none", "marker": "o", "color": BLACK, "mfc": "white"}
         handles += [Line2D([], [], label="not faithful for every seed", **look)]
     long = sum(len(str(handle.get_label())) for handle in handles) > _LEGEND_ROOM
-    legend_below(figure, handles, columns=3 if long else len(handles))
+    drawing.legend_below(figure, handles, columns=3 if long else len(handles))
     return figure
 
 
-@styled
+@drawing.styled
 def recovery(table: pd.DataFrame, means: pd.DataFrame, columns: list[str]) -> Figure:
     """Every case as a dot, and the mean over cases with its interval, one row per method.
 
@@ -186,17 +160,17 @@ def recovery(table: pd.DataFrame, means: pd.DataFrame, columns: list[str]) -> Fi
     """
     methods = means["method"].tolist()
     place = {method: row for row, method in enumerate(methods)}
-    figure = new_figure(1.6 + 3.2 * len(columns), 1.0 + 0.32 * len(methods))
+    figure = drawing.new_figure(1.6 + 3.2 * len(columns), 1.0 + 0.32 * len(methods))
     for i, (ax, column) in enumerate(
         zip(np.atleast_1d(figure.subplots(1, len(columns))), columns, strict=True)
     ):
         rows = table["method"].map(place).to_numpy()
         jitter = np.random.default_rng(0).uniform(-0.22, 0.22, len(rows))
-        every = Dots("a case", GREY, ".", rows + jitter, table[column].to_numpy(), size=12)
+        every = drawing.Dots("a case", GREY, ".", rows + jitter, table[column].to_numpy(), size=12)
         at = np.arange(len(methods))
-        lines = intervals(at, means[f"{column}_low"], means[f"{column}_high"])
-        mean = Dots("mean over cases", BLUE, "o", at, means[column].to_numpy(), lines)
-        handles = draw_dots(ax, [every, mean], methods if i == 0 else [""] * len(methods))
+        lines = drawing.intervals(at, means[f"{column}_low"], means[f"{column}_high"])
+        mean = drawing.Dots("mean over cases", BLUE, "o", at, means[column].to_numpy(), lines)
+        handles = drawing.draw_dots(ax, [every, mean], methods if i == 0 else [""] * len(methods))
         ax.set_xlabel(_TITLES.get(column, column))
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure

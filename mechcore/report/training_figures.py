@@ -125,6 +125,6 @@ def spread(places: np.ndarray, gap: float, low: float, high: float) -> np.ndarra
     # Least squares with a smallest distance is a monotone fit of the places less their steps.
     level = isotonic_regression(places[order] - step).x
     moved = np.clip(level, low, max(low, high - (step[-1] if len(step) else 0))) + step
-    found = np.empty(len(places))
-    found[order] = moved
-    return found
+    spread_out = np.empty(len(places))
+    spread_out[order] = moved
+    return spread_out

@@ -8,20 +8,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from mechcore.errors import InputError
-from mechcore.report.blocks import Gallery
+from mechcore.report.blocks import Drawing, Gallery
 
 BEGINNINGS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-def drawing() -> Figure:
+def line() -> Drawing:
     figure = Figure(figsize=(2, 1), layout="constrained")
     figure.subplots().plot([1, 2], [3, 4])
-    return figure
+    return Drawing(figure, "line", "caption", "alt")
 
 
 @pytest.mark.parametrize("formats", [(), ("pdf",), ("png", "svg", "pdf"), ("svg", "svg")])
 def test_formats(tmp_path: Path, formats: tuple[str, ...]) -> None:
-    picture = Gallery(tmp_path, formats).add(drawing(), "line", "caption", "alt")
+    picture = Gallery(tmp_path, formats).add(line())
     files = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert set(files) == {f"line.{end}" for end in formats}
     for name, content in files.items():
@@ -32,7 +32,7 @@ def test_formats(tmp_path: Path, formats: tuple[str, ...]) -> None:
 
 
 def _again(folder: Path, name: str) -> bytes:
-    Gallery(folder, (name[-3:],)).add(drawing(), "line", "", "")
+    Gallery(folder, (name[-3:],)).add(line())
     return (folder / "figures" / name).read_bytes()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import pytest
@@ -15,8 +16,11 @@ from browsing import Seen, browser
 
 from mechcore.attention import AttentionExample
 from mechcore.report import build_report
+from mechcore.report.about import facts
 from mechcore.report.attention_views import attention_view
+from mechcore.report.run_folder import read_run
 
+Open: TypeAlias = Callable[..., AbstractContextManager[Any]]
 CONTRAST = """() => {
   const rgba = (text) => {
     const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number);
@@ -54,7 +58,7 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def opened(chromium: Any) -> Callable[..., Any]:
+def opened(chromium: Any) -> Open:
     """Open a page in a fresh profile; what it asked for or complained of fails the test."""
 
     @contextmanager
@@ -69,6 +73,12 @@ def opened(chromium: Any) -> Callable[..., Any]:
         context.close()
 
     return open_
+
+
+@pytest.fixture
+def rich(opened: Open, rich_page: Path) -> Open:
+    """Open the page of the rich run."""
+    return partial(opened, rich_page)
 
 
 def about(page: Any) -> str:
@@ -98,10 +108,8 @@ def cell(page: Any, name: str) -> Any:
 # -- choosing a head ---------------------------------------------------------------------------
 
 
-def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page) as page:
+def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open) -> None:
+    with rich() as page:
         assert about(page) == ""
         cell(page, "L1.H5").click()
         assert about(page).startswith("About L1.H5")
@@ -121,10 +129,8 @@ def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(
 
 
 @pytest.mark.parametrize("where", ["#summary li", "#core tbody th", "#categories tbody th"])
-def test_a_head_can_be_chosen_wherever_it_is_named(
-    opened: Callable[..., Any], rich_page: Path, where: str
-) -> None:
-    with opened(rich_page) as page:
+def test_a_head_can_be_chosen_wherever_it_is_named(rich: Open, where: str) -> None:
+    with rich() as page:
         button = page.locator(f'{where} [data-head="L2.H2"]').first
         button.click()
         assert about(page).startswith("About L2.H2")
@@ -134,70 +140,25 @@ def test_a_head_can_be_chosen_wherever_it_is_named(
         assert "#" not in page.url
 
 
-def test_the_panel_says_what_the_tables_say(
-    opened: Callable[..., Any], rich_page: Path, rich_run: Path
-) -> None:
-    def table(name: str) -> pd.DataFrame:
-        return pd.read_csv(rich_run / "tables" / f"{name}.csv")
-
-    with opened(rich_page, "#L1.H5") as page:
-        text = re.sub(r"\s+", " ", about(page).replace("\u2212", "-"))
-    assert "In the heuristic core" in text
-    subnetworks = table("subnetworks")
-    for _, row in subnetworks.iterrows():
-        assert "L1.H5" in row["kept"].split()
-    assert "50 % 3 of 3 seeds 100.0 % 0, 1, 2 \u2013" in text
-    categories = table("head_categories").set_index("component").loc["L1.H5"]
-    assert f"Its category is {categories.category}." in text
-    assert (
-        f"repeated {100 * categories.mass_repeated:.1f} [{100 * categories.low_repeated:.1f}, "
-        f"{100 * categories.high_repeated:.1f}] {categories.ratio_repeated:.1f}"
-    ) in text
-    singles = table("ablation").query("set == 'L1.H5'")
-    assert len(singles) == 6
-    for _, row in singles.iterrows():
-        ends = f"[{100 * row.accuracy_change_low:+.1f}, {100 * row.accuracy_change_high:+.1f}]"
-        split = {"id": "in-domain", "ood": "out-of-domain"}[row["split"]]
-        change = f"{row['data']} ({split}) {row['subset']} {100 * row.accuracy_change:+.1f} {ends}"
-        assert change.replace("+0.0", "0.0").replace("-0.0", "0.0") in text.replace("+0.0", "0.0")
-    joint = table("interactions").query("subset == 'all'")
-    mine = joint[joint["set"].str.split("+").map(lambda members: "L1.H5" in members)]
-    assert len(mine) == 16  # three pairs and the whole core, by two data sets and two metrics
-    for _, row in mine.query("metric == 'margin'").iterrows():
-        ends = f"[{row.low:+.2f}, {row.high:+.2f}]"
-        assert f"{row.interaction:+.2f} {ends}" in text
-    assert text.count("L0.H3+L1.H5 tiny-ood") == 4  # and once by the search, on two metrics
+@pytest.mark.parametrize("name", ["L1.H5", "L0.H0", "L3.MLP"])
+def test_the_panel_shows_all_facts(rich: Open, rich_run: Path, name: str) -> None:
+    known = facts(read_run(rich_run))
+    about = known.about[name]
+    rows = "(t) => [...t.tBodies[0].rows].map((row) => [...row.cells].map((c) => c.textContent))"
+    with rich(f"#{name}") as page:
+        lead = page.locator("#about-body p").first.text_content()
+        captions = page.locator("#about-body caption").all_text_contents()
+        shown = page.locator("#about-body table").evaluate_all(f"all => all.map({rows})")
+    assert lead == about.lead
+    assert captions == [part.title for part in about.parts]
+    assert shown == [
+        [list(known.shared[row] if isinstance(row, int) else row) for row in part.rows]
+        for part in about.parts
+    ]
 
 
-def test_a_head_outside_the_core_is_said_to_be_and_has_its_sweep(
-    opened: Callable[..., Any], rich_page: Path, rich_run: Path
-) -> None:
-    kept = pd.read_csv(rich_run / "tables/subnetworks.csv").query("target_sparsity == 0.7")
-    seeds = {str(row.seed): "L0.H0" in row.kept.split() for row in kept.itertuples()}
-    with opened(rich_page, "#L0.H0") as page:
-        text = re.sub(r"\s+", " ", about(page))
-    assert "Not in the heuristic core." in text
-    keep = ", ".join(seed for seed, yes in seeds.items() if yes) or "\u2013"
-    prune = ", ".join(seed for seed, yes in seeds.items() if not yes) or "\u2013"
-    assert f"70 % {sum(seeds.values())} of 3 seeds" in text
-    assert f"{keep} {prune}" in text
-    assert "Ablated alone" in text
-    assert "Ablated together" not in text
-
-
-def test_an_mlp_can_be_chosen(opened: Callable[..., Any], rich_page: Path) -> None:
-    with opened(rich_page) as page:
-        cell(page, "L3.MLP").click()
-        text = about(page)
-    assert text.startswith("About L3.MLP")
-    assert "heuristic core" not in text
-    assert "In sets that a search found" in text
-
-
-def test_attention_is_drawn_in_the_panel_and_in_its_section(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page, "#L3.H0") as page:
+def test_attention_is_drawn_in_the_panel_and_in_its_section(rich: Open) -> None:
+    with rich("#L3.H0") as page:
         drawing = page.locator("#about-body figure canvas, #about-body figure svg").first
         drawing.wait_for()
         assert drawing.bounding_box()["width"] > 200
@@ -208,10 +169,8 @@ def test_attention_is_drawn_in_the_panel_and_in_its_section(
         assert "L2.H2" in view.inner_text()
 
 
-def test_texts_that_flip_without_a_head_are_in_its_panel_with_its_attention(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page, "#L0.H3") as page:
+def test_texts_that_flip_without_a_head_are_in_its_panel_with_its_attention(rich: Open) -> None:
+    with rich("#L0.H3") as page:
         text = re.sub(r"\s+", " ", about(page))
         assert "Answers that flip without it Without it answers flip: 9 out of domain" in text
         titles = page.locator("#about-body h4").all_inner_texts()
@@ -229,7 +188,7 @@ def test_texts_that_flip_without_a_head_are_in_its_panel_with_its_attention(
         assert "No answer flips without it." in about(page)
 
 
-def test_a_saved_view_draws_itself(opened: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_saved_view_draws_itself(opened: Open, tmp_path: Path) -> None:
     n = len(HOSTILE)
     example = AttentionExample("L0.H1", "previous", list(HOSTILE), [0] * n, [[1 / n] * n] * n)
     path = attention_view([example, example]).save(tmp_path / "view.html")
@@ -241,10 +200,8 @@ def test_a_saved_view_draws_itself(opened: Callable[..., Any], tmp_path: Path) -
 # -- keyboard and screen readers ---------------------------------------------------------------
 
 
-def test_arrow_keys_move_in_the_grid_and_enter_chooses(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page) as page:
+def test_arrow_keys_move_in_the_grid_and_enter_chooses(rich: Open) -> None:
+    with rich() as page:
         page.locator("#colour-by").focus()
         page.keyboard.press("Tab")
         assert focused(page) == ["", "L0.H0", True]
@@ -269,8 +226,8 @@ def test_arrow_keys_move_in_the_grid_and_enter_chooses(
         assert focused(page) == ["", "L1.H0", True]
 
 
-def test_the_buttons_of_the_panel(opened: Callable[..., Any], rich_page: Path) -> None:
-    with opened(rich_page) as page:
+def test_the_buttons_of_the_panel(rich: Open) -> None:
+    with rich() as page:
         sentence = page.locator('#summary [data-head="L0.H3"]').first
         sentence.click()
         page.keyboard.press("Tab")
@@ -288,8 +245,8 @@ def test_the_buttons_of_the_panel(opened: Callable[..., Any], rich_page: Path) -
         assert sentence.evaluate("node => node === document.activeElement")
 
 
-def test_a_name_inside_the_panel_leads_on(opened: Callable[..., Any], rich_page: Path) -> None:
-    with opened(rich_page, "#L0.H3") as page:
+def test_a_name_inside_the_panel_leads_on(rich: Open) -> None:
+    with rich("#L0.H3") as page:
         page.locator('#about-body [data-head="L1.H5"]').first.click()
         assert about(page).startswith("About L1.H5")
         assert pressed(page) == {"L1.H5"}
@@ -297,8 +254,8 @@ def test_a_name_inside_the_panel_leads_on(opened: Callable[..., Any], rich_page:
         assert focused(page) == ["", "L1.H5", True]  # nothing had led there: its cell
 
 
-def test_everything_that_acts_has_a_name(opened: Callable[..., Any], rich_page: Path) -> None:
-    with opened(rich_page, "#L0.H3") as page:
+def test_everything_that_acts_has_a_name(rich: Open) -> None:
+    with rich("#L0.H3") as page:
         nameless = page.locator("button, select, a, [role=region], [role=group]").evaluate_all(
             """all => all.filter((each) => !(each.textContent.trim() || each.ariaLabel
                 || each.getAttribute("aria-labelledby"))).map((each) => each.outerHTML)"""
@@ -312,8 +269,8 @@ def test_everything_that_acts_has_a_name(opened: Callable[..., Any], rich_page: 
 # -- the fragment of the address ---------------------------------------------------------------
 
 
-def test_the_fragment_chooses(opened: Callable[..., Any], rich_page: Path) -> None:
-    with opened(rich_page, "#L2.H2") as page:
+def test_the_fragment_chooses(rich: Open) -> None:
+    with rich("#L2.H2") as page:
         assert about(page).startswith("About L2.H2")
         page.evaluate("location.hash = '#L0.H1'")
         page.wait_for_function("document.querySelector('#about-title').textContent.endsWith('H1')")
@@ -322,20 +279,16 @@ def test_the_fragment_chooses(opened: Callable[..., Any], rich_page: Path) -> No
 
 
 @pytest.mark.parametrize("fragment", ["#constructor", "#L9.H9", "#%3Cimg%20src=x%3E", "#summary"])
-def test_other_fragments_choose_nothing(
-    opened: Callable[..., Any], rich_page: Path, fragment: str
-) -> None:
-    with opened(rich_page, fragment) as page:
+def test_other_fragments_choose_nothing(rich: Open, fragment: str) -> None:
+    with rich(fragment) as page:
         assert about(page) == ""
 
 
 # -- every component as a dot, and terms -------------------------------------------------------
 
 
-def test_a_dot_tells_what_it_is_and_opens_its_head(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page) as page:
+def test_a_dot_tells_what_it_is_and_opens_its_head(rich: Open) -> None:
+    with rich() as page:
         dot, tip = page.locator('#blame .dot[data-head="L0.H3"]'), page.locator("#tip")
         assert not tip.is_visible()
         dot.locator("circle").hover()
@@ -345,10 +298,8 @@ def test_a_dot_tells_what_it_is_and_opens_its_head(
         assert about(page).startswith("About L0.H3")
 
 
-def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page) as page:
+def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(rich: Open) -> None:
+    with rich() as page:
         rows = page.locator("#blame table").first.locator("tbody th").all_inner_texts()
         dots = page.locator('#blame .dot[tabindex="0"]')
         assert dots.count() == 1
@@ -365,10 +316,8 @@ def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(
         assert focused(page)[1] == rows[1]
 
 
-def test_the_keyboard_goes_through_the_graph_and_lights_its_paths(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page) as page:
+def test_the_keyboard_goes_through_the_graph_and_lights_its_paths(rich: Open) -> None:
+    with rich() as page:
         graph = page.locator(".graph")
         assert graph.locator('.dot[tabindex="0"]').count() == 1
         graph.locator('.dot[tabindex="0"]').focus()
@@ -389,10 +338,8 @@ def test_the_keyboard_goes_through_the_graph_and_lights_its_paths(
         assert about(page).startswith("About L2.H2")
 
 
-def test_a_term_explains_itself_to_the_keyboard(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    with opened(rich_page) as page:
+def test_a_term_explains_itself_to_the_keyboard(rich: Open) -> None:
+    with rich() as page:
         term = page.locator("#blame abbr", has_text="information").first
         term.focus()
         tip = page.locator("#tip")
@@ -404,13 +351,11 @@ def test_a_term_explains_itself_to_the_keyboard(
 # -- the grid's colours ------------------------------------------------------------------------
 
 
-def test_the_grid_shows_the_chosen_quantity(
-    opened: Callable[..., Any], rich_page: Path, rich_run: Path
-) -> None:
+def test_the_grid_shows_the_chosen_quantity(rich: Open, rich_run: Path) -> None:
     sweep = pd.read_csv(rich_run / "tables/sweep.csv").query("subset == 'all' and split == 'ood'")
     margin = dict(zip(sweep["set"], sweep["margin_change"], strict=True))
     most = max(margin, key=lambda name: abs(margin[name]))
-    with opened(rich_page) as page:
+    with rich() as page:
         before = cell(page, most).evaluate("node => node.style.background")
         page.locator("#colour-by").select_option(
             label="change of margin (nats), out-of-domain: tiny-ood"
@@ -436,14 +381,12 @@ def test_the_grid_shows_the_chosen_quantity(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_have_enough_contrast(
-    opened: Callable[..., Any], rich_page: Path, scheme: str
-) -> None:
-    with opened(rich_page, "#L0.H3", color_scheme=scheme, reduced_motion="reduce") as page:
+def test_texts_have_enough_contrast(rich: Open, scheme: str) -> None:
+    with rich("#L0.H3", color_scheme=scheme, reduced_motion="reduce") as page:
         page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-        found = page.evaluate(CONTRAST)
-        assert found["n"] > 1000
-        assert found["poor"] == []
+        texts = page.evaluate(CONTRAST)
+        assert texts["n"] > 1000
+        assert texts["poor"] == []
         # Figures are dark on white in either scheme, also what circuitsvis writes.
         drawn = page.locator("#attention-heads")
         drawn.scroll_into_view_if_needed()
@@ -454,19 +397,8 @@ def test_texts_have_enough_contrast(
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-def test_motion_is_left_out_where_it_is_not_wanted(
-    opened: Callable[..., Any], rich_page: Path
-) -> None:
-    motion = "[getComputedStyle(document.documentElement).scrollBehavior, "
-    motion += "getComputedStyle(document.querySelector('button.cell')).transitionDuration]"
-    with opened(rich_page, reduced_motion="reduce") as page:
-        assert page.evaluate(motion) == ["auto", "0s"]
-    with opened(rich_page, reduced_motion="no-preference") as page:
-        assert page.evaluate(motion)[0] == "smooth"
-
-
-def test_all_tables_are_on_paper(opened: Callable[..., Any], rich_page: Path) -> None:
-    with opened(rich_page, "#L0.H3") as page:
+def test_all_tables_are_on_paper(rich: Open) -> None:
+    with rich("#L0.H3") as page:
         page.evaluate(
             """addEventListener("beforeprint", () => {
                 const all = [...document.querySelectorAll("main table")];
@@ -480,15 +412,12 @@ def test_all_tables_are_on_paper(opened: Callable[..., Any], rich_page: Path) ->
         assert page.locator("main details[open]").count() == 0  # as it was
         page.emulate_media(media="print")
         assert not page.locator("nav").is_visible()
-        assert (
-            page.locator("#about").evaluate("node => getComputedStyle(node).position") == "static"
-        )
+        position = "node => getComputedStyle(node).position"
+        assert page.locator("#about").evaluate(position) == "static"
 
 
-def test_without_scripts_the_page_is_complete(
-    opened: Callable[..., Any], rich_page: Path, rich_run: Path
-) -> None:
-    with opened(rich_page, java_script_enabled=False) as page:
+def test_without_scripts_the_page_is_complete(rich: Open, rich_run: Path) -> None:
+    with rich(java_script_enabled=False) as page:
         assert page.locator("main").is_visible()
         assert not page.locator("#about").is_visible()
         assert "Choosing needs JavaScript" in page.locator("#heads").inner_text()
@@ -500,7 +429,7 @@ def test_without_scripts_the_page_is_complete(
 
 
 def test_tables_and_pictures_come_from_the_page_itself(
-    opened: Callable[..., Any], rich_page: Path, rich_run: Path, tmp_path: Path
+    opened: Open, rich_page: Path, rich_run: Path, tmp_path: Path
 ) -> None:
     alone = tmp_path / "sent by mail.html"
     alone.write_bytes(rich_page.read_bytes())
@@ -550,34 +479,29 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[...,
         roles=True,
         smallest=True,
     )
-    examples = json.loads((run / "attention_examples.json").read_text())
-    for example in examples:
-        n = len(HOSTILE)
-        example |= {"tokens": HOSTILE, "segments": [0] * n, "category": HOSTILE[0]}
-        example["pattern"] = [[1 / n] * n] * n
-    (run / "attention_examples.json").write_text(json.dumps(examples))
-    flips = json.loads((run / "flips_attention.json").read_text())
-    for of_rank in flips:
-        for example in of_rank:
-            example |= {key: examples[0][key] for key in ("tokens", "segments", "pattern")}
-    (run / "flips_attention.json").write_text(json.dumps(flips))
+    n = len(HOSTILE)
+    marked = {"tokens": HOSTILE, "segments": [0] * n, "pattern": [[1 / n] * n] * n}
+    path = run / "attention_examples.json"
+    examples = [
+        example | marked | {"category": HOSTILE[0]} for example in json.loads(path.read_text())
+    ]
+    path.write_text(json.dumps(examples))
+    path = run / "flips_attention.json"
+    flips = [[example | marked for example in of_rank] for of_rank in json.loads(path.read_text())]
+    path.write_text(json.dumps(flips))
     path = run / "tables" / "flips.csv"
-    table = pd.read_csv(path)
-    for i, name in enumerate(("text_a", "text_b", "label", "answer", "subset", "data")):
-        table[name] = HOSTILE[i]
+    names = ("text_a", "text_b", "label", "answer", "subset", "data")
+    table = pd.read_csv(path).assign(**dict(zip(names, HOSTILE, strict=False)))
     table.to_csv(path, index=False)
     path = run / "tables" / "head_categories.csv"
     table = pd.read_csv(path).rename(columns=lambda name: name.replace("repeated", HOSTILE[1]))
-    table["category"] = [HOSTILE[i] for i in range(len(table))]
-    table.to_csv(path, index=False)
+    table.assign(category=HOSTILE[: len(table)]).to_csv(path, index=False)
     (run / "tables" / "<img src=x onerror=window.pwned=1>.csv").write_text("a\n1\n")
     build_report(run)
     return run
 
 
-def test_hostile_texts_do_nothing_and_show_as_they_are(
-    opened: Callable[..., Any], hostile_run: Path
-) -> None:
+def test_hostile_texts_do_nothing_and_show_as_they_are(opened: Open, hostile_run: Path) -> None:
     with opened(hostile_run / "report.html", "#L0.H3") as page:
         for name in page.locator("#grid [data-head]").evaluate_all(
             "all => all.map((each) => each.dataset.head)"
@@ -598,21 +522,14 @@ def test_hostile_texts_do_nothing_and_show_as_they_are(
             assert hostile in texts
         for escaped in ("a\\u2028window", "\\u202egnp.exe\\u202c\\u200f", "bell\\x07 and $x^2$"):
             assert escaped in texts
-        assert (
-            page.locator(
-                "main script, main svg:not(.canvas svg, .scatter svg), main iframe"
-            ).count()
-            <= 1
-        )
+        foreign = "main script, main svg:not(.canvas svg, .scatter svg), main iframe"
+        assert page.locator(foreign).count() <= 1
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_long_words_do_not_widen_the_page(
-    opened: Callable[..., Any], hostile_run: Path, width: int
-) -> None:
-    with opened(
-        hostile_run / "report.html", "#L0.H3", viewport={"width": width, "height": 800}
-    ) as page:
+def test_long_words_do_not_widen_the_page(opened: Open, hostile_run: Path, width: int) -> None:
+    viewport = {"width": width, "height": 800}
+    with opened(hostile_run / "report.html", "#L0.H3", viewport=viewport) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

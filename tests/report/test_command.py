@@ -24,23 +24,13 @@ def run(small_run: Path, tmp_path: Path) -> Path:
 
 def call(*arguments: object) -> int:
     with pytest.raises(SystemExit) as stopped:
-        main([str(each) for each in ("report", *arguments)])
+        main([str(argument) for argument in ("report", *arguments)])
     return int(stopped.value.code or 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "ends"),
-    [
-        ((), {".svg", ".png"}),
-        (("--figures", "png,svg,pdf"), {".png", ".svg", ".pdf"}),
-        (("--figures", ""), set()),
-    ],
-)
+@pytest.mark.parametrize(("options", "ends"), [((), {".svg", ".png"}), (("--figures", ""), set())])
 def test_what_is_written(
-    run: Path,
-    options: tuple[str, ...],
-    ends: set[str],
-    capsys: pytest.CaptureFixture[str],
+    run: Path, options: tuple[str, ...], ends: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = set(run.iterdir())
     assert call(run, *options) == 0
@@ -49,19 +39,11 @@ def test_what_is_written(
     assert capsys.readouterr().out.split() == ["report:", str(run / "report.html")]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--figures", "jpg"), "'jpg' is no format; expected some of png, svg, pdf"),
-    ],
-)
-def test_bad_options_are_one_line(
-    run: Path, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_format_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(run.rglob("*"))
-    assert call(run, *options) == 2
+    assert call(run, "--figures", "jpg") == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert "'jpg' is no format; expected some of png, svg, pdf" in error
     assert error.count("\n") == 1
     assert sorted(run.rglob("*")) == before
 

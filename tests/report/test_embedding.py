@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import zipfile
 from pathlib import Path
 
@@ -56,19 +55,10 @@ def test_an_archive_has_every_file_and_is_the_same_every_time(tmp_path: Path) ->
     assert first.size < 500
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [("a\u202eb.csv", "a\\u202eb.csv"), (os.fsdecode(b"a\xff.csv"), "a\\udcff.csv")],
-)
-def test_names_that_are_no_plain_text_are_shown_escaped(
-    tmp_path: Path, name: str, shown: str
-) -> None:
-    path = tmp_path / name
-    try:
-        path.write_text("x")
-    except OSError:
-        pytest.skip("the file system refuses such names")
-    assert download(path).name == shown
+def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "a\u202eb.csv"
+    path.write_text("x")
+    assert download(path).name == "a\\u202eb.csv"
     content = base64.b64decode(archive([path], "all.zip").uri.partition("base64,")[2])
     with zipfile.ZipFile(io.BytesIO(content)) as bundle:
-        assert bundle.namelist() == [shown]
+        assert bundle.namelist() == ["a\\u202eb.csv"]

@@ -9,11 +9,11 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import check_paper
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection, PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 
 from mechcore.components import Mask, ModelShape
 from mechcore.report import figures, interaction_figures, subnetwork_figures
@@ -55,11 +55,8 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
 }
 
 
-def labels(figure: Figure, axis: str = "y") -> list[str]:
-    ax = figure.axes[0]
-    return [
-        tick.get_text() for tick in (ax.get_yticklabels if axis == "y" else ax.get_xticklabels)()
-    ]
+def labels(figure: Figure) -> list[str]:
+    return [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
 
 
 def points(figure: Figure, panel: int = 0) -> np.ndarray:
@@ -67,48 +64,10 @@ def points(figure: Figure, panel: int = 0) -> np.ndarray:
     return np.concatenate([np.asarray(c.get_offsets()) for c in dots])
 
 
-def visible_texts(figure: Figure) -> list[Text]:
-    """Texts on the paper; ticks outside the limits of their axis are never drawn."""
-    unseen = []
-    for ax in figure.axes:
-        for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
-            ends = sorted((low, high))
-            unseen += [
-                tick.label1
-                for tick in axis.get_major_ticks()
-                if not ends[0] <= tick.get_loc() <= ends[1]
-            ]
-            unseen += [
-                t.label2 for t in axis.get_major_ticks() if not ends[0] <= t.get_loc() <= ends[1]
-            ]
-    texts = figure.findobj(lambda artist: isinstance(artist, Text) and bool(artist.get_text()))
-    return [
-        text
-        for text in texts
-        if isinstance(text, Text)
-        and text.get_visible()
-        and text not in unseen
-        and (text.axes is None or text.axes.get_visible())
-    ]
-
-
 @pytest.mark.parametrize("name", sorted(DRAW))
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_no_text_is_clipped(name: str, size: str, small: RunFolder, large: RunFolder) -> None:
-    figure = DRAW[name](small if size == "small" else large)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    paper = figure.bbox
-    for text in visible_texts(figure):
-        box = text.get_window_extent(canvas.get_renderer())
-        inside = (
-            box.x0 >= paper.x0 - 1
-            and box.y0 >= paper.y0 - 1
-            and box.x1 <= paper.x1 + 1
-            and box.y1 <= paper.y1 + 1
-        )
-        assert inside, text.get_text()
-    assert figure.get_size_inches()[0] <= 12.5
+    check_paper(DRAW[name](small if size == "small" else large))
 
 
 def test_accuracy_has_a_row_per_subset_and_a_dot_per_subnetwork(small: RunFolder) -> None:
@@ -168,31 +127,33 @@ def test_too_many_sets_leave_out_the_smaller_joint_changes(large: RunFolder) -> 
 
 
 def test_heatmap_of_subsets_has_a_number_per_cell(small: RunFolder) -> None:
-    figure = DRAW["by subset"](small)
-    assert len(figure.axes[0].texts) == 12 * 5
-    assert labels(figure, "x")[0] == "all examples"
+    ax = DRAW["by subset"](small).axes[0]
+    table = small.tables["ablation"].query("split == 'ood'")
+    changes = 100 * table.pivot(index="set", columns="subset", values="accuracy_change")
+    sets = figures.sets_to_draw(small.tables["ablation"])
+    columns = [tick.get_text() for tick in ax.get_xticklabels()]
+    assert columns[0] == "all examples"
+    shown = changes.loc[sets, ["all", *columns[1:]]].to_numpy()
+    np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), shown)
+    assert len(ax.texts) == 12 * 5
 
 
 @pytest.mark.parametrize("name", ["interactions", "one interaction"])
 def test_interactions_mark_the_floor_on_accuracy_alone(small: RunFolder, name: str) -> None:
     table = small.tables["interactions"]
-    part = table[table["subset"] == "all"] if name == "interactions" else table
-    if name != "interactions":
-        part = part[part["set"] == "+".join(small.core)]
+    all_together = table["set"] == "+".join(small.core)
+    part = table[table["subset"] == "all"] if name == "interactions" else table[all_together]
     assert part["floor"].any()
     figure = DRAW[name](small)
-    for ax, metric in zip(figure.axes, ("accuracy", "margin"), strict=True):
-        dots = [c for c in ax.collections if isinstance(c, PathCollection)]
-        faces = np.concatenate(
-            [np.asarray(c.get_facecolors()) for c in dots if len(np.asarray(c.get_offsets()))]
-        )
-        hollow = int((faces[:, :3] == 1).all(axis=1).sum())
-        expected = int(part.loc[part["metric"] == "accuracy", "floor"].sum())
-        assert hollow == (expected if metric == "accuracy" else 0)
-        scale = 100 if metric == "accuracy" else 1  # below zero: worse together
-        drawn = np.concatenate([np.asarray(c.get_offsets())[:, 0] for c in dots])
-        wanted = scale * part.loc[part["metric"] == metric, "interaction"]
-        assert sorted(drawn) == pytest.approx(sorted(wanted))
+    for panel, (metric, scale) in enumerate({"accuracy": 100, "margin": 1}.items()):
+        dots = [c for c in figure.axes[panel].collections if isinstance(c, PathCollection)]
+        faces = [np.asarray(c.get_facecolors()) for c in dots if len(np.asarray(c.get_offsets()))]
+        hollow = (np.concatenate(faces)[:, :3] == 1).all(axis=1).sum()
+        of_metric = part[part["metric"] == metric]
+        assert hollow == (of_metric["floor"].sum() if metric == "accuracy" else 0)
+        # Below zero: worse together.
+        drawn = sorted(points(figure, panel)[:, 0])
+        assert drawn == pytest.approx(sorted(scale * of_metric["interaction"]))
 
 
 def test_category_map_outlines_the_core_and_counts_categories(small: RunFolder) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import re
 import shutil
 import zipfile
@@ -14,7 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from drawn import leave_out_figures
+from markupsafe import Markup
 from pages import Page
+from study_pages import page_of
 
 from mechcore.errors import InputError
 from mechcore.report import (
@@ -26,9 +28,8 @@ from mechcore.report import (
     training_figures,
 )
 from mechcore.report.attention_views import library_script
-from mechcore.report.blocks import Gallery, Picture
 from mechcore.report.kinds import schemas_of
-from mechcore.report.page import environment
+from mechcore.report.page import Explainer, environment, method_tables
 from mechcore.report.run_folder import read_run
 
 FIGURES = {
@@ -41,34 +42,14 @@ FIGURES = {
 }
 
 
-def page_of(run: Path) -> Page:
-    return Page(build_report(run).read_text(encoding="utf-8"))
-
-
 @pytest.fixture
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the figures, which take most of the time of a page."""
-
-    def add(
-        _: Gallery, figure: object, name: str, caption: str, alt: str, *, fold: str = ""
-    ) -> Picture:
-        uri = f"data:image/svg+xml;base64,{name}"
-        return Picture(name, caption, alt, uri, 1, 1, ("svg",), fold)
-
-    monkeypatch.setattr(Gallery, "add", add)
-    for module, names in FIGURES.items():
-        for name in names.split():
-            monkeypatch.setattr(module, name, lambda *_: None)
+    leave_out_figures(monkeypatch, FIGURES)
 
 
 @pytest.fixture(scope="module")
 def rich(rich_page: Path) -> Page:
     return Page(rich_page.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def empty_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]) -> Path:
-    return new_run(tmp_path_factory.mktemp("report") / "empty", core=())
 
 
 def edit(run: Path, table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
@@ -133,46 +114,11 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert set(targets) <= set(ids)
 
 
-def test_a_model_is_no_run(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match="is a model; expected the folder of a finished run"):
-        read_run(tmp_path)
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_without_any_mask_there_is_no_core_rather_than_an_empty_one(
-    empty_run: Path, tmp_path: Path
-) -> None:
-    failing = Path(shutil.copytree(empty_run, tmp_path / "run"))
-    failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "seed": [1], "target_sparsity": [0.5]})
-    failed.assign(reason="sparsity 0.1").to_csv(failing / "tables" / "missing_masks.csv")
-    edit(failing, "subnetworks", lambda t: t[:0])
-    edit(failing, "core_summary", lambda t: t[:0])
-    text = page_of(failing).text
-    assert "There was no head to ablate: there is no core, as no mask could be used." in text
-    assert "There is no interaction to report: there is no core, as no mask could be used." in text
-    assert "core is empty" not in text
-
-
 def test_the_method_names_what_was_run(rich: Page) -> None:
-    for fact in (
-        "9f2c41aa70be13d5",
-        "0 <- entailment; 1 <- non-entailment",
-        "label mapping: ood",
-        "3.9.0",
-        "0, 1, 2",
-    ):
+    facts = ("9f2c41aa70be13d5", "0 <- entailment; 1 <- non-entailment", "label mapping: ood")
+    for fact in (*facts, "3.9.0", "0, 1, 2", "lambda learning rate 0.3"):
         assert fact in rich.text
-    assert "lambda learning rate 0.3" in rich.text
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_an_empty_core_is_said_to_be_empty(empty_run: Path) -> None:
-    page = page_of(empty_run)
-    assert "There was no head to ablate: the core is empty." in page.text
-    assert "There is no interaction to report: fewer than two core heads were ablated." in page.text
-    assert "superadditive and" not in page.text
-    assert "ablation-accuracy" not in "".join(page.attributes("a", "href"))
+    assert "Heuristic core of hub/base, trained here" in rich.text
 
 
 def without_ends(table: pd.DataFrame) -> pd.DataFrame:
@@ -192,14 +138,6 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
         assert claim not in page.text, claim
     n_rows = 7 * 2 * 2  # sets, data sets, metrics
     assert len(re.findall(re.escape(dash) + r"\s+not known", page.text)) == n_rows
-
-
-@pytest.mark.usefixtures("no_drawing")
-@pytest.mark.usefixtures("no_drawing")
-def test_a_core_of_one_seed_or_ranking_is_not_compared_with_chance(copy_of_rich: Path) -> None:
-    edit(copy_of_rich, "head_overlap", lambda t: t.assign(p_value=math.nan))
-    text = page_of(copy_of_rich).text
-    assert not re.search(r"; [\d.]+ expected by chance", text)
 
 
 NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "missing_half_masks", "full", "grid"}
@@ -261,10 +199,6 @@ def test_what_is_told_of_the_data_is_told_once(rich: Page, copy_of_rich: Path) -
     assert "train n available 30000" in page_of(copy_of_rich).text
 
 
-def test_a_model_that_was_trained_is_called_by_its_base(rich: Page) -> None:
-    assert "Heuristic core of hub/base, trained here" in rich.text
-
-
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     text = page_of(tmp_path).text
@@ -300,9 +234,10 @@ def test_files_written_without_header_or_rows_are_empty_tables(copy_of_rich: Pat
     assert "There was no head to ablate" in page_of(copy_of_rich).text
 
 
-def test_the_same_tables_give_the_same_page(empty_run: Path) -> None:
-    first = build_report(empty_run).read_bytes()
-    assert build_report(empty_run).read_bytes() == first
+def test_the_same_tables_give_the_same_page(tmp_path: Path, new_run: Callable[..., Path]) -> None:
+    run = new_run(tmp_path / "run", core=())
+    first = build_report(run).read_bytes()
+    assert build_report(run).read_bytes() == first
 
 
 def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> None:
@@ -317,6 +252,11 @@ def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     [
         ("config.json", "{", "not readable as JSON"),
         ("config.json", "[]", "found a list; expected an object"),
+        (
+            "config.json",
+            '{"model_type": "bert"}',
+            "is a model; expected the folder of a finished run",
+        ),
         ("config.json", '{"model": "bert"}', "model: found a str; expected an object"),
         ("config.json", '{"seconds": [1]}', "seconds: found a list; expected an object"),
         ("tables/core.csv", "component,layer\nL0.H0,0\n", "no column head, n_subnetworks"),
@@ -334,7 +274,9 @@ def test_broken_files_are_named(copy_of_rich: Path, name: str, content: str, mes
     (copy_of_rich / name).write_text(content)
     with pytest.raises(InputError, match=re.escape(message)) as error:
         build_report(copy_of_rich)
-    assert Path(name).name in str(error.value)
+    assert (Path(name).name if "model_type" not in content else str(copy_of_rich)) in str(
+        error.value
+    )
 
 
 def test_no_line_begins_with_the_comma_after_a_component() -> None:
@@ -347,3 +289,45 @@ def test_no_line_begins_with_the_comma_after_a_component() -> None:
         f'<span class="whole">{first},</span> L9.H9, <span class="whole">{second}:</span> x '
         f"{first}+{second} &lt;"
     )
+
+
+def test_settings_say_where_they_came_from() -> None:
+    origins = {"seeds": "command line", "prune.steps": "file s.yaml"}
+    config = {"settings": {"seeds": [1], "prune": {"steps": 9}}, "origins": origins}
+    tables = {table.caption: table for table in method_tables(config)}
+    rows = tables["Origins of settings that are not defaults"].rows
+    assert rows == [["seeds", "command line"], ["prune.steps", "file s.yaml"]]
+    captions = [table.caption for table in method_tables({"settings": {"seeds": [1]}})]
+    assert captions == ["Settings", "Versions"]
+
+
+# -- terms carry their meaning, and nothing else changes ------------------------------------------
+
+TERMS = [
+    ("Margin", "log-odds *m*"),
+    ("Target sparsity and sparsity", "share"),
+    ("In domain", "x<y"),
+]
+
+
+def test_the_longest_name_wins_in_any_case_and_spelling() -> None:
+    found = Explainer(TERMS).explain(Markup("Margins at a target sparsity, in-domain"))
+    assert found == (
+        '<abbr title="log-odds m" tabindex="0">Margins</abbr> at a '
+        '<abbr title="share" tabindex="0">target sparsity</abbr>, '
+        '<abbr title="x&lt;y" tabindex="0">in-domain</abbr>'
+    )
+
+
+def test_the_tab_key_stops_once_in_a_section() -> None:
+    explainer = Explainer(TERMS)
+    again = '<abbr title="log-odds m">margin</abbr>'
+    first = '<abbr title="log-odds m" tabindex="0">margin</abbr>'
+    assert explainer.explain(Markup("margin, margin")) == f"{first}, {again}"
+    assert explainer.begin() == ""
+    assert explainer.explain(Markup("margin")) == first
+
+
+def test_tags_and_parts_of_words_stay() -> None:
+    html = Markup('<a title="margin">marginal</a> <button data-head="x">margin</button> x-margin')
+    assert Explainer(TERMS).explain(html) == html

@@ -61,14 +61,14 @@
     window.CircuitsVis.render(place.id, window.CircuitsVis.AttentionPattern, properties);
   }
 
-  function flips(found) {
-    body.append(element("h3", "Answers that flip without it"), element("p", found.lead));
-    for (const each of found.examples) {
-      body.append(element("h4", each.title));
+  function flips({lead, examples}) {
+    body.append(element("h3", "Answers that flip without it"), element("p", lead));
+    for (const example of examples) {
+      body.append(element("h4", example.title));
       const quote = body.appendChild(element("blockquote"));
-      quote.append(...each.texts.map((text) => element("p", text)));
-      body.append(element("p", each.answers));
-      attention(each.attention, "Its attention on this text: rows are queries, columns keys.");
+      quote.append(...example.texts.map((text) => element("p", text)));
+      body.append(element("p", example.answers));
+      attention(example.attention, "Its attention on this text: rows are queries, columns keys.");
     }
   }
 
@@ -136,20 +136,23 @@
   byId("about-previous").addEventListener("click", () => step(-1));
   byId("about-next").addEventListener("click", () => step(1));
 
-  // The grid: one stop of the Tab key, arrow keys inside.
+  // Many that are one stop of the Tab key: that which had the focus last.
+  function oneStop(stops) {
+    const enter = (stop) => { for (const other of stops) other.tabIndex = other === stop ? 0 : -1; };
+    enter(stops[0]);
+    for (const stop of stops) stop.addEventListener("focus", () => enter(stop));
+  }
+
+  // The grid, with arrow keys inside.
   const grid = byId("grid");
   if (grid) {
     const rows = [...grid.tBodies[0].rows].map((row) => [...row.cells].slice(1)
       .map((cell) => cell.querySelector("button")));
     const cells = rows.flat().filter(Boolean);
-    const enter = (cell) => cells.forEach((each) => { each.tabIndex = each === cell ? 0 : -1; });
-    enter(cells[0]);
-    grid.addEventListener("focusin", (event) => {
-      if (cells.includes(event.target)) enter(event.target);
-    });
+    oneStop(cells);
     const steps = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
     grid.addEventListener("keydown", (event) => {
-      const row = rows.findIndex((each) => each.includes(event.target));
+      const row = rows.findIndex((cellsOfRow) => cellsOfRow.includes(event.target));
       if (row < 0) return;
       let next = null;
       if (event.key === "Home") next = rows[row].find(Boolean);
@@ -187,12 +190,11 @@
     if (select.value !== "0") paint();  // a browser may remember the choice
   }
 
-  // Dots: one stop of the Tab key, arrow keys in the order of the list.
+  // Dots, with arrow keys in the order of the list.
   for (const plot of document.querySelectorAll(".plot")) {
     const dots = [...plot.querySelectorAll("[data-rank]")]
       .sort((a, b) => Number(a.dataset.rank) - Number(b.dataset.rank));
-    const enter = (dot) => dots.forEach((each) => { each.tabIndex = each === dot ? 0 : -1; });
-    enter(dots[0]);
+    oneStop(dots);
     plot.addEventListener("keydown", (event) => {
       const dot = event.target.closest("[data-rank]"), at = dots.indexOf(dot);
       const to = {ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1,
@@ -201,7 +203,7 @@
         dot.dispatchEvent(new MouseEvent("click", {bubbles: true}));
       } else if (to === undefined) return;
       event.preventDefault();
-      if (dots[to]) { enter(dots[to]); dots[to].focus(); }
+      dots[to]?.focus();
     });
   }
 
@@ -245,11 +247,8 @@
   // Links that would leave the page take what the page carries instead.
   for (const link of document.querySelectorAll("a[data-file]")) {
     link.addEventListener("click", (event) => {
-      const files = [...document.querySelectorAll("#files a[download]")];
-      const file = files.find((each) => each.download === link.dataset.file);
-      if (!file) return;
       event.preventDefault();
-      file.click();
+      document.querySelector(`#files a[download="${CSS.escape(link.dataset.file)}"]`).click();
     });
   }
   for (const link of document.querySelectorAll("a[data-picture]")) {
@@ -260,9 +259,9 @@
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open])")];
-    for (const each of folded) each.open = true;
+    for (const part of folded) part.open = true;
   });
-  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+  addEventListener("afterprint", () => { for (const part of folded) part.open = false; });
 
   function follow() {
     const name = decodeURIComponent(location.hash.slice(1));
