@@ -7,7 +7,6 @@ built from has numbers of tokens for texts, and is refused.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,8 +125,7 @@ def examples_of(
 
 def data_name(path: str | Path) -> str:
     """What the data in a file or folder is called in tables: its name up to the first dot."""
-    # Names of files need not be Unicode, but those in tables must.
-    return os.fsencode(Path(path).name.split(".")[0]).decode("utf-8", "replace")
+    return Path(path).name.split(".")[0]
 
 
 def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:

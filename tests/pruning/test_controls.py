@@ -69,21 +69,6 @@ def test_all_components_are_kept_equally_often() -> None:
     assert float((pairs - n / 7).abs().max()) < SIGMAS * 7.8
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sparsity": 1.0, "seeds": 1}, r"sparsity 1\.0: expected a share"),
-        ({"sparsity": [0.5, 0.5], "seeds": 1}, "sparsities .*each once"),
-        ({"sparsity": 0.5, "seeds": [1, 1]}, r"seeds \[1, 1\]: expected at least one, each once"),
-        ({"sparsity": 0.5, "seeds": []}, r"seeds \[\]: expected at least one"),
-        ({"sparsity": 0.5, "seeds": -1}, "seed -1: expected a whole number"),
-    ],
-)
-def test_random_subnetworks_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        random_subnetworks(SHAPE, **options)
-
-
 # -- as many in every layer -----------------------------------------------------------------------
 
 
@@ -113,27 +98,6 @@ def test_matches_keep_as_many_heads_and_the_same_mlps(each: Subnetwork, offset: 
     assert (match.target, match.seed, match.method) == (0.4, each.seed + offset, "layer-matched")
     assert match.name == f"layer-matched-s0.40-seed{each.seed + offset}"
     assert layer_matched([each], seed_offset=offset)[0].mask == match.mask
-
-
-def test_a_match_by_hand() -> None:
-    values = [[1, 1, 1, 1, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 1]]
-    found = layer_matched([subnetwork(values, seed=s) for s in range(30)])
-    for each in found:
-        # Full and empty layers leave nothing to chance.
-        assert each.mask.values[:2].tolist() == values[:2]
-        assert each.mask.values[2, -1] == 1
-    chosen = {int(each.mask.values[2, :4].argmax()) for each in found}
-    assert chosen == {0, 1, 2, 3}
-
-
-def test_matches_of_models_without_mlps() -> None:
-    values = [[1, 1, 0, 0, 0], [0, 0, 0, 0, 1]]
-    found = layer_matched([subnetwork(values, seed=s, has_mlps=False) for s in range(30)])
-    for each in found:
-        assert each.mask.values.sum(1).tolist() == [2, 1]
-        assert each.mask.shape == ModelShape(2, 5, has_mlps=False)
-    # The last column is a head like the others.
-    assert {int(each.mask.values[1].argmax()) for each in found} == {0, 1, 2, 3, 4}
 
 
 def test_heads_of_a_layer_are_chosen_equally_often() -> None:
