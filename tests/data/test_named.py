@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 
 from mechcore.data.labels import LabelMap
-from mechcore.data.named import ENTAILED, NON_ENTAILED
-from mechcore.data.official import HANS, MNLI_TRAIN
+from mechcore.data.named import OFFICIAL
 from mechcore.data.sources import read_sources
 from mechcore.data.task import Task, find_task
 from mechcore.errors import InputError, MechcoreWarning
 
+GROUPS = find_task("mnli-hans").groups
+ENTAILED, NON_ENTAILED = GROUPS["OOD-E"], GROUPS["OOD"]
 HEURISTICS = {"l": "lexical_overlap", "s": "subsequence", "c": "constituent"}
 
 
@@ -176,8 +177,8 @@ def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
     message = str(caught.value)
     for part in ("MNLI training examples", "MNLI matched validation examples", "HANS evaluation"):
         assert f"no {part}" in message
-    assert MNLI_TRAIN.looked_for in message
-    assert HANS.looked_for in message
+    for key in (("mnli", "train"), ("jhu-cogsci/hans", "validation")):
+        assert OFFICIAL[key].looked_for in message
     for part in ("nyu-mll/glue", "jhu-cogsci/hans", "tommccoy1/hans", "heuristics_evaluation_set"):
         assert part in message
 
