@@ -93,8 +93,10 @@ def label_names_in(path: Path) -> dict[str, list[str]]:
     if kind_of_file(path) != ".parquet":
         return {}
     noted = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(noted).get("info", {}).get("features", {})
-    names = {column: feature.get("names") for column, feature in features.items()}
+    features = json.loads(noted).get("info", {}).get("features") or {}
+    names = {
+        n: feature.get("names") for n, feature in features.items() if isinstance(feature, dict)
+    }
     return {
         column: [*map(str, labels)]
         for column, labels in names.items()
@@ -177,10 +179,13 @@ def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list
             rows.append((start, cells))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(
-            f"the row that begins in line {start}: {error}; expected cells in quotes to end with "
-            'one, and quotes within them to be doubled (""), as pandas writes them'
-        ) from error
+        advice = (
+            'expected cells in quotes to end with one, and quotes within them to be doubled (""), '
+            "as pandas writes them"
+        )
+        if "new-line character" in str(error):
+            error, advice = csv.Error("it has a carriage return"), "remove it from the text"
+        raise ValueError(f"the row that begins in line {start}: {error}; {advice}") from error
     finally:
         csv.field_size_limit(limit)
     return rows

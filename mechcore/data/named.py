@@ -6,11 +6,11 @@ official files are looked for in their place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mechcore.data.sources import DICT_FILE, STATE_FILE, Source, read_sources
 from mechcore.data.task import SPLITS, Task, read_task
@@ -60,12 +60,11 @@ class Official(NamedTuple):
         return saved if any((saved / name).is_file() for name in (DICT_FILE, STATE_FILE)) else None
 
 
-def _mnli(what: str, part: str, glue: str) -> Official:
+def _mnli(what: str, part: str, own: str) -> Official:
     names = [f"multinli_1.0_{part}.{kind}" for kind in ("jsonl", "txt")]
     lines = (f"{name} multinli_1.0/{name}" for name in names)
-    own = f"mnli_{glue}*.tsv mnli_{glue}*.tsv.gz"
     project = "MultiNLI 1.0 of New York University, or MNLI of GLUE"
-    return Official(what, project, "mnli", (*lines, f"MNLI/{glue}.tsv", own))
+    return Official(what, project, "mnli", (*lines, f"MNLI/{part}.tsv", f"{own}.tsv {own}.tsv.gz"))
 
 
 def _qqp(part: str) -> Official:
@@ -85,11 +84,13 @@ PAWS_QQP = Official(
     ),
 )
 OFFICIAL = {
-    ("mnli", "train"): _mnli("MNLI training examples", "train", "train"),
+    ("mnli", "train"): _mnli("MNLI training examples", "train", "mnli_train*"),
     ("mnli", "validation_matched"): _mnli(
-        "MNLI matched validation examples", "dev_matched", "dev_matched"
+        "MNLI matched validation examples", "dev_matched", "mnli_dev_matched"
     ),
-    _MISMATCHED: _mnli("MNLI mismatched validation examples", "dev_mismatched", "dev_mismatched"),
+    _MISMATCHED: _mnli(
+        "MNLI mismatched validation examples", "dev_mismatched", "mnli_dev_mismatched"
+    ),
     ("jhu-cogsci/hans", "validation"): Official(
         "HANS evaluation examples",
         "HANS, tommccoy1/hans on GitHub",
@@ -137,8 +138,10 @@ def qqp_paws(folder: Path | None = None) -> Task:
 def _in_folder(task: Task, folder: Path) -> Task:
     """The task with the official files in place of its data sets; all that is missing is named."""
     missing: dict[str, None] = {}
+    warning = ""
     splits: dict[str, list[Source]] = {split: [] for split in SPLITS}
-    for split, source in chain(*([(s, each) for each in getattr(task, s)] for s in SPLITS)):
+    sources_of = ((split, source) for split in SPLITS for source in getattr(task, split))
+    for split, source in sources_of:
         key = (source.config or source.dataset or "", source.split or "")
         official = OFFICIAL[key]
         path = official.find(folder)
@@ -147,7 +150,7 @@ def _in_folder(task: Task, folder: Path) -> Task:
             place = {"path": str(path), "dataset": None, "config": None, "revision": None}
             splits[split].append(replace(source, **place, split=several))
         elif key == _MISMATCHED:
-            warn(
+            warning = (
                 f"{folder}: no {official.what}, so that the in-domain examples are the matched "
                 f"ones alone; looked for {official.looked_for}"
             )
@@ -157,10 +160,13 @@ def _in_folder(task: Task, folder: Path) -> Task:
             missing[f"no {official.what}: {looked_for}{hub}"] = None
     if missing:
         raise InputError(f"{folder}: {'; '.join(missing)}")
-    return replace(task, **{split: tuple(sources) for split, sources in splits.items()})
+    if warning:
+        warn(warning)
+    changes: dict[str, Any] = {split: tuple(sources) for split, sources in splits.items()}
+    return replace(task, **changes)
 
 
-def _renamed(groups: dict[str, tuple[str, ...]], hans: Source) -> dict[str, tuple[str, ...]]:
+def _renamed(groups: Mapping[str, tuple[str, ...]], hans: Source) -> dict[str, tuple[str, ...]]:
     """The groups of subcases by what these are called in the data.
 
     There are copies of HANS that put the heuristic before the subcase, and a dash for a slash.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from mechcore.data.columns import KNOWN_COLUMNS
+from mechcore.data.columns import check_roles
 from mechcore.data.examples import ALL, CLUSTER, Examples
 from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
@@ -98,12 +98,7 @@ class Source:
             if isinstance(getattr(self, name), str):
                 raise InputError(f"source: {name} is {getattr(self, name)!r}; expected a list")
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        unknown = sorted(set(self.columns) - set(KNOWN_COLUMNS))
-        if unknown:
-            raise InputError(
-                f"columns: unknown role {shown(repr(unknown[0]))}; roles are "
-                f"{', '.join(KNOWN_COLUMNS)}, as in --columns text_a=NAME"
-            )
+        check_roles(self.columns)
         if self.max is not None and self.max < 1:
             raise InputError(f"source: max is {self.max}; expected 1 or more, or leave it out")
         if not 0 <= self.seed <= _LARGEST_SEED:

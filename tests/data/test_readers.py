@@ -185,14 +185,6 @@ def test_nothing_is_said_where_a_text_was_chosen(write: Write, split: str) -> No
     assert columns(read_examples(path, columns={split: chosen}))[split] == [text]
 
 
-def test_a_column_serves_one_role(write: Write) -> None:
-    path = write("x.csv", "premise,hypothesis,label\na,b,e\n")
-    swapped = read_examples(path, columns={"text_a": "hypothesis", "text_b": "premise"})
-    assert (columns(swapped)["text_a"], columns(swapped)["text_b"]) == (["b"], ["a"])
-    one = read_examples(path, columns={"text_a": "hypothesis"})
-    assert columns(one)["text_b"] == [""]
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -207,18 +199,6 @@ def test_a_column_serves_one_role(write: Write) -> None:
 def test_columns_that_cannot_be_mapped(write: Write, given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_examples(write("x.csv", "premise,label\na,e\n"), columns=given)
-
-
-@pytest.mark.parametrize(
-    ("header", "split"), [("foo,label", "text_a"), ("premise,foo", "label"), ("foo,bar", "text_a")]
-)
-def test_missing_columns_are_named_with_the_remedy(write: Write, header: str, split: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_examples(write("x.csv", f"{header}\na,b\n"))
-    message = str(caught.value)
-    assert f"no column for {split} (looked for " in message
-    assert header.replace(",", ", ") in message
-    assert f"--columns {split}=NAME" in message
 
 
 # -- labels ---------------------------------------------------------------------------------------
@@ -387,14 +367,6 @@ def test_an_empty_cell_names_its_row_and_column(write: Write, row: str, column: 
         read_examples(path)
 
 
-@pytest.mark.parametrize("value", ["null", '""', "missing"])
-def test_an_empty_value_in_jsonl_names_its_row(write: Write, value: str) -> None:
-    second = '{"text": "b"}' if value == "missing" else f'{{"text": "b", "label": {value}}}'
-    path = write("x.jsonl", '{"text": "a", "label": "e"}\n' + second + "\n")
-    with pytest.raises(InputError, match="row 2, column label: empty"):
-        read_examples(path)
-
-
 def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
     path = write("x.csv", "premise,hypothesis,label\nNA,null,None\nnan,NaN,n/a\n")
     found = columns(read_examples(path))
@@ -506,17 +478,6 @@ def test_columns_of_one_name(write: Write, name: str) -> None:
     again = text.replace("x", "label", 1)
     with pytest.raises(InputError, match="2 columns are called label; expected one: rename"):
         read_examples(write(name, again))
-
-
-def test_an_index_of_pandas_is_a_column_like_others(tmp_path: Path) -> None:
-    path = tmp_path / "data.parquet"
-    pd.DataFrame({"text": ["a"], "label": ["x"]}).set_index("label").to_parquet(path)
-    assert columns(read_examples(path))["label"] == ["x"]
-
-
-def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
-    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
-    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
 
 
 def test_half_characters(write: Write) -> None:
@@ -637,15 +598,6 @@ def test_rows_that_lack_a_question_are_left_out_when_asked(write: Write) -> None
         pytest.raises(InputError, match="no labelled example; expected at least one row"),
     ):
         read_examples(write("none.tsv", QQP.splitlines()[0] + "\n" + BROKEN), skip_empty=True)
-
-
-def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
-    path = write("x.jsonl", '{"text": "", "label": "a"}\n{"text": [1], "label": "a"}\n')
-    with (
-        pytest.warns(MechcoreWarning, match="left out 1 of 2"),
-        pytest.raises(InputError, match="row 2, column text: expected text"),
-    ):
-        read_examples(path, skip_empty=True)
 
 
 def test_texts_that_python_3_wrote_as_bytes(write: Write) -> None:

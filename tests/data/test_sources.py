@@ -73,16 +73,6 @@ def rows(sources: list[Source], **options: Any) -> list[tuple[str, ...]]:
 # -- what is chosen -------------------------------------------------------------------------------
 
 
-def test_labels_subsets_and_names_of_both(save: Save) -> None:
-    path = save()
-    assert [row[0] for row in rows([Source(path=path, labels=("Non_Entailment",))])] == ["c"]
-    assert [row[0] for row in rows([Source(path=path, subsets=("y",))])] == ["c", "d"]
-    both = Source(path=path, labels=("entailment",), subsets=("y",), subset="mine")
-    assert rows([both]) == [("d", "h", "entailment", "mine")]
-    renamed = Source(path=path, label_map={"neutral": "entailment"}, labels=("entailment",))
-    assert [row[0] for row in rows([renamed])] == ["a", "b", "d"]
-
-
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [

@@ -117,13 +117,6 @@ def test_tables_by_hand() -> None:
     assert table["margin"].tolist() == pytest.approx([b, MARGINS[2], sum(MARGINS) / 4])
 
 
-def test_a_margin_is_infinite_where_every_class_is_correct() -> None:
-    result = Evaluation(
-        torch.zeros(1, 2), torch.ones(1, 2).bool(), np.array(["s"], dtype=object), ""
-    )
-    assert result.margin.tolist() == [math.inf]
-
-
 def test_kl_divergence_by_hand() -> None:
     def of(probabilities: list[float]) -> Evaluation:
         logits = torch.tensor([probabilities]).log() + 7  # a constant changes nothing
@@ -177,22 +170,6 @@ def test_padding_never_changes_an_evaluation_of_plain_batches(case: Case, side: 
     np.testing.assert_array_equal(result.correct, expected.argmax(1) == labels)
     assert result.mapping == "0 -> contradiction; 1 -> entailment; 2 -> neutral"
     assert result.table()["subset"].tolist() == ["all"]
-
-
-def test_plain_batches_keep_their_order_whatever_else_they_hold(cases: Cases) -> None:
-    case, rows = cases.get("bert"), texts()
-    labels, order = torch.tensor([0, 1, 2, 2, 0]), [3, 0, 4, 1, 2]
-    batches = [
-        {
-            **padded([rows[i] for i in part]),
-            "labels": labels[part],
-            "index": torch.tensor(part),
-        }
-        for part in (order[:2], order[2:])
-    ]
-    result = evaluate(case.model, batches, in_domain=False)
-    close(result.logits, reference_logits(case.reference, [rows[i] for i in order]))
-    assert result.correct_classes.int().argmax(1).tolist() == labels[order].tolist()
 
 
 @pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))

@@ -350,16 +350,6 @@ def test_the_model_stays_as_it_is(
     assert torch.equal(forward(trainable, batch).detach(), logits)
 
 
-def test_labels_are_not_used(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    frame = data.examples.frame.assign(label="nonsense")
-    relabelled = replace(data, examples=Examples("y", frame))
-    for scores in (attribution_scores, integrated_scores):
-        expected = scores(loud[0], data, loud_means)
-        assert torch.equal(scores(loud[0], relabelled, loud_means), expected)
-
-
 # -- what cannot be done --------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import torch
 from pruning.oracles import ANSWERS, QUICK, encoded_for, some_examples
 
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import MechcoreWarning
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruningError, Subnetwork, prune
 from mechcore.pruning.teacher import Teacher
@@ -237,23 +237,3 @@ def test_other_answers_take_nothing_from_a_state(
     steps.until(0)
     with pytest.raises(KeyboardInterrupt):
         prune(model, swapped, means, preset=replace(SAVING, steps=3), **options)
-
-
-def test_a_damaged_state_is_begun_anew(
-    run: Callable[..., Any], steps: Steps, begun: Path, tmp_path: Path
-) -> None:
-    (file,) = begun.iterdir()
-    (tmp_path / file.name).write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.warns(MechcoreWarning, match="is damaged"):
-        found = run(state=tmp_path)
-    assert steps.taken == 8
-    assert_equal(found, run())
-
-
-def test_a_place_that_cannot_be_written_is_refused_before_any_step(
-    run: Callable[..., Any], steps: Steps, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    steps.allowed = False
-    with pytest.raises(InputError, match="cannot be written"):
-        run(state=tmp_path / "file" / "state")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mechcore.errors import InputError
 from mechcore.pruning import PRESETS, PruneSettings, prune_settings
-from mechcore.pruning.settings import check_runs
+from mechcore.pruning.settings import as_runs
 
 # -- presets --------------------------------------------------------------------------------------
 
@@ -174,4 +174,4 @@ def test_the_target_cannot_rise_for_longer_than_the_training() -> None:
 )
 def test_runs_that_make_no_sense(seeds: list[int], sparsities: list[float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check_runs(seeds, sparsities)
+        as_runs(sparsities, seeds)

@@ -234,15 +234,6 @@ def test_the_core_by_hand() -> None:
     assert two.p_uniform == pytest.approx(1)
 
 
-def test_mlps_are_never_in_the_core() -> None:
-    core = heuristic_core([keeping("L0.MLP", "L1.H0"), keeping("L0.MLP", "L1.H1")])
-    assert core.heads == ()
-    assert core.expected_uniform == pytest.approx(4 / 16)
-    # One head of two in the same layer: they are equal half of the time, so none shared is usual.
-    assert core.expected == pytest.approx(1 / 2)
-    assert core.p_value == pytest.approx(1)
-
-
 def sized(*sizes: int, n_layers: int = 12, n_heads: int = 12) -> list[Mask]:
     """Masks that keep the first so many heads and every MLP."""
     masks = []
