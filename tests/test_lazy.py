@@ -134,8 +134,8 @@ print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
 
 
 def test_submodules_are_found_without_being_imported() -> None:
-    program = "import mechcore\nprint(mechcore.data.official.__name__)"
-    assert output_of(program) == "mechcore.data.official"
+    program = "import mechcore\nprint(mechcore.data.words.__name__)"
+    assert output_of(program) == "mechcore.data.words"
 
 
 @pytest.mark.parametrize(
