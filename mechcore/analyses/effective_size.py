@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
-from mechcore.pruning.settings import PruneSettings, check_runs
+from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Work
@@ -62,7 +62,7 @@ class EffectiveSize(Analysis):
     """Names of the needs that are the accuracies of the checkpoints, in order."""
 
     def __post_init__(self) -> None:
-        check_runs((0,) if self.seeds is None else self.seeds, self.sparsities)
+        as_runs(self.sparsities, (0,) if self.seeds is None else self.seeds)
         check(self, "effective_size")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:

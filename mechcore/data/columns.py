@@ -30,6 +30,28 @@ _WORDS_OF_TEXT = 4
 """Words that a cell must have on average for its column to be taken for texts."""
 
 
+def check_roles(mapped: Mapping[str, str]) -> None:
+    """Make sure that columns are mapped to roles that there are.
+
+    Raises:
+        InputError: one is not.
+    """
+    if unknown := sorted(set(mapped) - set(KNOWN_COLUMNS)):
+        raise InputError(
+            f"columns: unknown role {shown(repr(unknown[0]))}; roles are "
+            f"{', '.join(KNOWN_COLUMNS)}, as in --columns text_a=NAME"
+        )
+
+
+def _no_column(path: Path | str, name: str, role: str, names: Collection[str]) -> InputError:
+    role_too = ", or a role such as text_a" if role == CLUSTER else ""
+    return InputError(
+        f"{path}: no column {name!r} for {role}; found {first_names(names)}: name one of them with "
+        f"--columns {role}=NAME (columns= in Python){role_too}; files whose columns have different "
+        "names make a task (--task)"
+    )
+
+
 def choose_columns(
     path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
 ) -> dict[str, str]:
@@ -39,11 +61,7 @@ def choose_columns(
         InputError: a column is missing, or its name occurs twice.
     """
     found = list(table.columns)
-    unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
-    if unknown:
-        raise InputError(
-            f"columns: unknown role {unknown[0]!r}; roles are {first_names(KNOWN_COLUMNS)}"
-        )
+    check_roles(mapped)
     if not found:
         raise InputError(f"{path}: is empty; expected at least one row")
     if not labelled:  # a mapping for several files names what this one need not have
@@ -55,11 +73,7 @@ def choose_columns(
         if role == CLUSTER:  # see cluster_column: it may be the column of another role
             continue
         if role in mapped and mapped[role] not in found:
-            raise InputError(
-                f"{path}: no column {mapped[role]!r} for {role}; found {first_names(found)}: "
-                f"name one of them with --columns {role}=NAME (columns= in Python); files whose "
-                "columns have different names make a task (--task)"
-            )
+            raise _no_column(path, mapped[role], role, found)
         taken = {*mapped.values(), *chosen.values()}
         free = [name for name in names if name in found and name not in taken]
         present = [mapped[role]] if role in mapped else free
@@ -88,18 +102,14 @@ def cluster_column(
     """Which column has the clusters; None where each example is its own."""
     import pandas as pd
 
-    there = list(table.columns)
-    if mapped is not None and mapped in (*there, *chosen):
-        return mapped if mapped in there else chosen[mapped]
+    names = list(table.columns)
+    if mapped is not None and mapped not in (*names, *chosen):
+        raise _no_column(path, mapped, CLUSTER, names)
     if mapped is not None:
-        raise InputError(
-            f"{path}: no column {mapped!r} for {CLUSTER}; found {first_names(there)}: name one of "
-            f"them with --columns {CLUSTER}=NAME (columns= in Python), or a role such as text_a; "
-            "files whose columns have different names make a task (--task)"
-        )
+        return mapped if mapped in names else chosen[mapped]
     for name in KNOWN_COLUMNS[CLUSTER]:
         # Of one value, or of lists, it is something else.
-        if there.count(name) == 1 and name not in chosen.values():
+        if names.count(name) == 1 and name not in chosen.values():
             values = table[name]
             if values.map(pd.api.types.is_scalar).all() and values.nunique() > 1:
                 return name

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from mechcore.errors import InputError, first_names, reason, shown, warn
 from mechcore.wording import count
@@ -36,22 +34,6 @@ _KINDS: Mapping[str, str] = {
     ".ndjson": ".jsonl",
 }
 """How a file is read, by the ending of its name."""
-
-_OTHER_CONTENT = tuple(
-    (re.compile(beginning, re.DOTALL | re.IGNORECASE), remark)
-    for beginning, remark in (
-        (rb"\xff\xfe|\xfe\xff|.?\x00", "is UTF-16 or UTF-32 text: save it as UTF-8"),
-        (rb"PK\x03\x04|\xd0\xcf\x11\xe0", "is a workbook or zip archive: save its table as .csv"),
-        (rb"\x1f\x8b", "is compressed with gzip: end its name in .gz"),
-        (rb"PAR1[\x00-\x1f]", "is a Parquet file: end its name in .parquet"),
-        (
-            rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml|!--)",
-            "is an HTML page: download the file that it shows",
-        ),
-        (rb"version https://git-lfs", "is a pointer of Git LFS: get the data with `git lfs pull`"),
-    )
-)
-"""How files begin that are not what their names say, what they are and what to do."""
 
 ONE_COLUMN = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
 
@@ -85,7 +67,6 @@ def read_table(path: Path) -> pd.DataFrame:
 
     kind = kind_of_file(path).removesuffix(".gz")
     try:
-        _check_content(path, kind)
         if kind == ".jsonl":
             return _read_json_lines(path)
         if kind == ".parquet":
@@ -95,23 +76,11 @@ def read_table(path: Path) -> pd.DataFrame:
     except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
         why = reason(error) if path.stat().st_size else "the file is empty"
         if isinstance(error, UnicodeDecodeError):
-            why = f"byte 0x{error.object[error.start]:02x} is not UTF-8: save it as UTF-8"
+            why = (
+                f"byte 0x{error.object[error.start]:02x} is not UTF-8: save the table as UTF-8 "
+                "text, or let its name end in .gz if gzip compressed it"
+            )
         raise InputError(f"{path}: cannot be read as {kind}: {why}") from error
-
-
-def _check_content(path: Path, kind: str) -> None:
-    """Make sure that a file does not begin as those of another kind do."""
-    with path.open("rb") as file:
-        head = file.read(200)
-    zipped = path.suffix.lower() == ".gz"
-    plain = zipped and not head.startswith(b"\x1f\x8b")
-    if zipped and not plain:
-        head = zlib.decompressobj(wbits=31).decompress(head, 200)
-    for beginning, remark in _OTHER_CONTENT:
-        if beginning.match(head) and not (kind == ".parquet" and head.startswith(b"PAR1")):
-            raise ValueError(f"it {remark}")
-    if plain and head:
-        raise ValueError("it is not compressed with gzip: leave .gz out of its name")
 
 
 def label_names_in(path: Path) -> dict[str, list[str]]:
@@ -123,17 +92,16 @@ def label_names_in(path: Path) -> dict[str, list[str]]:
 
     if kind_of_file(path) != ".parquet":
         return {}
-    noted = pyarrow.parquet.read_schema(path).metadata or {}
-    try:
-        features = json.loads(noted[b"huggingface"])["info"]["features"]
-        names = {column: feature.get("names") for column, feature in features.items()}
-        return {
-            column: [*map(str, labels)]
-            for column, labels in names.items()
-            if isinstance(labels, list) and not any(str(label).isdigit() for label in labels)
-        }
-    except (KeyError, ValueError, TypeError, AttributeError):  # nothing noted, or not readable
-        return {}
+    noted = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
+    features = json.loads(noted).get("info", {}).get("features") or {}
+    names = {
+        n: feature.get("names") for n, feature in features.items() if isinstance(feature, dict)
+    }
+    return {
+        column: [*map(str, labels)]
+        for column, labels in names.items()
+        if isinstance(labels, list) and not any(str(label).isdigit() for label in labels)
+    }
 
 
 def _read_json_lines(path: Path) -> pd.DataFrame:
@@ -144,7 +112,7 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    rows.append(json.loads(line, object_pairs_hook=without_repeats))
+                    rows.append(json.loads(line, object_pairs_hook=_without_repeats))
                     if not isinstance(rows[-1], dict):
                         raise ValueError(f"found a {type(rows[-1]).__name__}; expected an object")
                 except (ValueError, RecursionError) as error:
@@ -153,50 +121,39 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of JSON with these keys and values, of which each key must be there once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError(f"a key occurs twice among {first_names([key for key, _ in pairs])}")
-    return found
+    return values
 
 
-def _open_text(path: Path, newline: str | None = None) -> IO[str]:
-    """A text file, compressed or not; a byte order mark is no part of it."""
+def _open_text(path: Path) -> IO[str]:
+    """A text file, compressed or not, whose lines end in line feeds; without a byte order mark."""
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
-    return path.open(encoding="utf-8-sig", newline=newline)
-
-
-class _Row(NamedTuple):
-    """Cells, the number of the line in which they begin, and the last character of their end."""
-
-    cells: list[str]
-    line: int
-    end: str
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
+    return path.open(encoding="utf-8-sig", newline="\n")
 
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     """Read csv or tsv text."""
     import pandas as pd
 
-    with _open_text(path, newline="") as file:
-        text = file.read()
-    lines = io.StringIO(text, newline="").readlines()
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    with _open_text(path) as file:
+        lines = file.readlines()
+    text = "".join(lines).replace("\r\n", "\n")
     if separator == "," or _has_enclosed_cells(path, text):
         rows = _enclosed_rows(lines, separator)
     else:
-        rows = [
-            _Row(line.rstrip("\r\n").split(separator), number, line[-1:])
-            for number, line in enumerate(lines, 1)
-        ]
+        rows = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
     blank = " \t\r\n".replace(separator, "")
-    rows = [row for row in rows if lines[row.line - 1].strip(blank)]
+    rows = [(number, cells) for number, cells in rows if lines[number - 1].strip(blank)]
     if not rows:
         raise ValueError("there is no line with the names of columns")
-    header = rows[0].cells
-    _check_rows(path, rows, "comma" if separator == "," else "tab")
+    header = rows[0][1]
+    for number, cells in rows[1:]:
+        _check_row(f"line {number}", cells, header, separator)
     inner = sum(bool(line.strip(blank)) for line in lines) - len(rows)
     if inner and separator == "," and len(header) > 1 and _is_even(text, separator):
         warn(
@@ -204,56 +161,49 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
             "every line has as many commas as the header; if each is a row, double the quotes in "
             'texts ("")'
         )
-    cells = [[*row.cells, *[None] * (len(header) - len(row.cells))] for row in rows[1:]]
-    return pd.DataFrame(cells, columns=header, dtype=object)
+    padded = [[*cells, *[None] * (len(header) - len(cells))] for _, cells in rows[1:]]
+    return pd.DataFrame(padded, columns=header, dtype=object)
 
 
-def _enclosed_rows(lines: Sequence[str], separator: str) -> list[_Row]:
-    """Rows whose cells may stand in quotes, each of which has to end the cell that it begins."""
+def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list[str]]]:
+    """Rows whose cells may stand in quotes, and the numbers of the lines in which they begin.
+
+    pandas reads a quote that does not end its cell without a word, and may make one row of two.
+    """
     limit = csv.field_size_limit(_LARGEST_CELL)
     reader = csv.reader(lines, delimiter=separator, strict=True)
-    rows: list[_Row] = []
+    rows: list[tuple[int, list[str]]] = []
     start = 1
     try:
         for cells in reader:
-            rows.append(_Row(cells, start, lines[reader.line_num - 1][-1:]))
+            rows.append((start, cells))
             start = reader.line_num + 1
     except csv.Error as error:
         advice = (
             'expected cells in quotes to end with one, and quotes within them to be doubled (""), '
             "as pandas writes them"
         )
-        if "NUL" in str(error):
-            advice = "Python 3.10 cannot read such characters: remove them"
+        if "new-line character" in str(error):
+            error, advice = csv.Error("it has a carriage return"), "remove it from the text"
         raise ValueError(f"the row that begins in line {start}: {error}; {advice}") from error
     finally:
         csv.field_size_limit(limit)
     return rows
 
 
-def _check_rows(path: Path, rows: Sequence[_Row], separator: str) -> None:
-    """Make sure that no row has more cells than the header, is torn in two, or repeats it."""
-    header = rows[0].cells
-    mixed = {"\r", "\n"} <= {row.end for row in rows}
-    if mixed and len(header) == 1:
-        warn(
-            f"{path}: some lines end in a carriage return alone, others in a line feed; each is "
-            "read as a row"
+def _check_row(place: str, cells: list[str], header: list[str], separator: str) -> None:
+    """Make sure that a row has no more cells than the header, and is not the header again."""
+    if len(cells) > len(header):
+        advice = (
+            f"put cells that have a {'comma' if separator == ',' else 'tab'} in them into quotes"
         )
-    for before, row in pairwise(rows):
-        n, place = len(row.cells), f"line {row.line}"
-        if n > len(header):
-            advice = f"put cells that have a {separator} in them into quotes"
-            if len(header) == 1:
-                advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
-            raise ValueError(f"{place} has {count(n, 'cell')}, the header {len(header)}; {advice}")
-        if n < len(header) and mixed and "\r" in (before.end, row.end):
-            raise ValueError(
-                f"{place} has {count(n, 'cell')}, the header {len(header)}; a carriage return ends "
-                "it or the line before, which other lines do not end in: remove it from the text"
-            )
-        if row.cells == header and len(header) > 1:
-            raise ValueError(f"{place} repeats the header; expected it once: remove the line")
+        if len(header) == 1:
+            advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
+        raise ValueError(
+            f"{place} has {count(len(cells), 'cell')}, the header {len(header)}; {advice}"
+        )
+    if cells == header and len(header) > 1:
+        raise ValueError(f"{place} repeats the header; expected it once: remove the line")
 
 
 def _has_enclosed_cells(path: Path, text: str) -> bool:

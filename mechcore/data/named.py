@@ -1,119 +1,128 @@
 """The named tasks of the paper: MNLI with HANS, and QQP with PAWS-QQP.
 
-Each is made from a folder with the official files, see `mechcore.data.official`, or from the hub.
+They are the YAML files in ``mechcore/data/tasks``, whose data sets are on the hub. In a folder, the
+official files are looked for in their place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from mechcore.data.examples import CLUSTER
-from mechcore.data.official import (
-    DICT_FILE,
-    HANS,
-    MNLI_MATCHED,
-    MNLI_MISMATCHED,
-    MNLI_TRAIN,
-    PAWS_QQP,
-    QQP_DEV,
-    QQP_TRAIN,
-    Official,
-)
-from mechcore.data.sources import Source, read_sources
-from mechcore.data.task import Task
+from mechcore.data.sources import DICT_FILE, STATE_FILE, Source, read_sources
+from mechcore.data.task import SPLITS, Task, read_task
 from mechcore.errors import InputError, warn
 
-NON_ENTAILED = (
-    "ln_subject/object_swap",
-    "ln_preposition",
-    "ln_relative_clause",
-    "ln_passive",
-    "ln_conjunction",
-    "sn_NP/S",
-    "sn_PP_on_subject",
-    "sn_relative_clause_on_subject",
-    "sn_past_participle",
-    "sn_NP/Z",
-    "cn_embedded_under_if",
-    "cn_after_if_clause",
-    "cn_embedded_under_verb",
-    "cn_disjunction",
-    "cn_adverb",
-)
-"""Subcases of HANS without entailment, as its authors call them."""
-
-ENTAILED = (
-    "le_relative_clause",
-    "le_around_prepositional_phrase",
-    "le_around_relative_clause",
-    "le_conjunction",
-    "le_passive",
-    "se_conjunction",
-    "se_adjective",
-    "se_understood_object",
-    "se_relative_clause_on_obj",
-    "se_PP_on_obj",
-    "ce_embedded_under_since",
-    "ce_after_since_clause",
-    "ce_embedded_under_verb",
-    "ce_conjunction",
-    "ce_adverb",
-)
-"""Subcases of HANS with entailment."""
-
-MAIN_TEXT = (
-    "ln_subject/object_swap",
-    "ln_preposition",
-    "cn_embedded_under_if",
-    "cn_embedded_under_verb",
-)
-"""Subcases in the main text of the paper: SO-Swap, Prep, Embed-If and Embed-Verb."""
-
+_TASKS = Path(__file__).parent / "tasks"
 _HEURISTICS = ("lexical_overlap_", "subsequence_", "constituent_")
-_DUPLICATE = {"0": "not_duplicate", "1": "duplicate"}
+
+
+class Official(NamedTuple):
+    """The files of an official data set.
+
+    Attributes:
+        what: they hold.
+        project: where they come from, for people.
+        saved: a folder that ``datasets`` saved, looked for after the files.
+        names: of files, patterns within a folder, best first. Those of one line serve equally
+            well, so that there must not be two of them.
+    """
+
+    what: str
+    project: str
+    saved: str
+    names: tuple[str, ...]
+
+    @property
+    def looked_for(self) -> str:
+        """Names of the files, for messages."""
+        return ", ".join([*" ".join(self.names).split(), f"{self.saved}/ (saved by datasets)"])
+
+    def find(self, folder: Path) -> Path | None:
+        """The best file or saved folder there is; None if there is none.
+
+        Raises:
+            InputError: two files would serve equally well.
+        """
+        for line in self.names:
+            paths = sorted({p for name in line.split() for p in folder.glob(name) if p.is_file()})
+            if len(paths) > 1:
+                raise InputError(
+                    f"{folder}: {paths[0].relative_to(folder)} and {paths[1].relative_to(folder)} "
+                    f"both are {self.what}; expected one of them: remove or rename the other"
+                )
+            if paths:
+                return paths[0]
+        saved = folder / self.saved
+        return saved if any((saved / name).is_file() for name in (DICT_FILE, STATE_FILE)) else None
+
+
+def _mnli(what: str, part: str, own: str) -> Official:
+    names = [f"multinli_1.0_{part}.{kind}" for kind in ("jsonl", "txt")]
+    lines = (f"{name} multinli_1.0/{name}" for name in names)
+    project = "MultiNLI 1.0 of New York University, or MNLI of GLUE"
+    return Official(what, project, "mnli", (*lines, f"MNLI/{part}.tsv", f"{own}.tsv {own}.tsv.gz"))
+
+
+def _qqp(part: str) -> Official:
+    names = (f"QQP/{part}.tsv", f"qqp_{part}.tsv qqp_{part}.tsv.gz")
+    return Official(f"QQP {part} examples", "QQP of GLUE", "qqp", names)
+
+
+_MISMATCHED = ("mnli", "validation_mismatched")
+_HANS_FILE = "heuristics_evaluation_set.txt"
+PAWS_QQP = Official(
+    "PAWS-QQP examples with their texts",
+    "PAWS, google-research-datasets/paws on GitHub, whose qqp_generate_data.py builds it",
+    "paws_qqp",
+    (
+        "dev_and_test.tsv paws_qqp/dev_and_test.tsv paws_final/dev_and_test.tsv",
+        "paws_qqp.tsv paws_qqp.tsv.gz",
+    ),
+)
+OFFICIAL = {
+    ("mnli", "train"): _mnli("MNLI training examples", "train", "mnli_train*"),
+    ("mnli", "validation_matched"): _mnli(
+        "MNLI matched validation examples", "dev_matched", "mnli_dev_matched"
+    ),
+    _MISMATCHED: _mnli(
+        "MNLI mismatched validation examples", "dev_mismatched", "mnli_dev_mismatched"
+    ),
+    ("jhu-cogsci/hans", "validation"): Official(
+        "HANS evaluation examples",
+        "HANS, tommccoy1/hans on GitHub",
+        "hans",
+        (
+            f"{_HANS_FILE} hans/{_HANS_FILE} hans-master/{_HANS_FILE}",
+            "hans_validation.tsv hans_validation.tsv.gz",
+        ),
+    ),
+    ("qqp", "train"): _qqp("train"),
+    ("qqp", "validation"): _qqp("dev"),
+    ("paws_qqp", "test"): PAWS_QQP,
+}
+"""By configuration, or data set, and split."""
 
 
 def mnli_hans(folder: Path | None = None) -> Task:
-    """MNLI, and HANS: 15 subcases in which its heuristics fail, 15 in which they hold.
-
-    The paper reports the first, called OOD, and calls the second OOD-E (arXiv 2403.03942).
-    Clusters are the premises of MNLI, and the templates of HANS where its file has them.
+    """MNLI, and HANS, see ``mechcore/data/tasks/mnli-hans.yaml``.
 
     Raises:
         InputError: a file is missing, or HANS lacks a subcase.
     """
+    task = read_task(_TASKS / "mnli-hans.yaml")
     if folder is not None:
-        _check_all(folder, (MNLI_TRAIN, MNLI_MATCHED, HANS))
-    tests = {"matched": MNLI_MATCHED, "mismatched": MNLI_MISMATCHED}
-    if folder is not None and MNLI_MISMATCHED.find(folder) is None:
-        warn(
-            f"{folder}: no {MNLI_MISMATCHED.what}, so that the in-domain examples are the matched "
-            f"ones alone; looked for {MNLI_MISMATCHED.looked_for}"
-        )
-        del tests["mismatched"]
-    groups = {"OOD": NON_ENTAILED, "OOD-E": ENTAILED, "main text": MAIN_TEXT}
-    names, hans = _hans(folder, (*NON_ENTAILED, *ENTAILED))
-    return Task(
-        name="mnli-hans",
-        train=(_source(MNLI_TRAIN, folder),),
-        id=tuple(
-            replace(_source(test, folder), subset=part, columns={CLUSTER: "text_a"})
-            for part, test in tests.items()
-        ),
-        ood=(replace(hans, subsets=tuple(names.values())),),
-        classes=("entailment", "neutral", "contradiction"),
-        groups={group: tuple(names[each] for each in members) for group, members in groups.items()},
-        about="MNLI, out of domain HANS: 15 subcases of non-entailment, 15 of entailment.",
-    )
+        task = _in_folder(task, folder)
+        task = replace(task, groups=_renamed(task.groups, task.ood[0]))
+    subsets = (*task.groups["OOD"], *task.groups["OOD-E"])
+    return replace(task, ood=(replace(task.ood[0], subsets=subsets),))
 
 
 def qqp_paws(folder: Path | None = None) -> Task:
-    """QQP, and PAWS-QQP: pairs of the same words that are duplicates or not, each a subset.
-
-    Some rows of the official QQP files lack a question or are broken in two; they are left out,
-    with a count, as everybody's readers of GLUE do.
+    """QQP, and PAWS-QQP, see ``mechcore/data/tasks/qqp-paws.yaml``.
 
     Raises:
         InputError: a file is missing; PAWS-QQP always needs one.
@@ -123,39 +132,58 @@ def qqp_paws(folder: Path | None = None) -> Task:
             "task qqp-paws: the texts of PAWS-QQP are not on the hub, as they may not be passed "
             f"on; give a folder with {PAWS_QQP.looked_for} (from {PAWS_QQP.project}), and with QQP"
         )
-    _check_all(folder, (QQP_TRAIN, QQP_DEV, PAWS_QQP))
-    train, dev, paws = (
-        replace(_source(official, folder), label_map=_DUPLICATE)
-        for official in (QQP_TRAIN, QQP_DEV, PAWS_QQP)
-    )
-    return Task(
-        name="qqp-paws",
-        train=(replace(train, skip_empty=True),),
-        id=(replace(dev, skip_empty=True),),
-        ood=tuple(replace(paws, labels=(each,), subset=each) for each in _DUPLICATE.values()),
-        classes=("not_duplicate", "duplicate"),
-        about="QQP, out of domain PAWS-QQP: pairs that share their words, duplicates or not.",
-    )
+    return _in_folder(read_task(_TASKS / "qqp-paws.yaml"), folder)
 
 
-def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str], Source]:
-    """What the subcases are called in the data, by their official names, and the data.
+def _in_folder(task: Task, folder: Path) -> Task:
+    """The task with the official files in place of its data sets; all that is missing is named."""
+    missing: dict[str, None] = {}
+    warning = ""
+    splits: dict[str, list[Source]] = {split: [] for split in SPLITS}
+    sources_of = ((split, source) for split in SPLITS for source in getattr(task, split))
+    for split, source in sources_of:
+        key = (source.config or source.dataset or "", source.split or "")
+        official = OFFICIAL[key]
+        path = official.find(folder)
+        if path is not None:
+            several = source.split if (path / DICT_FILE).is_file() else None
+            place = {"path": str(path), "dataset": None, "config": None, "revision": None}
+            splits[split].append(replace(source, **place, split=several))
+        elif key == _MISMATCHED:
+            warning = (
+                f"{folder}: no {official.what}, so that the in-domain examples are the matched "
+                f"ones alone; looked for {official.looked_for}"
+            )
+        else:
+            hub = f" ({source.dataset} on the Hugging Face hub)" * (official is not PAWS_QQP)
+            looked_for = f"looked for {official.looked_for}, from {official.project}"
+            missing[f"no {official.what}: {looked_for}{hub}"] = None
+    if missing:
+        raise InputError(f"{folder}: {'; '.join(missing)}")
+    if warning:
+        warn(warning)
+    changes: dict[str, Any] = {split: tuple(sources) for split, sources in splits.items()}
+    return replace(task, **changes)
+
+
+def _renamed(groups: Mapping[str, tuple[str, ...]], hans: Source) -> dict[str, tuple[str, ...]]:
+    """The groups of subcases by what these are called in the data.
 
     There are copies of HANS that put the heuristic before the subcase, and a dash for a slash.
     """
-    if folder is None:
-        return {name: name for name in subcases}, _source(HANS, None)
-    source = _source(HANS, folder)
-    status = Path(source.path or "").stat()
-    names = _subset_names(source.path, source.split, status.st_mtime_ns, status.st_size)
-    found = {_official_name(name): name for name in names}
-    missing = [name for name in subcases if _official_name(name) not in found]
-    if missing:
+    status = Path(hans.path or "").stat()
+    names = _subset_names(hans.path, hans.split, status.st_mtime_ns, status.st_size)
+    known = {_official_name(name): name for name in names}
+    wanted = {name: None for members in groups.values() for name in members}
+    if missing := [name for name in wanted if _official_name(name) not in known]:
         raise InputError(
-            f"{source.place}: has no subcase {', '.join(missing)}; expected HANS with a column "
+            f"{hans.place}: has no subcase {', '.join(missing)}; expected HANS with a column "
             "subcase that has all of its 30 subcases"
         )
-    return {name: found[_official_name(name)] for name in subcases}, source
+    return {
+        group: tuple(known[_official_name(name)] for name in members)
+        for group, members in groups.items()
+    }
 
 
 @lru_cache(maxsize=8)
@@ -168,31 +196,3 @@ def _official_name(subcase: str) -> str:
     for heuristic in _HEURISTICS:
         subcase = subcase.removeprefix(heuristic)
     return subcase.replace("/", "-")
-
-
-def _source(official: Official, folder: Path | None) -> Source:
-    if folder is None:
-        return Source(
-            dataset=official.dataset,
-            config=official.config,
-            split=official.split,
-            revision=official.revision,
-        )
-    path = official.find(folder)
-    assert path is not None
-    several = (path / DICT_FILE).is_file()
-    return Source(path=str(path), split=official.split if several else None)
-
-
-def _check_all(folder: Path, needed: tuple[Official, ...]) -> None:
-    """Make sure that all are there, or name all that are not."""
-    missing = [official for official in needed if official.find(folder) is None]
-    if missing:
-        raise InputError(
-            f"{folder}: "
-            + "; ".join(
-                f"no {each.what}: looked for {each.looked_for}, from {each.project}"
-                + (f" ({each.dataset} on the Hugging Face hub)" if each.dataset else "")
-                for each in missing
-            )
-        )

@@ -7,7 +7,6 @@ built from has numbers of tokens for texts, and is refused.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,8 +125,7 @@ def examples_of(
 
 def data_name(path: str | Path) -> str:
     """What the data in a file or folder is called in tables: its name up to the first dot."""
-    # Names of files need not be Unicode, but those in tables must.
-    return os.fsencode(Path(path).name.split(".")[0]).decode("utf-8", "replace")
+    return Path(path).name.split(".")[0]
 
 
 def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
@@ -143,19 +141,23 @@ def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
 
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
     """Make sure that texts are not the numbers that PAWS-QQP is built from, nor bytes literals."""
-    if not texts.empty and all(map(_BYTES.fullmatch, texts)):
-        raise InputError(
-            f"{path}: column {texts.name} has bytes as Python writes them, such as "
-            f"{shown(texts.iloc[0], 30)}; expected texts: the script that wrote the file is for "
-            "Python 2, as that of PAWS: take out its .encode()"
+    kinds = [
+        (
+            _BYTES,
+            "bytes as Python writes them",
+            "the script that wrote the file is for Python 2, as that of PAWS: take out its "
+            ".encode()",
         )
-    built = {"qid1", "qid2"} <= set(table.columns) and not texts.empty
-    if built and all(map(_TOKEN_NUMBERS.fullmatch, texts)):
-        raise InputError(
-            f"{path}: column {texts.name} has numbers of tokens, such as {shown(texts.iloc[0], 30)}"
-            "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
-            "Quora file"
-        )
+    ]
+    if {"qid1", "qid2"} <= set(table.columns):
+        remedy = "build them with qqp_generate_data.py of PAWS, from the original Quora file"
+        kinds.append((_TOKEN_NUMBERS, "numbers of tokens", remedy))
+    for pattern, what, remedy in kinds:
+        if not texts.empty and all(map(pattern.fullmatch, texts)):
+            raise InputError(
+                f"{path}: column {texts.name} has {what}, such as {shown(texts.iloc[0], 30)}; "
+                f"expected texts: {remedy}"
+            )
 
 
 def with_label_names(

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from mechcore.data.columns import KNOWN_COLUMNS
+from mechcore.data.columns import check_roles
 from mechcore.data.examples import ALL, CLUSTER, Examples
 from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
-from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
 from mechcore.data.readers import (
     data_name,
     examples_of,
@@ -29,6 +28,9 @@ from mechcore.yaml_file import located_folder, located_path
 
 if TYPE_CHECKING:
     import pandas as pd
+
+DICT_FILE, STATE_FILE = "dataset_dict.json", "state.json"
+"""What a folder has that ``datasets`` saved: one of several splits, and one of a single one."""
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -96,12 +98,7 @@ class Source:
             if isinstance(getattr(self, name), str):
                 raise InputError(f"source: {name} is {getattr(self, name)!r}; expected a list")
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        unknown = sorted(set(self.columns) - set(KNOWN_COLUMNS))
-        if unknown:
-            raise InputError(
-                f"columns: unknown role {shown(repr(unknown[0]))}; roles are "
-                f"{', '.join(KNOWN_COLUMNS)}, as in --columns text_a=NAME"
-            )
+        check_roles(self.columns)
         if self.max is not None and self.max < 1:
             raise InputError(f"source: max is {self.max}; expected 1 or more, or leave it out")
         if not 0 <= self.seed <= _LARGEST_SEED:
@@ -379,8 +376,8 @@ def _hub_data(source: Source) -> Any:
     except Exception as error:  # of any of the packages below
         raise InputError(
             f"data set {source.place}: cannot be loaded: {reason(error)}. There is no network, or "
-            "no such data set; without a network it has to be in the cache of `datasets`, "
-            + files_instead(source.dataset, source.config, source.split)
+            "no such data set; without a network it has to be in the cache of `datasets`, or give "
+            "files instead (path; for a named task, folder)"
         ) from error
     if source.split is not None:
         return found

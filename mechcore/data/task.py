@@ -105,31 +105,10 @@ TASKS: Registry[Maker] = Registry(
         "qqp-paws": "mechcore.data.named:qqp_paws",
     },
 )
-"""Tasks that are found by name; a package offers one in the entry point group."""
+"""Tasks that are found by name, each made from the folder of its files.
 
-
-def register_task(name: str, make: Maker) -> None:
-    """Have a task found by name.
-
-    Args:
-        name: of the task; the latest task of a name counts, but those of mechcore and of packages
-            stay.
-        make: makes it from the folder of its files, None where none is named.
-
-    Raises:
-        InputError: the name belongs to another task, or is that of a file.
-    """
-    if name.endswith(YAML) or not name.strip():
-        raise InputError(
-            f"task {name!r}: the name cannot be taken; expected one that does not end in "
-            f"{' or '.join(YAML)}"
-        )
-    TASKS.register(name)(make)
-
-
-def task_names() -> list[str]:
-    """Names of the tasks that are found by name, sorted."""
-    return sorted(TASKS)
+A package offers one in the entry point group, a notebook by ``TASKS.register(name)(make)``.
+"""
 
 
 def find_task(name: str, folder: str | Path | None = None) -> Task:
@@ -152,7 +131,7 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
         return read_task(name)
     if name not in TASKS:
         raise InputError(
-            f"task {shown(repr(name))}: no such task; expected {', '.join(task_names())}, or a "
+            f"task {shown(repr(name))}: no such task; expected {', '.join(sorted(TASKS))}, or a "
             f"file that ends in {' or '.join(YAML)}"
         )
     if folder is not None and not Path(folder).is_dir():
@@ -180,11 +159,8 @@ def read_task(path: str | Path) -> Task:
     for split in SPLITS:
         if split not in settings:
             raise InputError(f"{path}: has no {split}; expected a path, or the settings of sources")
-        found = settings[split]
-        settings[split] = [
-            {"path": each} if isinstance(each, str) else each
-            for each in (found if isinstance(found, list) else [found])
-        ]
+        sources = settings[split] if isinstance(settings[split], list) else [settings[split]]
+        settings[split] = [{"path": s} if isinstance(s, str) else s for s in sources]
     task = validated(Task, settings, str(path))
     placed: dict[str, Any] = {}
     for split in SPLITS:

@@ -106,11 +106,9 @@ def mean_intervals(
     Raises:
         InputError: there is no value or resample, or the level is not between 0 and 1.
     """
-    _check(level, n_resamples)
     values = np.asarray(values, dtype=float)
     n = values.shape[1]
-    if n == 0:
-        raise InputError("interval: no example; at least one is needed")
+    _check(level, n, n_resamples)
     means, sample = values.mean(1), Sample.of(clusters, n)
     if n == 1 or sample.reason:
         return [Interval(float(mean), np.nan, np.nan) for mean in means]
@@ -153,10 +151,8 @@ def share_interval(
     Raises:
         InputError: there is no example, or the level is not between 0 and 1.
     """
-    _check(level)
     n = len(right)
-    if n == 0:
-        raise InputError("interval: no example; at least one is needed")
+    _check(level, n)
     share, sample = float(np.mean(right)), Sample.of(clusters, n)
     if n == 1 or sample.reason:
         return Interval(share, np.nan, np.nan)
@@ -213,11 +209,9 @@ def ratio_intervals(
     Raises:
         InputError: there is no value, or the level is not between 0 and 1.
     """
-    _check(level)
     top, bottom = (np.asarray(each, dtype=float) for each in (values, over))
     n = top.shape[1]
-    if n == 0:
-        raise InputError("interval: no example; at least one is needed")
+    _check(level, n)
     sample = Sample.of(clusters, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = top.mean(1) / bottom.mean(1)
@@ -248,11 +242,13 @@ def bootstrap_weights(
     return drawn[numbers] / drawn[numbers].sum(0)
 
 
-def _check(level: float, n_resamples: int = 1) -> None:
+def _check(level: float, n: int = 1, n_resamples: int = 1) -> None:
     if not 0 < level < 1:
         raise InputError(f"interval: level is {level}; expected a share such as 0.95")
     if n_resamples < 1:
         raise InputError(f"interval: n_resamples is {n_resamples}; expected at least 1")
+    if n == 0:
+        raise InputError("interval: no example; at least one is needed")
 
 
 def _ends(

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict
 
 from mechcore.errors import InputError, shown
 from mechcore.main_study.analyses import Analyses
-from mechcore.pruning.settings import PruneSettings, check_runs
+from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
 from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig, check_name
 from mechcore.training.settings import TrainSettings
@@ -143,7 +143,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         # Effective sizes alone need no subnetworks but those of the checkpoints.
         only_sizes = self.checkpoints and self.analyses.effective_size and not self.sparsities
-        check_runs(self.seeds, (0,) if only_sizes else self.sparsities)
+        as_runs((0,) if only_sizes else self.sparsities, self.seeds)
         if self.method == "layer-matched":
             raise InputError(
                 "method: layer-matched draws as many heads per layer as trained masks keep, and a "

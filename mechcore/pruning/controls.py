@@ -28,36 +28,33 @@ def random_subnetworks(
         InputError: a sparsity or seed is out of range, or they repeat.
     """
     targets, seeds = as_runs(sparsity, seeds)
-    found = []
+    subnetworks = []
     for target in targets:
         for seed in seeds:
             generator = torch.Generator().manual_seed(seed)
             scores = torch.rand(shape.n_layers, shape.columns, generator=generator)
             mask = discretise(scores, target, shape)
-            found.append(Subnetwork(mask, target, seed, scores, "random"))
-    return found
+            subnetworks.append(Subnetwork(mask, target, seed, scores, "random"))
+    return subnetworks
 
 
 @plain_session()
-def layer_matched(subnetworks: Sequence[Subnetwork], *, seed_offset: int = 0) -> list[Subnetwork]:
+def layer_matched(subnetworks: Sequence[Subnetwork]) -> list[Subnetwork]:
     """For each subnetwork, a random one with as many heads, and MLP or not, in every layer.
 
     What is left to chance is only which heads of a layer are kept.
 
     Args:
-        subnetworks: the ones to match; each one's seed, plus ``seed_offset``, is its match's seed.
-        seed_offset: for several draws.
+        subnetworks: the ones to match, whose seeds are those of their matches.
 
     Raises:
-        InputError: a subnetwork's mask is not a single one of zeros and ones, or a seed is out of
-            range.
+        InputError: a subnetwork's mask is not a single one of zeros and ones.
     """
-    found = []
-    for each in subnetworks:
-        kept = {(c.layer, c.head) for c in each.mask.kept}
-        shape = each.mask.shape
-        _, (seed,) = as_runs(each.target, each.seed + seed_offset)
-        generator = torch.Generator().manual_seed(seed)
+    matches = []
+    for subnetwork in subnetworks:
+        kept = {(c.layer, c.head) for c in subnetwork.mask.kept}
+        shape = subnetwork.mask.shape
+        generator = torch.Generator().manual_seed(subnetwork.seed)
         # The first draw is that of `random_subnetworks`, of which this is to be independent.
         _, scores = torch.rand(2, shape.n_layers, shape.columns, generator=generator)
         values = torch.zeros_like(scores)
@@ -67,6 +64,7 @@ def layer_matched(subnetworks: Sequence[Subnetwork], *, seed_offset: int = 0) ->
             values[layer, ranked[:n_kept]] = 1.0
             if shape.has_mlps:
                 values[layer, -1] = float((layer, None) in kept)
-        mask = Mask(values, has_mlps=shape.has_mlps, identity=each.mask.identity)
-        found.append(Subnetwork(mask, each.target, seed, scores, "layer-matched"))
-    return found
+        mask = Mask(values, has_mlps=shape.has_mlps, identity=subnetwork.mask.identity)
+        target, seed = subnetwork.target, subnetwork.seed
+        matches.append(Subnetwork(mask, target, seed, scores, "layer-matched"))
+    return matches

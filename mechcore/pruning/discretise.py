@@ -9,7 +9,7 @@ from torch import Tensor
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.pruning import hard_concrete
-from mechcore.pruning.settings import check_keeps_some, check_runs
+from mechcore.pruning.settings import as_runs, check_keeps_some
 
 STRIDE = 0.05
 """Of the thresholds that `discretise_by_threshold` tries (arXiv 2403.03942, appendix)."""
@@ -31,7 +31,7 @@ def discretise(
     Raises:
         InputError: the sparsity is outside [0, 1), or keeps no component; or a score is NaN.
     """
-    check_runs([0], [sparsity])
+    as_runs(sparsity, 0)
     check_keeps_some([sparsity], shape)
     _check_scores(scores, shape)
     flat = scores.flatten()
@@ -59,7 +59,7 @@ def discretise_by_threshold(
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
     """
-    check_runs([0], [sparsity])
+    as_runs(sparsity, 0)
     _check_scores(log_alpha, shape)
     values = hard_concrete.deterministic(log_alpha)
     masks = [
@@ -85,7 +85,7 @@ def discretise_by_layer(
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
     """
-    check_runs([0], [sparsity])
+    as_runs(sparsity, 0)
     _check_scores(log_alpha, shape)
     n_zero = hard_concrete.probability_of_zero(log_alpha).sum(1, keepdim=True).round()
     # Ties are broken by position, later components are pruned first.

@@ -177,23 +177,14 @@ def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> Prun
     return PruneSettings.presets.make(preset, **changes)
 
 
-def check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:
-    """Make sure that masks can be trained for these.
-
-    Raises:
-        InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
-            sparsities repeat or are missing.
-    """
-    as_runs(sparsities, seeds)
-
-
 def as_runs(
     sparsity: float | Sequence[float], seeds: int | Sequence[int]
 ) -> tuple[list[float], list[int]]:
     """Target sparsities and seeds as plain lists, one value alone included.
 
     Raises:
-        InputError: as for `check_runs`.
+        InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
+            sparsities repeat or are missing.
     """
     targets = _listed("sparsities", sparsity, Real, float)
     numbers = _listed("seeds", seeds, Integral, int)

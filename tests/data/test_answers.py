@@ -21,7 +21,7 @@ def examples(first: str, second: str) -> Examples:
 
 
 CHAT = (
-    "{% for turn in messages %}<{{ turn.split }}>{{ turn.content | trim }}</>{% endfor %}"
+    "{% for turn in messages %}<{{ turn.role }}>{{ turn.content | trim }}</>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 

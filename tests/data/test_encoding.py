@@ -1,13 +1,10 @@
 """Token ids, segments, words and separators, on tokenizers small enough to write out."""
 
 import itertools
-import warnings
 from collections.abc import Sequence
 
-import helpers
 import pandas as pd
 import pytest
-import torch
 import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,12 +74,6 @@ def test_pairs_are_laid_out_as_the_tokenizer_does(wordpiece: hf.PreTrainedTokeni
     assert (data.segments, data.words, data.separators, data.answers) == (None, None, None, None)
     assert len(data) == 2
     assert data.fingerprint == data.examples.fingerprint
-
-
-def test_single_texts_have_one_segment(wordpiece: hf.PreTrainedTokenizerFast) -> None:
-    data = encode(examples(("the cat", ""), ("a", "")), wordpiece, max_length=32, words=True)
-    assert data.input_ids == [ids("[CLS] the cat [SEP]"), ids("[CLS] a [SEP]")]
-    assert data.segments == [[-1, 0, 0, -1], [-1, 0, -1]]
 
 
 def test_words_segments_and_separators_of_word_pieces(
@@ -160,15 +151,6 @@ def test_words_are_equal_as_the_tokenizer_normalises_them(
     # One that only lower-cases keeps the accent; the two encodings of it are one word all the same.
     data = encode(examples((text, "")), wordpiece, max_length=32, words=True)
     assert data.words == [[-1, 0, 1, 0, 0, -1]]
-
-
-def test_words_are_equal_whatever_their_encoding_where_nothing_is_normalised() -> None:
-    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
-    text = "caf\u00e9 cafe\u0301 \ufb01n fin STRASSE stra\u00dfe cafe"
-    data = encode(examples((text, "")), fast, max_length=32, words=True)
-    assert data.words == [[0, 0, 1, 1, 2, 2, 3]]
 
 
 def test_a_separator_token_in_a_text_is_no_separator(
@@ -252,13 +234,6 @@ def test_batches_by_length_have_little_padding(lengths: list[int], batch_size: i
             assert padding > max(256, 0.1 * longest * (len(rows) + 1))
 
 
-def test_batches_leave_out_what_is_not_known(wordpiece: hf.PreTrainedTokenizerFast) -> None:
-    data = encode(examples(("a", "b")), wordpiece, max_length=32)
-    (batch,) = data.batches()
-    assert set(batch) == {"index", "input_ids", "attention_mask", "token_type_ids"}
-    assert batch["input_ids"].dtype == torch.long
-
-
 def test_a_batch_size_must_be_positive(five: EncodedExamples) -> None:
     with pytest.raises(InputError, match="batch size 0: expected at least 1"):
         next(five.batches(0))
@@ -287,12 +262,6 @@ def test_texts_are_not_cut_without_leave(wordpiece: hf.PreTrainedTokenizerFast) 
     assert encode(data, wordpiece, max_length=20, truncate=False).n_cut == 0
 
 
-def test_texts_that_just_fit_are_not_warned_about(wordpiece: hf.PreTrainedTokenizerFast) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        encode(examples(("the cat slept", "a")), wordpiece, max_length=7)
-
-
 @pytest.mark.parametrize("prompt", [None, "{a}"])
 def test_a_text_without_any_token_is_refused(prompt: str | None) -> None:
     plain = Tokenizer(WordPiece(VOCABULARY, unk_token="[UNK]"))
@@ -317,21 +286,6 @@ def test_a_length_without_room_for_both_texts_is_refused(
         message = rf"max_length {max_length}: expected at least 3, .* 2 special tokens around a te"
         with pytest.raises(InputError, match=message):
             encode(examples(("the cat " * 20_000, "")), wordpiece, max_length=max_length)
-
-
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_the_shortest_length_keeps_a_token_of_every_text(
-    wordpiece: hf.PreTrainedTokenizerFast,
-) -> None:
-    pairs = [("the cat slept", "a"), ("a", "the cat slept"), ("the cat", "the cat")]
-    data = encode(examples(*pairs), wordpiece, max_length=5)
-    expected = ["[CLS] the [SEP] a [SEP]", "[CLS] a [SEP] the [SEP]", "[CLS] the [SEP] the [SEP]"]
-    assert data.input_ids == [ids(each) for each in expected]
-    alone = encode(examples(("the cat", "")), wordpiece, max_length=3)
-    assert alone.input_ids == [ids("[CLS] the [SEP]")]
-    # A prompt has no special tokens but those written out.
-    one = encode(examples(("cat", "")), wordpiece, max_length=1, prompt="{a}")
-    assert one.input_ids == [ids("cat")]
 
 
 def test_prompts_are_never_cut(wordpiece: hf.PreTrainedTokenizerFast) -> None:
@@ -385,14 +339,6 @@ def test_a_space_before_a_segment_may_belong_to_its_first_token() -> None:
     assert data.words == [[-1, cat, -1, the, cat, -1]]
 
 
-def test_a_prompt_for_one_segment(wordpiece: hf.PreTrainedTokenizerFast) -> None:
-    data = encode(
-        examples(("the cat", "")), wordpiece, max_length=9, prompt="say {a} .", words=True
-    )
-    assert data.input_ids == [ids("say the cat .")]
-    assert data.segments == [[-1, 0, 0, -1]]
-
-
 PAIRS_WANTED = "places {a} and {b}, each once, for pairs of texts"
 SINGLE_WANTED = "place {a} once, for single texts"
 
@@ -413,18 +359,6 @@ def test_prompts_without_their_places(
     with pytest.raises(InputError) as caught:
         encode(examples(("a", second)), wordpiece, max_length=9, prompt=prompt)
     assert f"expected the {places} (--prompt)" in str(caught.value)
-
-
-def test_answers_become_their_tokens(wordpiece: hf.PreTrainedTokenizerFast) -> None:
-    data = encode(
-        examples(("a", "b")),
-        wordpiece,
-        max_length=9,
-        prompt="{a} {b}",
-        answers={"entailment": "yes", "non-entailment": "NO"},
-    )
-    yes, no = VOCABULARY["yes"], VOCABULARY["no"]
-    assert data.answers == {"entailment": (yes,), "non-entailment": (no,)}
 
 
 @pytest.mark.parametrize(
@@ -448,9 +382,3 @@ def test_answers_that_cannot_be_told_apart_or_read(
 def test_answers_need_a_prompt(wordpiece: hf.PreTrainedTokenizerFast) -> None:
     with pytest.raises(InputError, match="answer words need a prompt"):
         encode(examples(("a", "b")), wordpiece, max_length=9, answers={"x": "yes", "y": "no"})
-
-
-def test_tokenizers_without_segment_ids_give_none() -> None:
-    data = encode(examples(("the cat", "a dog")), helpers.word_tokenizer(False), max_length=9)
-    assert data.token_type_ids is None
-    assert set(next(data.batches())) == {"index", "input_ids", "attention_mask"}

@@ -33,24 +33,12 @@ def test_keeps_its_columns_and_counts_rows_from_zero() -> None:
     assert "extra" in given.columns
 
 
-def test_names_of_labels_and_subsets() -> None:
-    examples = Examples("x", frame())
-    assert examples.label_names == ["no", "yes"]
-    assert examples.subset_names == ["late", "early"]
-
-
 def test_those_with_a_label() -> None:
     examples = Examples("x", frame()).labelled("yes")
     assert list(examples.frame["text_a"]) == ["a0", "a2", "a4"]
     assert examples.label_names == ["yes"]
     with pytest.raises(InputError, match="no example"):
         Examples("x", frame()).labelled("perhaps")
-
-
-def test_two_segments_are_those_with_a_second_text() -> None:
-    assert Examples("x", frame()).two_segments
-    assert not Examples("x", frame(text_b="")).two_segments
-    assert Examples("x", frame(text_b=["", "", "", "", "", "b"])).two_segments
 
 
 def test_a_subset_keeps_its_order() -> None:
@@ -98,11 +86,6 @@ def test_a_value_that_is_no_text_is_named(column: str, value: Any) -> None:
 def test_a_missing_column_is_named(column: str) -> None:
     with pytest.raises(InputError, match=rf"missing column\(s\) {column}; found"):
         Examples("x", frame().drop(columns=column))
-
-
-def test_no_example_is_an_error() -> None:
-    with pytest.raises(InputError, match="at least one is needed"):
-        Examples("x", frame(0))
 
 
 def many(sizes: dict[str, int]) -> Examples:
@@ -197,43 +180,12 @@ def test_rows_of_one_first_text_are_in_one_half(firsts: list[int], seed: int) ->
     assert abs(len(halves[0]) - len(halves[1])) <= largest + 1
 
 
-def test_halves_of_groups_of_up_to_three_are_even_in_every_subset() -> None:
-    labels = ("entailment", "neutral", "contradiction")
-    rows = [(i, label) for i in range(200) for label in labels[: 3 - (i % 20 == 0)]]
-    rows += [(200 + i, label) for i in range(7) for label in labels[1:]]
-    frame = pairs(rows)
-    for seed in range(10):
-        halves = half_rows(frame, seed)
-        first, second = (frame["subset"].iloc[half].value_counts() for half in halves)
-        difference = (first - second).abs()
-        assert difference["entailment"] == 0
-        assert difference.max() <= 10  # the premises that have two rows alone are at random
-        texts = [set(frame["text_a"].iloc[half]) for half in halves]
-        assert not texts[0] & texts[1]
-
-
 def test_what_an_earlier_subset_put_in_a_half_counts_first() -> None:
     # The five of "b" that are in the first half fill it, whenever they are drawn.
     frame = pairs([*((i, "a") for i in range(10)), *((i, "b") for i in range(15))])
     for seed in range(10):
         first, _ = half_rows(frame, seed)
         assert (frame["subset"].iloc[first] == "b").sum() == 7
-
-
-def test_large_groups_are_in_the_first_half_as_often_as_in_the_second() -> None:
-    frame = pairs([*((i // 3, "s") for i in range(60)), *((20 + i, "s") for i in range(60))])
-    found = [sum(row < 60 for row in half_rows(frame, seed)[0]) for seed in range(200)]
-    assert np.mean(found) == pytest.approx(30, abs=1)
-
-
-def test_few_first_texts_are_halved_as_evenly_as_they_can_be() -> None:
-    for sizes, expected in (((4, 4, 2), {4, 6}), ((5, 5, 5), {5, 10}), ((2, 1), {1, 2})):
-        frame = pairs([(i, "s") for i, n in enumerate(sizes) for _ in range(n)])
-        for seed in range(10):
-            halves = half_rows(frame, seed)
-            assert {len(half) for half in halves} == expected
-            texts = [set(frame["text_a"].iloc[half]) for half in halves]
-            assert not texts[0] & texts[1]
 
 
 def test_a_first_text_that_no_half_holds_is_in_both() -> None:

@@ -80,14 +80,6 @@ def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
     assert found.frame["label"].tolist() == ["bad", "good"]
 
 
-def test_examples_without_a_label_are_left_out_in_memory_too() -> None:
-    given = Examples("mine", EXPECTED.assign(label=["1", "-1"]))
-    with pytest.warns(UserWarning, match=r"examples 'mine': left out 1 of 2"):
-        found = given_examples(given, "id", label_map={"-1": "-"})
-    assert found is not None
-    assert found.frame["label"].tolist() == ["1"]
-
-
 def test_a_stream_that_knows_nothing_of_its_columns() -> None:
     stream = datasets.IterableDataset.from_generator(lambda: iter(ROWS))
     assert stream.features is None

@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 
 from mechcore.data.labels import LabelMap
-from mechcore.data.named import ENTAILED, MAIN_TEXT, NON_ENTAILED
-from mechcore.data.official import HANS, MNLI_TRAIN
+from mechcore.data.named import OFFICIAL
 from mechcore.data.sources import read_sources
 from mechcore.data.task import Task, find_task
 from mechcore.errors import InputError, MechcoreWarning
 
+GROUPS = find_task("mnli-hans").groups
+ENTAILED, NON_ENTAILED = GROUPS["OOD-E"], GROUPS["OOD"]
 HEURISTICS = {"l": "lexical_overlap", "s": "subsequence", "c": "constituent"}
 
 
@@ -59,15 +60,6 @@ def qqp_folder(folder: Path) -> Path:
     put(folder, "qqp_dev.tsv.gz", QQP)
     put(folder, "paws_qqp/dev_and_test.tsv", PAWS)
     return folder
-
-
-def test_subcases_of_hans() -> None:
-    assert len(set(NON_ENTAILED)) == len(set(ENTAILED)) == 15
-    assert {name[1] for name in NON_ENTAILED} == {"n"}
-    assert {name[1] for name in ENTAILED} == {"e"}
-    for names in (NON_ENTAILED, ENTAILED):
-        assert sorted(name[0] for name in names) == [*"ccccclllllsssss"]
-    assert set(MAIN_TEXT) < set(NON_ENTAILED)
 
 
 @pytest.mark.parametrize(("prefixed", "dashes"), [(False, False), (True, False), (True, True)])
@@ -170,16 +162,6 @@ def test_saved_folders_are_found(tmp_path: Path) -> None:
     assert read_sources(task.id).subset_names == ["matched", "mismatched"]
 
 
-def test_a_saved_folder_of_one_split(tmp_path: Path) -> None:
-    folder = qqp_folder(tmp_path)
-    (folder / "paws_qqp" / "dev_and_test.tsv").unlink()
-    columns = {"sentence1": ["a b", "c"], "sentence2": ["b a", "c"], "label": [0, 1]}
-    datasets.Dataset.from_dict(columns).save_to_disk(str(folder / "paws_qqp"))
-    ood = find_task("qqp-paws", folder).ood
-    assert ood[0].split is None
-    assert list(read_sources(ood).frame["text_a"]) == ["a b", "c"]
-
-
 def test_matched_examples_alone_are_told(tmp_path: Path) -> None:
     folder = mnli_folder(tmp_path)
     (folder / "mnli_dev_mismatched.tsv.gz").unlink()
@@ -195,17 +177,10 @@ def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
     message = str(caught.value)
     for part in ("MNLI training examples", "MNLI matched validation examples", "HANS evaluation"):
         assert f"no {part}" in message
-    assert MNLI_TRAIN.looked_for in message
-    assert HANS.looked_for in message
+    for key in (("mnli", "train"), ("jhu-cogsci/hans", "validation")):
+        assert OFFICIAL[key].looked_for in message
     for part in ("nyu-mll/glue", "jhu-cogsci/hans", "tommccoy1/hans", "heuristics_evaluation_set"):
         assert part in message
-
-
-def test_qqp_without_its_files(tmp_path: Path) -> None:
-    put(tmp_path, "paws_qqp.tsv.gz", PAWS)
-    with pytest.raises(InputError, match=r"no QQP train examples.*; no QQP dev examples") as caught:
-        find_task("qqp-paws", tmp_path)
-    assert "PAWS" not in str(caught.value)
 
 
 # -- from the hub ---------------------------------------------------------------------------------

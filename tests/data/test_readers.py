@@ -1,7 +1,6 @@
 """Users' files: every format, every known name of a column, and nothing dropped in silence."""
 
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -83,12 +82,6 @@ def test_any_text_survives(tmp_path: Path, ending: str, pairs: list[tuple[str, s
         frame.to_csv(path, sep="\t" if ending == "tsv" else ",", index=False)
     found = read_examples(path).frame
     assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
-
-
-def test_quoted_csv_may_hold_newlines_separators_and_quotes(write: Write) -> None:
-    path = write("x.csv", 'premise,hypothesis,label\n"a\nb, c","say ""d""",e\nf,g,h\n')
-    assert columns(read_examples(path))["text_a"] == ["a\nb, c", "f"]
-    assert columns(read_examples(path))["text_b"] == ['say "d"', "g"]
 
 
 def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
@@ -192,14 +185,6 @@ def test_nothing_is_said_where_a_text_was_chosen(write: Write, split: str) -> No
     assert columns(read_examples(path, columns={split: chosen}))[split] == [text]
 
 
-def test_a_column_serves_one_role(write: Write) -> None:
-    path = write("x.csv", "premise,hypothesis,label\na,b,e\n")
-    swapped = read_examples(path, columns={"text_a": "hypothesis", "text_b": "premise"})
-    assert (columns(swapped)["text_a"], columns(swapped)["text_b"]) == (["b"], ["a"])
-    one = read_examples(path, columns={"text_a": "hypothesis"})
-    assert columns(one)["text_b"] == [""]
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -214,18 +199,6 @@ def test_a_column_serves_one_role(write: Write) -> None:
 def test_columns_that_cannot_be_mapped(write: Write, given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_examples(write("x.csv", "premise,label\na,e\n"), columns=given)
-
-
-@pytest.mark.parametrize(
-    ("header", "split"), [("foo,label", "text_a"), ("premise,foo", "label"), ("foo,bar", "text_a")]
-)
-def test_missing_columns_are_named_with_the_remedy(write: Write, header: str, split: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_examples(write("x.csv", f"{header}\na,b\n"))
-    message = str(caught.value)
-    assert f"no column for {split} (looked for " in message
-    assert header.replace(",", ", ") in message
-    assert f"--columns {split}=NAME" in message
 
 
 # -- labels ---------------------------------------------------------------------------------------
@@ -248,12 +221,6 @@ def test_labels_may_be_whole_numbers_and_be_given_names(
     assert columns(named)["label"] == ["entailment", "2", "entailment"]
 
 
-def test_label_names_that_swap_are_applied_once(write: Write) -> None:
-    path = write("x.csv", "text,label\na,no\nb,yes\n")
-    swapped = read_examples(path, label_map={"no": "yes", "yes": "no"})
-    assert columns(swapped)["label"] == ["yes", "no"]
-
-
 def test_whole_numbers_stored_as_floats_read_as_whole(write: Write) -> None:
     path = write("x.jsonl", '{"text": "a", "label": 1.0}\n{"text": "b", "label": 0.0}\n')
     assert columns(read_examples(path))["label"] == ["1", "0"]
@@ -267,18 +234,6 @@ def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Wri
     assert found["text_a"] == ["c"]
     assert len(seen) == 1
     assert seen[0].filename == __file__
-
-
-def test_nothing_is_said_where_nothing_is_left_out(write: Write) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read_examples(write("x.csv", delimited(ROWS, ",")))
-
-
-def test_only_undecided_examples_are_an_error(write: Write) -> None:
-    path = write("x.tsv", "sentence1\tgold_label\na\t-\n")
-    with pytest.warns(MechcoreWarning), pytest.raises(InputError, match="no labelled example"):
-        read_examples(path)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
@@ -351,23 +306,6 @@ def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -
         read_examples(path)
 
 
-@pytest.mark.parametrize(
-    "noted",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"info": {"features": {"x": {"names": ["a"]}}}}',
-        '{"info": {"features": {"label": 5}}}',
-    ],
-)
-def test_notes_in_parquet_that_say_nothing(tmp_path: Path, noted: str) -> None:
-    table = pyarrow.table({"text": ["a"], "label": [1]})
-    path = tmp_path / "x.parquet"
-    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": noted}), path)
-    assert columns(read_examples(path))["label"] == ["1"]
-
-
 # -- columns that could serve for one split --------------------------------------------------------
 
 
@@ -416,11 +354,6 @@ def test_columns_that_say_the_same_or_serve_for_another_role(write: Write, table
     read_examples(write("x.csv", delimited(pd.DataFrame({k: [*v] for k, v in table.items()}), ",")))  # type: ignore[arg-type]
 
 
-def test_known_names_in_other_letters_are_not_left_out_in_silence(write: Write) -> None:
-    with pytest.warns(MechcoreWarning, match=r"add --columns text_b=Hypothesis; if single"):
-        read_examples(write("x.csv", "premise,Hypothesis,label\na,b,e\n"))
-
-
 # -- what is refused ------------------------------------------------------------------------------
 
 
@@ -431,14 +364,6 @@ def test_known_names_in_other_letters_are_not_left_out_in_silence(write: Write) 
 def test_an_empty_cell_names_its_row_and_column(write: Write, row: str, column: str) -> None:
     path = write("x.csv", f"premise,hypothesis,label\na,b,e\nc,d,f\n{row}\n")
     with pytest.raises(InputError, match=rf"x\.csv: row 3, column {column}: empty"):
-        read_examples(path)
-
-
-@pytest.mark.parametrize("value", ["null", '""', "missing"])
-def test_an_empty_value_in_jsonl_names_its_row(write: Write, value: str) -> None:
-    second = '{"text": "b"}' if value == "missing" else f'{{"text": "b", "label": {value}}}'
-    path = write("x.jsonl", '{"text": "a", "label": "e"}\n' + second + "\n")
-    with pytest.raises(InputError, match="row 2, column label: empty"):
         read_examples(path)
 
 
@@ -490,12 +415,12 @@ def test_other_separators_are_suspected(write: Write, name: str, header: str) ->
         (
             "latin.csv",
             "premise,label\nGrüße,e\n".encode("latin-1"),
-            "byte 0xfc is not UTF-8: save it as UTF-8",
+            "byte 0xfc is not UTF-8: save the table as UTF-8 text",
         ),
         (
             "latin.tsv",
             "premise\tlabel\nGrüße\te\n".encode("latin-1"),
-            "byte 0xfc is not UTF-8: save it as UTF-8",
+            "byte 0xfc is not UTF-8: save the table as UTF-8 text",
         ),
         ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
         ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
@@ -555,30 +480,6 @@ def test_columns_of_one_name(write: Write, name: str) -> None:
         read_examples(write(name, again))
 
 
-def test_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
-    path = tmp_path / "data.parquet"
-    arrays = [pyarrow.array(["a"])] * 3
-    pyarrow.parquet.write_table(pyarrow.table(arrays, ["text", "label", "label"]), path)
-    with pytest.raises(InputError, match="2 columns are called label"):
-        read_examples(path)
-
-
-def test_an_index_of_pandas_is_a_column_like_others(tmp_path: Path) -> None:
-    path = tmp_path / "data.parquet"
-    pd.DataFrame({"text": ["a"], "label": ["x"]}).set_index("label").to_parquet(path)
-    assert columns(read_examples(path))["label"] == ["x"]
-
-
-def test_json_lines_with_a_byte_order_mark_and_empty_lines(write: Write) -> None:
-    content = b'\xef\xbb\xbf\n{"text": "a", "label": 1}\r\n\r\n'
-    assert columns(read_examples(write("data.jsonl", content)))["label"] == ["1"]
-
-
-def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
-    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
-    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
-
-
 def test_half_characters(write: Write) -> None:
     path = write("data.jsonl", '{"text": "a \\ud800", "label": "x"}')
     with pytest.raises(InputError, match=r"row 1, column text: found half a character in .*ud800"):
@@ -592,26 +493,10 @@ def test_bytes_are_no_text(tmp_path: Path) -> None:
         read_examples(path)
 
 
-def test_messages_stay_short(write: Write) -> None:
-    header = ",".join("x" * 500 + str(i) for i in range(1000))
-    with pytest.raises(InputError, match="and 980 more: name it") as caught:
-        read_examples(write("data.csv", f"{header}\n"))
-    assert len(str(caught.value)) < 1500
-
-
 def test_errors_of_examples_name_the_file(write: Write) -> None:
     path = write("data.csv", "text,label,subset\na,x,all\nb,x,other\n")
     with pytest.raises(InputError, match=rf"^{path}: examples 'data': a subset is called 'all'"):
         read_examples(path)
-
-
-def test_a_file_whose_name_is_not_unicode(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv"))
-    try:
-        path.write_text("text,label\na,x\n")
-    except OSError:
-        pytest.skip("this file system has only Unicode names")
-    assert read_examples(path).name == "\ufffd"
 
 
 # -- official files -------------------------------------------------------------------------------
@@ -666,27 +551,6 @@ def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
     }
 
 
-def test_multinli_as_json_lines(write: Write) -> None:
-    common = {
-        "annotator_labels": ["neutral", "entailment"],
-        "genre": "fiction",
-        "pairID": "31n",
-        "promptID": "31",
-        "sentence1_binary_parse": "( a )",
-        "sentence1_parse": "(ROOT a)",
-        "sentence2_binary_parse": "( b )",
-        "sentence2_parse": "(ROOT b)",
-    }
-    rows = [("neutral", "The new rights", 'are "nice"'), ("-", "c", "d")]
-    lines = [
-        json.dumps({**common, "gold_label": label, "sentence1": a, "sentence2": b})
-        for label, a, b in rows
-    ]
-    with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
-        examples = read_examples(write("multinli_1.0_dev_matched.jsonl", "\n".join(lines)))
-    assert examples.frame.iloc[0].tolist() == ["The new rights", 'are "nice"', "neutral", "all"]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
@@ -736,15 +600,6 @@ def test_rows_that_lack_a_question_are_left_out_when_asked(write: Write) -> None
         read_examples(write("none.tsv", QQP.splitlines()[0] + "\n" + BROKEN), skip_empty=True)
 
 
-def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
-    path = write("x.jsonl", '{"text": "", "label": "a"}\n{"text": [1], "label": "a"}\n')
-    with (
-        pytest.warns(MechcoreWarning, match="left out 1 of 2"),
-        pytest.raises(InputError, match="row 2, column text: expected text"),
-    ):
-        read_examples(path, skip_empty=True)
-
-
 def test_texts_that_python_3_wrote_as_bytes(write: Write) -> None:
     """As the script of PAWS does, which is for Python 2."""
     lines = ["id\tsentence1\tsentence2\tlabel", "0\tb'How old ?'\tb\"Who's old ?\"\t0"]
@@ -772,14 +627,6 @@ def test_paws_without_its_texts(write: Write) -> None:
 def test_names_of_data() -> None:
     assert data_name("folder.v1/hans.tsv.gz") == "hans"
     assert data_name(Path("mnli")) == "mnli"
-
-
-def test_one_column_may_serve_twice(write: Write) -> None:
-    path = write("x.csv", "premise,label\na,e\n,f\n")
-    mapped = {"text_a": "premise", "text_b": "premise"}
-    with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
-        found = columns(read_examples(path, columns=mapped, skip_empty=True))
-    assert (found["text_a"], found["text_b"]) == (["a"], ["a"])
 
 
 @pytest.mark.parametrize("given", ["Yes ", "Yes", " Yes"])

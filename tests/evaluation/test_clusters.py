@@ -10,7 +10,6 @@ from mechcore.errors import InputError
 from mechcore.evaluation.clusters import FEWEST, Sample, degrees_of_freedom
 from mechcore.evaluation.evaluate import Evaluation, paired_change
 from mechcore.evaluation.intervals import (
-    bootstrap_weights,
     mean_errors,
     mean_intervals,
     ratio_intervals,
@@ -53,14 +52,6 @@ def test_errors_and_degrees_of_freedom_are_those_of_bell_and_mccaffrey() -> None
     assert degrees_of_freedom(np.full(12, 5.0)) == pytest.approx(11)
 
 
-def test_clusters_of_one_size_are_compared_by_their_means() -> None:
-    values, clusters = RNG.normal(0.3, size=(2, 60)), np.repeat(list("abcdefghijkl"), 5)
-    means = values.reshape(2, 12, 5).mean(2)
-    expected = stats.ttest_1samp(means, 0, axis=1)
-    assert paired_p(values, clusters=clusters) == pytest.approx(expected.pvalue)
-    assert mean_errors(values, clusters=clusters) == pytest.approx(stats.sem(means, axis=1))
-
-
 def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
     again = {"clusters": TEN}
     for figure in (mean_intervals, paired_p, mean_errors):
@@ -95,21 +86,6 @@ def test_a_share_of_clusters_is_that_of_as_many_examples_as_say_as_much() -> Non
     half = z / (1 + z**2 / n) * np.sqrt(0.75 * 0.25 / n + z**2 / (4 * n**2))
     assert (found.mean, found.low, found.high) == pytest.approx(
         (0.75, middle - half, middle + half)
-    )
-
-
-def test_examples_that_are_their_own_clusters_are_as_without() -> None:
-    own = np.arange(24) + 5
-    np.testing.assert_allclose(
-        ends(mean_intervals(SKEWED, clusters=own)), ends(mean_intervals(SKEWED))
-    )
-    for answers in (False, True):
-        options = {"answers": answers}
-        np.testing.assert_allclose(
-            paired_p(ANSWERS, clusters=own, **options), paired_p(ANSWERS, **options)
-        )
-    np.testing.assert_allclose(
-        bootstrap_weights(24, 9, clusters=own), bootstrap_weights(24, 9), atol=1e-15
     )
 
 
@@ -207,17 +183,6 @@ def test_a_cluster_is_in_one_fold_and_labels_are_in_all() -> None:
         assert (counts.max(1) - counts.min(1) <= [36, 36]).all()
         assert (counts > 0).all()
         assert not np.array_equal(folds, folds_of(label, 4, clusters))
-
-
-def test_information_of_copies_is_as_uncertain_as_that_of_the_examples() -> None:
-    rng, label = np.random.default_rng(1), np.arange(400) % 2
-    logits = [np.stack([0 * label, m], 1) for m in rng.normal(2 * label - 1, 1, (2, 400))]
-    correct, ten = np.eye(2, dtype=bool)[label], np.repeat(np.arange(400), 10)
-    once = decompose(logits[0], logits[1][None], correct)
-    copies = decompose(logits[0][ten], logits[1][None, ten], correct[ten], clusters=ten)
-    for figure in ("accuracy", "information", "threshold", "shift", "auc"):
-        errors = [getattr(each, figure).errors()[0] for each in (once, copies)]
-        assert errors[1] == pytest.approx(errors[0], rel=0.15)
 
 
 def test_a_label_in_one_cluster_has_a_figure_and_no_interval() -> None:

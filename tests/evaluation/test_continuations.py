@@ -12,14 +12,13 @@ import pytest
 import torch
 from helpers import Case, Cases
 
-from mechcore.ablation import ablate, find_superadditive
+from mechcore.ablation import ablate
 from mechcore.components import Component, Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.continuations import Continuations
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings, attribution_scores
@@ -103,13 +102,6 @@ def test_scores_are_sums_of_log_probabilities_written_out() -> None:
     torch.testing.assert_close(asked.score(logits), expected)
 
 
-def test_answers_of_one_token_are_read_as_before(cases: Cases) -> None:
-    data = encoded({"entailment": "yes", "other": "no"})
-    readout = Readout.of(cases.get("gpt2-lm").model, data, labelled=False)
-    assert readout.continuations is None
-    assert readout.tokens is not None
-
-
 # -- what comes out -------------------------------------------------------------------------------
 
 
@@ -168,12 +160,6 @@ def test_attribution_adds_up_the_slopes_of_an_answers_tokens(case64: Case) -> No
         total += slope.abs()
     found = attribution_scores(case64.model, data, means, batch_size=3)
     torch.testing.assert_close(found.double(), total / len(TEXTS), rtol=0, atol=1e-6)
-
-
-def test_searches_read_whole_answers(case64: Case) -> None:
-    data = encoded()
-    found = find_superadditive(case64.model, data, means_of(case64, data), max_size=2)
-    assert found is not None
 
 
 # -- what cannot be scored ------------------------------------------------------------------------

@@ -117,28 +117,6 @@ def test_tables_by_hand() -> None:
     assert table["margin"].tolist() == pytest.approx([b, MARGINS[2], sum(MARGINS) / 4])
 
 
-def test_data_without_subsets_has_one_row() -> None:
-    one = Evaluation(
-        torch.zeros(2, 2), torch.eye(2).bool(), np.array(["all", "all"], dtype=object), ""
-    )
-    assert one.table()["subset"].tolist() == ["all"]
-    assert one.margin.tolist() == [0, 0]
-
-
-def test_a_margin_is_infinite_where_every_class_is_correct() -> None:
-    result = Evaluation(
-        torch.zeros(1, 2), torch.ones(1, 2).bool(), np.array(["s"], dtype=object), ""
-    )
-    assert result.margin.tolist() == [math.inf]
-
-
-def test_margins_of_large_logits_stay_finite() -> None:
-    result = Evaluation(
-        torch.tensor([[1000.0, -1000.0]]), torch.tensor([[True, False]]), np.array(["s"]), ""
-    )
-    assert result.margin.tolist() == [2000.0]
-
-
 def test_kl_divergence_by_hand() -> None:
     def of(probabilities: list[float]) -> Evaluation:
         logits = torch.tensor([probabilities]).log() + 7  # a constant changes nothing
@@ -178,19 +156,6 @@ def test_logits_come_back_in_the_order_of_the_examples(case: Case, batch_size: i
     np.testing.assert_allclose(result.margin, margin, atol=1e-4)
 
 
-def test_subsets_stay_with_their_examples(cases: Cases) -> None:
-    case = cases.get("bert")
-    subsets = ["one", "two", "one", "three", "two", "one", "two"]
-    result = evaluate(case.model, encoded(LABELS, subsets), batch_size=2, in_domain=False)
-    assert result.subsets.tolist() == subsets
-    best = plain_logits(case.reference, encoded(LABELS)).argmax(1).tolist()
-    right = [helpers.CLASSES[i] == label for i, label in zip(best, LABELS, strict=True)]
-    table = result.table().set_index("subset")["accuracy"]
-    for name in ("one", "two", "three"):
-        here = [r for r, s in zip(right, subsets, strict=True) if s == name]
-        assert table[name] == pytest.approx(sum(here) / len(here))
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_never_changes_an_evaluation_of_plain_batches(case: Case, side: str) -> None:
     rows = texts()
@@ -205,22 +170,6 @@ def test_padding_never_changes_an_evaluation_of_plain_batches(case: Case, side: 
     np.testing.assert_array_equal(result.correct, expected.argmax(1) == labels)
     assert result.mapping == "0 -> contradiction; 1 -> entailment; 2 -> neutral"
     assert result.table()["subset"].tolist() == ["all"]
-
-
-def test_plain_batches_keep_their_order_whatever_else_they_hold(cases: Cases) -> None:
-    case, rows = cases.get("bert"), texts()
-    labels, order = torch.tensor([0, 1, 2, 2, 0]), [3, 0, 4, 1, 2]
-    batches = [
-        {
-            **padded([rows[i] for i in part]),
-            "labels": labels[part],
-            "index": torch.tensor(part),
-        }
-        for part in (order[:2], order[2:])
-    ]
-    result = evaluate(case.model, batches, in_domain=False)
-    close(result.logits, reference_logits(case.reference, [rows[i] for i in order]))
-    assert result.correct_classes.int().argmax(1).tolist() == labels[order].tolist()
 
 
 @pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))
@@ -310,11 +259,6 @@ def test_labels_that_cannot_be_read(cases: Cases, labels: Any, message: str) -> 
         evaluate(cases.get("bert").model, batch)
 
 
-def test_no_batch_is_an_error(cases: Cases) -> None:
-    with pytest.raises(InputError, match="no batch; expected at least one"):
-        evaluate(cases.get("bert").model, [])
-
-
 # -- masks ----------------------------------------------------------------------------------------
 
 
@@ -343,14 +287,6 @@ def test_masked_evaluations_are_those_of_masked_forwards(
             expected = run(batch)[:, 0]
             close(torch.stack([result.logits[i] for result in together]), expected)
     assert all(result.mapping == one.mapping for result in together)
-
-
-def test_means_do_not_depend_on_how_examples_are_batched(cases: Cases) -> None:
-    case, data = cases.get("roberta"), encoded(LABELS, segments=False)
-    found = MeanActivations.compute(case.model, data)
-    expected = MeanActivations.compute(case.model, data.batches(2, by_length=False))
-    close(found.z, expected.z)
-    assert found.data == data.fingerprint
 
 
 # -- language models ------------------------------------------------------------------------------
@@ -398,13 +334,6 @@ def test_answers_are_read_at_the_last_real_position(cases: Cases, side: str) -> 
     check_answers(case.model, case.reference, side)
 
 
-@pytest.mark.hooked
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_answers_of_a_hooked_transformer(cases: Cases, side: str) -> None:
-    case = cases.get("gpt2-lm")
-    check_answers(helpers.hooked_transformer(case.path), case.reference, side)
-
-
 def test_a_language_model_needs_answers(cases: Cases) -> None:
     with pytest.raises(InputError, match="needs answer words for the labels"):
         evaluate(cases.get("gpt2-lm").model, encoded(LABELS))
@@ -417,12 +346,6 @@ def test_a_masked_language_model_has_no_answer_position() -> None:
 
 
 # -- changes --------------------------------------------------------------------------------------
-
-
-def test_one_example_has_a_change_without_an_interval() -> None:
-    change = paired_change(hand_made([True]), hand_made([False]))
-    assert change.mean == -1
-    assert math.isnan(change.low)
 
 
 # -- a real model ---------------------------------------------------------------------------------
@@ -480,8 +403,3 @@ def test_an_unknown_metric_is_not_taken_for_the_margin():
     for call in (lambda: paired_change(full, full, "Accuracy"), lambda: full.values("acc")):
         with pytest.raises(InputError, match="expected 'accuracy' or 'margin'"):
             call()
-
-
-def test_rows_of_different_length_are_refused(cases: Cases) -> None:
-    with pytest.raises(InputError, match="input_ids cannot be made a tensor"):
-        evaluate(cases.get("bert").model, [{"input_ids": [[1, 2, 3], [1, 2]], "labels": [0, 1]}])

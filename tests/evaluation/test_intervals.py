@@ -13,7 +13,6 @@ from scipy import stats
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import (
-    Interval,
     bootstrap_weights,
     mean_interval,
     mean_intervals,
@@ -80,18 +79,6 @@ def test_a_large_sample_has_the_normal_interval() -> None:
     assert found.high == pytest.approx(values.mean() + 1.959964 * error, abs=0.15 * error)
     narrow = mean_interval(values, n_resamples=4000, level=0.5, seed=2)
     assert narrow.high == pytest.approx(values.mean() + 0.674490 * error, abs=0.15 * error)
-
-
-def test_resamples_of_ties_have_no_spread_and_an_end() -> None:
-    """Of 0 and 1 half of the resamples are one value twice: at most three times Student's t."""
-    found = mean_interval(np.array([0.0, 1.0]), n_resamples=2000, level=0.6)
-    assert found.low == pytest.approx(0.5 - 3 * 1.37638 * 0.5, abs=1e-4)  # t of 1 degree of freedom
-    assert found.high == pytest.approx(0.5 + 3 * 1.37638 * 0.5, abs=1e-4)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -2.5])
-def test_equal_measured_values_leave_no_doubt(value: float) -> None:
-    assert mean_interval(np.full(37, value)) == Interval(value, value, value)
 
 
 def test_rows_share_their_resamples() -> None:

@@ -118,24 +118,6 @@ def test_a_row_beside_its_copies_is_corrected_for_nothing() -> None:
     assert holm[0] > 2 * alone
 
 
-def test_steps_go_down() -> None:
-    """A row is compared with those of smaller t alone: clear ones leave the others as they are."""
-    rng = np.random.default_rng(1)
-    rows = rng.normal(0, 1, (3, 50)) + np.array([[0.35], [0.1], [0.0]])
-    clear = rng.normal(5, 1, (2, 50))
-    found = step_down_p(np.concatenate([clear, rows]))
-    np.testing.assert_array_equal(found[2:], step_down_p(rows))
-    assert (found[:2] == 1 / 2001).all()
-
-
-def test_nothing_is_surer_than_by_itself() -> None:
-    rows = np.array([[2.0, 2, 2, 2], [0, 0, 0, 0], [1, -1, 2, 0]])
-    p, adjusted = corrected(rows, "westfall-young")
-    np.testing.assert_array_equal(p[:2], [1 / 8, 1])
-    np.testing.assert_array_equal(adjusted[:2], [1 / 8, 1])
-    assert (adjusted >= p).all()
-
-
 def test_the_familywise_error_rate_is_kept_with_less_loss_than_holms() -> None:
     """Under the null, ten rows that correlate by 0.8; and how often one with an effect is found."""
     rng = np.random.default_rng(2)

@@ -132,18 +132,6 @@ def test_the_error_names_the_examples_in_the_order_of_the_data(cases: Cases) -> 
         evaluate(model, data, batch_size=1)
 
 
-def test_plain_batches_are_counted_through(cases: Cases) -> None:
-    model = load_model(cases.path("bert"))
-    rows = helpers.texts((4, 4, 5, 5))
-    rows[2] = torch.full((5,), 7)
-    batches = [helpers.padded(rows[i : i + 2]) | {"labels": torch.tensor([0, 1])} for i in (0, 2)]
-    assert not any((row == 7).any() for i, row in enumerate(rows) if i != 2)
-    with torch.no_grad():
-        weights_of(model).bert.embeddings.word_embeddings.weight[7] = NAN
-    with pytest.raises(NotFiniteError, match="for 1 of 2 examples run together, number 2;"):
-        evaluate(model, batches)
-
-
 def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
     """The last matrix is scaled so that 65504 is exceeded, but not what float32 can hold."""
     model = load_model(cases.path("bert"))

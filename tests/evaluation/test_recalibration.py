@@ -135,20 +135,6 @@ def random_case(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return full, other, label
 
 
-def test_the_parts_add_up_for_every_example() -> None:
-    full, other, label = random_case()
-    parts = decompose(full, other, TWO[label])
-    total = parts.information.values + parts.threshold.values
-    np.testing.assert_allclose(total, parts.accuracy.values, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(
-        parts.information.changes + parts.threshold.changes,
-        parts.accuracy.changes,
-        rtol=0,
-        atol=1e-12,
-    )
-    assert (np.abs(parts.threshold.changes) > 1e-3).any()
-
-
 def test_values_have_the_mean_and_the_spread_of_a_mean_over_labels() -> None:
     full, other, label = random_case()
     effect = decompose(full, other, TWO[label]).accuracy
@@ -220,22 +206,6 @@ def test_overconfident_scores_lose_no_accuracy_by_recalibration() -> None:
     assert balanced_accuracy_score(label, margin + likeliest > 0) < 0.71
 
 
-def test_a_constant_answer_has_no_information() -> None:
-    label = np.repeat([0, 1, 2], 50)
-    full = np.eye(3)[label]
-    parts = decompose(full, np.full((1, 150, 3), 7.0), np.eye(3, dtype=bool)[label])
-    np.testing.assert_allclose(parts.information.changes, [-2 / 3], atol=1e-12)
-
-
-def test_one_seed_has_one_result_and_no_set_is_no_effect() -> None:
-    full, other, label = random_case()
-    first, second, third = (decompose(full, other, TWO[label], seed=s) for s in (0, 0, 1))
-    np.testing.assert_array_equal(first.information.values, second.information.values)
-    assert (first.information.values != third.information.values).any()
-    np.testing.assert_array_equal(first.accuracy.changes, third.accuracy.changes)
-    assert decompose(full, other[:0], TWO[label]).information.changes.shape == (0,)
-
-
 def test_sets_are_independent_of_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     full, other, label = random_case()
     together = decompose(full, other, TWO[label])
@@ -257,7 +227,3 @@ def test_what_cannot_be_taken_apart(correct: Any, reason: str) -> None:
     logits = np.zeros(correct.shape)
     with pytest.raises(InputError, match=reason):
         decompose(logits, logits[None], correct)
-
-
-def test_the_least_number_of_examples_is_enough() -> None:
-    assert reason_against(TWO[np.repeat([0, 1], LEAST)]) == ""

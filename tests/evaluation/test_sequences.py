@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,11 +56,6 @@ def test_units_and_signs_do_not_matter(unit: float, seed: int) -> None:
     np.testing.assert_allclose(higher, -unit * low, rtol=1e-5, atol=1e-6 * unit)
 
 
-def test_where_nothing_ever_happens_the_interval_is_nothing() -> None:
-    low, high = confidence_sequence(np.zeros((1, 32)), 200, 0.01, np.zeros(1))
-    assert (low[0], high[0]) == (0.0, 0.0)
-
-
 def _ever_outside(population: np.ndarray, error: float) -> float:
     """Share of random orders in which the mean is outside at some look."""
     rng = np.random.default_rng(1)
@@ -82,14 +75,6 @@ def _ever_outside(population: np.ndarray, error: float) -> float:
 def test_a_stop_at_any_look_keeps_the_error_rate(shares: tuple[float, ...]) -> None:
     population = np.random.default_rng(0).choice([-2.0, -1, 0, 1, 2], N_ALL, p=shares)
     assert _ever_outside(population, 0.2) <= 0.2
-
-
-def test_intervals_are_of_use() -> None:
-    """After 100 of 400 answers, they are hardly wider than if nobody had looked before."""
-    values = np.random.default_rng(0).choice([0.0, 1.0], (20, 100))
-    low, high = confidence_sequence(values, 400, 0.01, np.ones(20))
-    once = 2 * 2.576 * 0.5 / math.sqrt(100) * math.sqrt(1 - 100 / 400)
-    assert once < (high - low).mean() < 1.8 * once
 
 
 @pytest.mark.parametrize(

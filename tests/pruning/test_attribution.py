@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +24,8 @@ from pruning.oracles import (
     snapshot,
 )
 
-from mechcore import evaluate
 from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
-from mechcore.components import Mask, ModelShape
+from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
@@ -35,7 +33,7 @@ from mechcore.masking.counterfactual import paired
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.protocol import forward, weights_of
-from mechcore.pruning import attribute, discretise
+from mechcore.pruning import attribute
 from mechcore.pruning.attribution import attribution_scores, margin_slopes
 
 ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
@@ -154,28 +152,6 @@ def test_integrated_attribution_is_the_mean_slope_along_the_path(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_integrated_attribution_adds_up_to_the_kl_of_the_means(
-    cases: Cases, architecture: str
-) -> None:
-    case, data, means = prepared(cases, architecture)
-    nothing = Mask.full(case.model).only()
-    full = evaluate(case.model, data, in_domain=False).logits.double().log_softmax(-1)
-    bare = evaluate(case.model, data, mask=nothing, means=means).logits.double().log_softmax(-1)
-    kl = float((full.exp() * (full - bare)).sum(-1).mean())
-    assert kl == pytest.approx(
-        plain_kl(case.reference, means, 0 * ONES, data, range(N)).item(), rel=1e-4
-    )
-    assert kl > 1e-3
-    sums = [
-        float(integrated_scores(case.model, data, means, n_points=n).double().sum())
-        for n in (4, 64)
-    ]
-    assert sums[1] == pytest.approx(kl, rel=1e-3)
-    # Midpoints leave an error that falls with the square of their number.
-    assert abs(sums[1] - kl) < abs(sums[0] - kl) / 20
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_eap_ig_is_the_mean_slope_along_the_path_from_the_pairs(
     cases: Cases, architecture: str
 ) -> None:
@@ -240,18 +216,6 @@ def test_gradient_drop_is_a_loop_over_layers_whose_outputs_are_detached(
     assert float((found - plain).abs().max()) > 1e-3
     # The last layer acts directly alone: its score is the plain one.
     close(found[2], plain[2])
-
-
-@pytest.mark.parametrize("architecture", ["bert", "llama"])
-def test_gradient_drop_of_other_families(cases: Cases, architecture: str) -> None:
-    case, data, means = prepared(cases, architecture)
-    expected = torch.zeros_like(ONES)
-    for row, dropped in itertools.product(range(N), range(2)):
-        z = ONES.clone().requires_grad_()
-        p = plain_logits(case.reference, means, z, data, row, dropped=dropped).softmax(-1).max()
-        (gradient,) = torch.autograd.grad((p / (1 - p)).log(), z)
-        expected += gradient.abs() / N
-    close(gradient_drop_scores(case.model, data, means), expected)
 
 
 @pytest.mark.hooked
@@ -353,27 +317,6 @@ def test_the_planted_components_come_out_on_top(
     assert float(found.scores[~loud].abs().max()) < 1e-6
 
 
-def test_what_a_ranking_makes(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    targets, method = [0.5, 0.0, 0.9, 0.25], "attribution"
-    found = attribute(loud[0], data, loud_means, sparsity=targets, seed=3)
-    assert [each.target for each in found] == targets
-    assert [len(each.mask.kept) for each in found] == [5, 10, 1, 8]
-    for each in found:
-        assert (each.seed, each.method) == (3, method)
-        assert torch.equal(each.scores, attribution_scores(loud[0], data, loud_means))
-        assert each.mask == discretise(each.scores, each.target, ModelShape.of(loud[0]))
-        assert list(each.history.columns)
-        assert len(each.history) == 0
-        with pytest.raises(InputError, match=f"found by {method}, which has no log_alpha"):
-            _ = each.log_alpha
-    assert found[0].name == f"{method}-s0.50-seed3"
-    by_size = sorted(found, key=lambda each: each.sparsity)
-    for larger, smaller in itertools.pairwise(by_size):
-        assert names(smaller.mask) < names(larger.mask)
-
-
 # -- the model stays as it is ---------------------------------------------------------------------
 
 
@@ -405,16 +348,6 @@ def test_the_model_stays_as_it_is(
     assert len(calls) == 2  # 48 examples are two batches
     assert_same(before, snapshot(trainable))
     assert torch.equal(forward(trainable, batch).detach(), logits)
-
-
-def test_labels_are_not_used(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    frame = data.examples.frame.assign(label="nonsense")
-    relabelled = replace(data, examples=Examples("y", frame))
-    for scores in (attribution_scores, integrated_scores):
-        expected = scores(loud[0], data, loud_means)
-        assert torch.equal(scores(loud[0], relabelled, loud_means), expected)
 
 
 # -- what cannot be done --------------------------------------------------------------------------
@@ -464,18 +397,6 @@ def test_what_has_no_scores(
     assert helpers.hook_counts(language_model) == helpers.hook_counts(
         load_model(cases.path("gpt2-lm"))
     )
-
-
-@pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])
-def test_no_examples_have_no_scores(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    scores: Callable[..., torch.Tensor],
-) -> None:
-    nothing = replace(data, input_ids=[], token_type_ids=[])
-    with pytest.raises(InputError, match="none; expected at least one"):
-        scores(loud[0], nothing, loud_means)
 
 
 @pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])

@@ -39,11 +39,6 @@ def test_scores_that_are_no_numbers_have_no_rank(to_mask: Any) -> None:
         to_mask(scores, 0.5, SHAPE)
 
 
-def test_ties_are_pruned_from_the_end() -> None:
-    mask = discretise(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 0.5, SHAPE)
-    assert mask.values.tolist() == [[1, 1, 0], [0, 0, 1]]
-
-
 @given(st.data(), st.integers(1, 4), st.integers(2, 5), st.floats(0, 1, exclude_max=True))
 def test_discretising_is_one_ranking(
     draw: st.DataObject, n_layers: int, columns: int, sparsity: float
@@ -76,13 +71,6 @@ def test_a_sparsity_that_keeps_nothing_is_refused(sparsity: float, kept: int) ->
             discretise(scores, sparsity, shape)
 
 
-@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold, discretise_by_layer])
-@pytest.mark.parametrize("sparsity", [1.0, -0.1, math.nan, 2.0, math.inf])
-def test_a_sparsity_that_is_not_a_share_is_refused(to_mask: Any, sparsity: float) -> None:
-    with pytest.raises(InputError, match=f"sparsity {sparsity}: expected a share"):
-        to_mask(torch.zeros(2, 3), sparsity, SHAPE)
-
-
 # -- a threshold on the deterministic mask --------------------------------------------------------
 
 
@@ -92,14 +80,6 @@ def log_alphas(*s: float) -> torch.Tensor:
 
 
 TRAINED = log_alphas(0.9, 0.55, 0.3, 0.7, 0.1, 0.05)
-VALUES = [[0.98, 0.56, 0.26], [0.74, 0.02, 0.0]]
-"""Of `TRAINED`; 1.2 * 0.05 - 0.1 = -0.04 is clamped to 0."""
-
-
-def test_the_mask_values_are_as_written() -> None:
-    found = hard_concrete.deterministic(TRAINED)
-    torch.testing.assert_close(found, torch.tensor(VALUES), rtol=0, atol=1e-6)
-    assert found[1, 2] == 0
 
 
 @pytest.mark.parametrize(
@@ -127,39 +107,6 @@ def test_thresholds_by_hand(sparsity: float, kept: list[list[int]]) -> None:
     mask = discretise_by_threshold(TRAINED, sparsity, SHAPE)
     assert mask.values.tolist() == kept
     assert mask.shape == SHAPE
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(-0.02, 0.03), (0.02, 0.08), (0.32, 0.38), (0.47, 0.53), (0.93, 0.97)]
-)
-def test_the_thresholds_are_005_apart(low: float, high: float) -> None:
-    # A single multiple of 0.05 lies between the two.
-    scores = log_alphas((low + 0.1) / 1.2, (high + 0.1) / 1.2).reshape(1, 2)
-    mask = discretise_by_threshold(scores, 0.5, ModelShape(1, 1))
-    assert mask.values.tolist() == [[0, 1]]
-
-
-def test_a_value_must_exceed_the_threshold() -> None:
-    # 0.5 and 1.2 * 0.62 / 1.2 - 0.1 = 0.52: only the threshold 0.5 itself can tell them apart.
-    scores = torch.tensor([[0.0, math.log(0.62 / 0.58)]])
-    mask = discretise_by_threshold(scores, 0.5, ModelShape(1, 1))
-    assert mask.values.tolist() == [[0, 1]]
-
-
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
-def test_the_target_is_missed_where_all_values_are_exactly_zero_or_one(sparsity: float) -> None:
-    settled = torch.tensor([[9.0, -9.0, 9.0], [9.0, 9.0, 9.0]])
-    mask = discretise_by_threshold(settled, sparsity, SHAPE)
-    assert mask.values.tolist() == [[1, 0, 1], [1, 1, 1]]
-    assert mask.sparsity == pytest.approx(1 / 6)
-    ranked = discretise(settled, sparsity, SHAPE)
-    assert ranked.sparsity == pytest.approx(round(6 * sparsity) / 6)
-
-
-def test_models_without_mlps_keep_their_shape() -> None:
-    mask = discretise_by_threshold(TRAINED, 0.5, ModelShape(2, 3, has_mlps=False))
-    assert mask.shape == ModelShape(2, 3, has_mlps=False)
-    assert names(mask) == {"L0.H0", "L0.H1", "L1.H0"}
 
 
 @given(

@@ -172,11 +172,6 @@ def test_several_draws_are_of_one_distribution_and_their_gradients_add_up() -> N
 # -- length ---------------------------------------------------------------------------------------
 
 
-def test_the_length_depends_on_the_target() -> None:
-    settings = one_draw(steps=4, steps_per_percent=0.1, lr=0.0, tolerance=1)
-    assert [len(trained(settings, target).history) for target in (0.0, 0.2, 0.5)] == [4, 6, 9]
-
-
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
@@ -247,57 +242,7 @@ def test_a_mask_that_no_threshold_keeps_anything_of_is_off_track() -> None:
         trained(settings, 0.6).subnetwork()
 
 
-def test_an_end_within_the_tolerance_is_accepted_whatever_the_course() -> None:
-    found = ended([0.9] * 8 + [0.78]).subnetwork()
-    assert found.history["sparsity"].iloc[-1] == pytest.approx(0.78)
-    assert len(ended([0.0] * 8 + [0.42]).subnetwork().mask.kept) == 2
-
-
 # -- saving and going on --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stop", [0, 1, 4])
-def test_a_training_goes_on_from_its_state(stop: int) -> None:
-    settings = one_draw(steps=7, warmup=2, log_alpha_mean=0.0, tolerance=1)
-
-    def gradient(step: int) -> torch.Tensor:
-        return torch.arange(6.0).reshape(2, 3).sub(2.0 + step)
-
-    whole = trained(settings, gradient=gradient)
-    first = MaskTraining(settings, SHAPE, 0.5, 1)
-    for _ in range(stop):
-        first.draw()
-        first.update(0.25 * first.step, gradient(first.step))
-    state = {name: tensor.clone() for name, tensor in first.state().items()}
-    # What happens to the first after its state was taken changes nothing.
-    first.draw()
-    first.update(9.0, torch.ones(2, 3))
-    second = MaskTraining(settings, SHAPE, 0.5, 1)
-    second.restore(state)
-    assert second.step == stop
-    while not second.is_done:
-        second.draw()
-        second.update(0.25 * second.step, gradient(second.step))
-    assert equal_states(second, whole)
-    assert not equal_states(second, trained(settings))
-
-
-def equal_states(one: MaskTraining, other: MaskTraining) -> bool:
-    a, b = one.state(), other.state()
-    assert a.keys() == b.keys()
-    return all(torch.equal(a[name], b[name]) for name in a)
-
-
-def test_a_state_is_a_copy() -> None:
-    settings = one_draw(steps=3, log_alpha_mean=0.0, tolerance=1)
-    training = MaskTraining(settings, SHAPE, 0.5, 1)
-    training.draw()
-    training.update(0.5, torch.ones(2, 3))
-    state = training.state()
-    before: dict[str, Any] = {name: tensor.clone() for name, tensor in state.items()}
-    training.draw()
-    training.update(0.5, torch.ones(2, 3))
-    assert all(torch.equal(state[name], before[name]) for name in state)
 
 
 # -- the result -----------------------------------------------------------------------------------

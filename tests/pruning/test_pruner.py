@@ -13,10 +13,9 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from helpers import Case, Cases
+from helpers import Cases
 from pruning.oracles import (
     CLOSE,
-    N_EXAMPLES,
     PLANTED,
     QUICK,
     assert_same,
@@ -27,17 +26,15 @@ from pruning.oracles import (
     snapshot,
 )
 
-from mechcore.components import Component, ModelShape
+from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MechcoreWarning, MismatchError, NotFiniteError
+from mechcore.errors import InputError, MechcoreWarning, MismatchError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import forward, weights_of
 from mechcore.pruning import (
     PruneSettings,
     PruningError,
     Subnetwork,
-    discretise,
-    discretise_by_threshold,
     hard_concrete,
     prune,
 )
@@ -61,19 +58,6 @@ def test_the_planted_components_are_found(
         flags = torch.tensor([str(c) in PLANTED for c in ModelShape.of(planted).components])
         flags = flags.reshape(2, 5)
         assert each.log_alpha[flags].min() > each.log_alpha[~flags].max() + 0.5
-
-
-def test_sampled_sparsity_keeps_what_is_planted(
-    planted: Any, planted_means: MeanActivations, data: EncodedExamples
-) -> None:
-    # The sparsity of a drawn mask of ten components is far from its mean, so the multipliers must
-    # be slow, the final sparsity stays loose, and two spare components are allowed.
-    settings = PruneSettings(
-        steps=150, warmup=5, batch_size=12, lr=0.05, lr_lambda=0.05, sparsity="sampled", tolerance=1
-    )
-    found = prune(planted, data, planted_means, seeds=[1, 2], sparsity=[0.5], preset=settings)
-    for each in found:
-        assert names(each.mask) > PLANTED
 
 
 @pytest.mark.parametrize("ranked", [1000, 5])
@@ -109,25 +93,6 @@ def test_targets_are_hit_up_to_one_component(
         assert abs(len(each.mask.ablated) - 10 * each.target) <= 0.5
     assert [len(each.mask.kept) for each in found[2:4]] == [10, 10]
     assert [len(each.mask.kept) for each in found[8:10]] == [1, 1]
-
-
-def test_thresholds_reach_the_subnetworks(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    # Scores that start at 0 spread over mask values around 1/2, where thresholds decide.
-    settings = replace(QUICK, discretisation="threshold", log_alpha_mean=0.0)
-    options: dict[str, Any] = {"seeds": [1, 2], "sparsity": [0.1, 0.33]}
-    shape = ModelShape.of(loud[0])
-    found = prune(loud[0], data, loud_means, preset=settings, **options)
-    ranked = prune(
-        loud[0], data, loud_means, preset=replace(settings, discretisation="ranking"), **options
-    )
-    for each, other in zip(found, ranked, strict=True):
-        assert torch.equal(each.log_alpha, other.log_alpha)
-        assert each.mask == discretise_by_threshold(each.log_alpha, each.target, shape)
-        assert other.mask == discretise(each.log_alpha, each.target, shape)
-    assert any(each.mask != other.mask for each, other in zip(found, ranked, strict=True))
-    assert any(0 < each.sparsity < 1 for each in found)
 
 
 def test_the_paper_preset_runs_as_named(
@@ -177,16 +142,6 @@ def check_causal(model: Any, architecture: str) -> list[Subnetwork]:
     assert [len(each.mask.kept) for each in found] == [8, 5]
     assert bool((found[0].log_alpha - 2).abs().max() > 0.1)
     return found
-
-
-def test_pruned_masks_fit_any_architecture(case: Case) -> None:
-    encoded = encoded_for(case.architecture)
-    means = MeanActivations.compute(case.model, encoded, n_samples=0)
-    settings = replace(QUICK, steps=2)
-    (found,) = prune(case.model, encoded, means, seeds=[0], sparsity=[0.4], preset=settings)
-    assert found.mask.shape == ModelShape.of(case.model)
-    assert Component(0, 0) in {*found.mask.kept, *found.mask.ablated}
-    assert len(found.mask.kept) == 6
 
 
 # -- reproducibility and independence -------------------------------------------------------------
@@ -248,23 +203,6 @@ def test_masks_trained_together_are_those_trained_alone(
         assert_as_alone(each, alone, QUICK)
 
 
-def test_masks_that_are_trained_for_less_drop_out(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    alone: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    settings = replace(QUICK, steps=4, steps_per_percent=0.1, ramp_per_percent=0.1)
-    counts = count_masks(monkeypatch)
-    together = prune(loud[0], data, loud_means, seeds=[5, 6], sparsity=[0.6, 0.2], preset=settings)
-    # 4 + 0.1 * 60 = 10 steps and 4 + 0.1 * 20 = 6.
-    assert counts == [4] * 6 + [2] * 4
-    assert [len(each.history) for each in together] == [10, 10, 6, 6]
-    for each in together:
-        assert_as_alone(each, alone, settings)
-
-
 def count_masks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many masks every step evaluates, once steps are taken."""
     counts: list[int] = []
@@ -292,26 +230,6 @@ def test_bfloat16_stays_near_float32(
     assert found[1].log_alpha.dtype == torch.float32
     difference = (found[0].log_alpha - found[1].log_alpha).abs().max()
     assert 0 < difference < 0.5  # it did run in another precision; scores move by several units
-
-
-@pytest.mark.parametrize("least", [1, 1000])
-def test_auto_precision_is_one_of_the_two(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    least: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("mechcore.pruning.teacher.WIDE", least)
-    fast = least == 1 and torch.cpu._is_avx512_bf16_supported()
-    chosen = "bfloat16" if fast else "float32"
-    found = {}
-    for precision in ("auto", "bfloat16", "float32"):
-        settings = replace(QUICK, steps=3, precision=precision)
-        (each,) = prune(loud[0], data, loud_means, seeds=1, sparsity=0.5, preset=settings)
-        found[precision] = each.log_alpha
-    assert torch.equal(found["auto"], found[chosen])
-    assert not torch.equal(found["bfloat16"], found["float32"])
 
 
 # -- the algorithm, implemented a second time -----------------------------------------------------
@@ -384,38 +302,6 @@ def test_clipping_is_that_of_a_second_implementation(
     assert torch.equal(same.log_alpha, plain.log_alpha)
 
 
-def test_histories_show_the_rise_of_the_target(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    settings = replace(QUICK, steps=10, ramp=0.5, lr_lambda=0.25)
-    (found,) = prune(loud[0], data, loud_means, seeds=1, sparsity=0.5, preset=settings)
-    wanted = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5]
-    assert found.history["wanted_sparsity"].tolist() == pytest.approx(wanted)
-    # The target is 0 at first, and P(z = 0) is 1 / (1 + e^2 11^(2/3)) = 0.02663 at log_alpha 2.
-    assert found.history["sparsity"][0] == pytest.approx(0.02663, abs=1e-3)
-    # Adam's first step is its rate, here half of 0.25 (two steps of warm-up), by the sign of the
-    # gradient: s is above its target, so lambda1 falls, and lambda2 always rises.
-    assert found.history["lambda1"][:2].tolist() == pytest.approx([0.0, -0.125], abs=1e-5)
-    assert found.history["lambda2"][:2].tolist() == pytest.approx([0.0, 0.125], abs=1e-5)
-    assert (found.history["lambda2"].diff()[1:] > 0).all()
-    assert (found.history["kl"] >= 0).all()
-
-
-def test_batches_cover_the_data_and_have_similar_lengths(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    watched = recorded(data)
-    settings = replace(QUICK, steps=16)
-    prune(loud[0], watched, loud_means, seeds=[1], sparsity=[0.1], preset=settings)
-    teacher, steps = watched.asked[:-16], watched.asked[-16:]
-    assert sorted(itertools.chain(*teacher)) == list(range(N_EXAMPLES))
-    # 16 batches of 6 are two passes over 48 examples.
-    assert sorted(itertools.chain(*steps)) == sorted([*range(N_EXAMPLES)] * 2)
-    lengths = [[len(data.input_ids[i]) for i in rows] for rows in steps]
-    assert max(max(row) - min(row) for row in lengths) <= 3
-    assert [min(row) for row in lengths] != sorted(min(row) for row in lengths)
-
-
 # -- the model stays as it is ---------------------------------------------------------------------
 
 
@@ -449,27 +335,6 @@ def test_the_model_stays_as_it_is(
 # -- what cannot be done --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("seeds", "sparsities", "message"),
-    [
-        ([1], 1.0, r"sparsity 1\.0: expected a share"),
-        ([1], [0.5, 0.96], "sparsity 0.96: keeps none of the model's 10 components"),
-        ([1, 1], 0.5, r"seeds \[1, 1\]: expected at least one, each once"),
-        (-1, [0.5], "seed -1: expected a whole number from 0"),
-    ],
-)
-def test_runs_that_make_no_sense(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    seeds: Any,
-    sparsities: Any,
-    message: str,
-) -> None:
-    with pytest.raises(InputError, match=message):
-        prune(loud[0], data, loud_means, seeds=seeds, sparsity=sparsities, preset=QUICK)
-
-
 def test_means_of_another_model_are_refused(
     planted: Any, loud_means: MeanActivations, data: EncodedExamples
 ) -> None:
@@ -499,16 +364,6 @@ def test_a_target_that_is_not_reached_is_an_error(
     (near,) = prune(loud[0], data, loud_means, seeds=[1], sparsity=[0.1], preset=settings)
     assert near.mask.sparsity == pytest.approx(0.1)
     torch.testing.assert_close(other.log_alpha, near.log_alpha, rtol=0, atol=CLOSE)
-
-
-def test_a_target_that_is_passed_is_an_error(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    settings = replace(QUICK, lr_lambda=0.0, log_alpha_mean=-9.0, tolerance=0.2)
-    with pytest.raises(PruningError, match=r"ended at 0\.999 .*: the multipliers overshoot") as bad:
-        prune(loud[0], data, loud_means, seeds=[1, 2], sparsity=[0.6], preset=settings)
-    assert str(bad.value).startswith("pruning: 2 of 2 masks failed: the sparsity of target 0.6, ")
-    assert bad.value.finished == []
 
 
 # -- trainings that diverge -----------------------------------------------------------------------
@@ -571,19 +426,3 @@ def test_a_mask_that_diverges_does_not_disturb_the_others(
     assert [each.seed for each in finished] == [5, 9]
     for each in finished:
         assert_as_alone(each, alone, QUICK)
-
-
-def test_answers_that_are_not_finite_are_no_matter_of_the_schedule(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broken = replace(loud_means, z=torch.full_like(loud_means.z, math.nan))
-    counts = count_masks(monkeypatch)
-    with pytest.raises(
-        NotFiniteError, match=r"^logits: not finite .* under 2 of 2 masks"
-    ) as failure:
-        prune(loud[0], data, broken, seeds=[3, 4], sparsity=[0.5], preset=QUICK)
-    assert "lr" not in str(failure.value)  # no schedule makes them finite
-    assert counts == [2]

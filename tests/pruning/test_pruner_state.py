@@ -14,7 +14,7 @@ import torch
 from pruning.oracles import ANSWERS, QUICK, encoded_for, some_examples
 
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import MechcoreWarning
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruningError, Subnetwork, prune
 from mechcore.pruning.teacher import Teacher
@@ -100,37 +100,6 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(
     assert steps.taken == left
 
 
-@pytest.mark.parametrize(("stop_at", "left"), [(2, 10), (4, 7), (6, 4), (7, 4), (9, 1)])
-def test_masks_of_different_lengths_go_on_each_where_it_was(
-    run: Callable[..., Any], steps: Steps, tmp_path: Path, stop_at: int, left: int
-) -> None:
-    whole = run(preset=LONGER)
-    assert [len(each.history) for each in whole] == [6, 6, 10, 10]
-    path = tmp_path / "state"
-    steps.until(stop_at)
-    with pytest.raises(KeyboardInterrupt):
-        run(preset=LONGER, state=path)
-    steps.until(None)
-    assert_equal(run(preset=LONGER, state=path), whole)
-    assert steps.taken == left
-
-
-def test_a_run_can_be_interrupted_again_and_again(
-    run: Callable[..., Any], steps: Steps, tmp_path: Path
-) -> None:
-    settings = replace(SAVING, save_every=1)
-    whole = run(preset=settings)
-    path = tmp_path / "folder" / "state"
-    for _ in range(7):
-        steps.until(1)
-        with pytest.raises(KeyboardInterrupt):
-            run(preset=settings, state=path)
-    steps.until(None)
-    assert_equal(run(preset=settings, state=path), whole)
-    assert steps.taken == 1
-    assert len(list(path.iterdir())) == 1
-
-
 def test_saving_changes_nothing_and_a_finished_run_is_only_read(
     run: Callable[..., Any], steps: Steps, tmp_path: Path
 ) -> None:
@@ -196,23 +165,6 @@ def test_a_mask_that_diverged_stays_failed(
         (0.2, 5), (0.2, 6), (0.6, 6)
     ]  # fmt: skip
     assert_equal(resumed.value.finished, whole.value.finished)
-
-
-def test_a_failure_that_was_not_saved_is_not_remembered(
-    run: Callable[..., Any], steps: Steps, tmp_path: Path
-) -> None:
-    path = tmp_path / "state"
-    steps.spoilt = (4, 0)
-    steps.until(5)
-    with (
-        pytest.warns(MechcoreWarning, match=r"target 0\.2, seed 5 diverged"),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        run(state=path)
-    # The state is that after step 3, when nothing was wrong; this time all goes well.
-    steps.spoilt = None
-    steps.until(None)
-    assert len(run(state=path)) == 4
 
 
 # -- states that are not this run's ---------------------------------------------------------------
@@ -285,23 +237,3 @@ def test_other_answers_take_nothing_from_a_state(
     steps.until(0)
     with pytest.raises(KeyboardInterrupt):
         prune(model, swapped, means, preset=replace(SAVING, steps=3), **options)
-
-
-def test_a_damaged_state_is_begun_anew(
-    run: Callable[..., Any], steps: Steps, begun: Path, tmp_path: Path
-) -> None:
-    (file,) = begun.iterdir()
-    (tmp_path / file.name).write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.warns(MechcoreWarning, match="is damaged"):
-        found = run(state=tmp_path)
-    assert steps.taken == 8
-    assert_equal(found, run())
-
-
-def test_a_place_that_cannot_be_written_is_refused_before_any_step(
-    run: Callable[..., Any], steps: Steps, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    steps.allowed = False
-    with pytest.raises(InputError, match="cannot be written"):
-        run(state=tmp_path / "file" / "state")

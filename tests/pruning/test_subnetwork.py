@@ -10,14 +10,12 @@ import pandas as pd
 import pytest
 import torch
 from pandas.testing import assert_frame_equal
-from pruning.oracles import QUICK
 
 from mechcore.components import Mask
-from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.files import write_safetensors
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import METHODS, Subnetwork, prune, subnetwork_name
+from mechcore.pruning import METHODS, Subnetwork, subnetwork_name
 
 HISTORY = ["kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2"]
 KEPT = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
@@ -29,15 +27,6 @@ def subnetwork(**changes: Any) -> Subnetwork:
 
 
 # -- what it says of itself -----------------------------------------------------------------------
-
-
-def test_what_was_asked_for_and_what_was_achieved() -> None:
-    each = subnetwork()
-    assert (each.target, each.sparsity) == (0.3, pytest.approx(2 / 6))
-    assert (each.method, each.seed) == ("l0", 42)
-    assert torch.equal(each.log_alpha, SCORES)
-    assert list(each.history.columns) == HISTORY
-    assert len(each.history) == 0
 
 
 def test_names_are_short_and_distinct() -> None:
@@ -87,18 +76,6 @@ def test_targets_and_seeds_of_numpy_are_numbers(tmp_path: Path) -> None:
     back = Subnetwork.load(tmp_path / "a.safetensors")
     assert (back.target, back.seed) == (1 / 3, 2)
     assert each.name == back.name == "s0.3333333333333333-seed2"
-
-
-def test_a_pruned_subnetwork_comes_back_with_its_history(
-    tmp_path: Path, loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    (each,) = prune(loud[0], data, loud_means, seeds=1, sparsity=0.4, preset=QUICK)
-    each.save(tmp_path / "a.safetensors")
-    back = Subnetwork.load(tmp_path / "a.safetensors")
-    assert len(back.history) == QUICK.steps
-    assert_frame_equal(back.history, each.history)
-    assert torch.equal(back.log_alpha, each.log_alpha)
-    assert back.means == each.means == loud_means.data
 
 
 def test_other_files_are_refused(
@@ -154,9 +131,3 @@ def test_scores_must_be_those_of_a_single_mask(tmp_path: Path, name: str) -> Non
     write_safetensors(path, {**TENSORS, name: torch.ones(1, *KEPT.shape)}, FACTS)
     with pytest.raises(InputError, match=r"expected \[layer, component\] for both"):
         Subnetwork.load(path)
-
-
-def test_the_hand_written_file_is_one_when_complete(tmp_path: Path) -> None:
-    write_safetensors(tmp_path / "a.safetensors", TENSORS, FACTS)
-    back = Subnetwork.load(tmp_path / "a.safetensors")
-    assert (back.target, back.seed, back.method, len(back.history)) == (0.5, 3, "l0", 2)

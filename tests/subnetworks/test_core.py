@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
-from mechcore.pruning import Subnetwork, draws_of, prune_settings, random_subnetworks
+from mechcore.pruning import Subnetwork, draws_of, prune_settings
 from mechcore.pruning.mask_training import HISTORY, MaskTraining
 from mechcore.subnetworks.core import (
     accuracy_spread,
@@ -65,20 +65,6 @@ def test_frequencies_by_hand() -> None:
     assert table["layer"].tolist() == [0, 0, 0, 1, 1, 1] * 2
     assert table["head"].isna().tolist() == [name.endswith("MLP") for name in NAMES * 2]
     assert table["head"].dropna().tolist() == [0, 1, 0, 1] * 2
-
-
-def test_unequal_numbers_of_seeds_and_any_order() -> None:
-    table = head_frequency(MASKS[:3], [0.9, 0.1, 0.9]).set_index(["component", "target_sparsity"])
-    assert table.loc[("L0.H0", 0.9), ["n_seeds", "count", "frequency"]].tolist() == [2, 1, 0.5]
-    assert table.loc[("L0.H0", 0.1), ["n_seeds", "count", "frequency"]].tolist() == [1, 0, 0]
-    assert table.loc[("L1.H0", 0.1), "frequency"] == 1
-
-
-def test_frequencies_of_a_model_without_mlps() -> None:
-    masks = [Mask(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), has_mlps=False)]
-    table = head_frequency(masks, [0.25])
-    assert table["component"].tolist() == ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
-    assert table["count"].tolist() == [1, 0, 1, 1]
 
 
 def test_frequencies_need_a_target_for_every_mask() -> None:
@@ -248,15 +234,6 @@ def test_the_core_by_hand() -> None:
     assert two.p_uniform == pytest.approx(1)
 
 
-def test_mlps_are_never_in_the_core() -> None:
-    core = heuristic_core([keeping("L0.MLP", "L1.H0"), keeping("L0.MLP", "L1.H1")])
-    assert core.heads == ()
-    assert core.expected_uniform == pytest.approx(4 / 16)
-    # One head of two in the same layer: they are equal half of the time, so none shared is usual.
-    assert core.expected == pytest.approx(1 / 2)
-    assert core.p_value == pytest.approx(1)
-
-
 def sized(*sizes: int, n_layers: int = 12, n_heads: int = 12) -> list[Mask]:
     """Masks that keep the first so many heads and every MLP."""
     masks = []
@@ -281,27 +258,6 @@ def test_the_expected_size_of_the_papers_core() -> None:
     # One shared head is then as likely as the expected number says (few ever share two).
     assert intersection_tail(144, [43] * 12, 1) == pytest.approx(7.239e-5, rel=1e-3)
     assert intersection_tail(144, [43] * 12, 9) < 1e-40
-
-
-def test_the_core_of_one_mask_is_its_heads() -> None:
-    core = heuristic_core(MASKS[:1])
-    assert [str(head) for head in core.heads] == ["L0.H0", "L0.H1", "L1.H1"]
-    assert core.expected == pytest.approx(3)
-    assert core.p_value == 1
-
-
-def test_full_masks_are_no_surprise() -> None:
-    core = heuristic_core([Mask.full(SHAPE)] * 5)
-    assert len(core.heads) == 4
-    assert core.expected == 4
-    assert core.p_value == pytest.approx(1)
-
-
-def test_an_empty_subnetwork_empties_the_core() -> None:
-    core = heuristic_core([*MASKS, Mask.full(SHAPE).only()])
-    assert core.heads == ()
-    assert core.expected == 0
-    assert core.p_value == pytest.approx(1)
 
 
 def test_what_has_no_core() -> None:
@@ -349,36 +305,6 @@ def test_the_tail_is_that_of_counting_all_sets(n: int) -> None:
             assert found == pytest.approx(expected, abs=1e-12), (sizes, observed)
 
 
-def test_the_tail_is_that_of_random_sets() -> None:
-    n, sizes, n_draws = 30, [20, 18, 22, 15], 20_000
-    rng = np.random.default_rng(3)
-    kept = np.ones((n_draws, n), dtype=bool)
-    for size in sizes:
-        kept &= rng.permuted(np.arange(n)[None].repeat(n_draws, 0), axis=1) < size
-    shared = kept.sum(1)
-    for observed in (2, 4, 6, 8):
-        p = intersection_tail(n, sizes, observed)
-        error = math.sqrt(p * (1 - p) / n_draws)
-        assert 0 < p < 1
-        assert (shared >= observed).mean() == pytest.approx(p, abs=4 * error)
-
-
-@given(st.integers(1, 40), st.data())
-def test_the_tail_falls_from_one_and_does_not_depend_on_the_order(
-    n: int, draw: st.DataObject
-) -> None:
-    sizes = draw.draw(st.lists(st.integers(0, n), min_size=1, max_size=5))
-    tail = [intersection_tail(n, sizes, k) for k in range(n + 2)]
-    assert tail[0] == pytest.approx(1)
-    assert tail[min(sizes) + 1] == 0
-    assert all(a >= b - 1e-12 for a, b in itertools.pairwise(tail))
-    # The tail sums to the expected number.
-    expected = n * math.prod(size / n for size in sizes)
-    assert sum(tail[1:]) == pytest.approx(expected, abs=1e-9)
-    other = [intersection_tail(n, sizes[::-1], k) for k in range(n + 2)]
-    assert other == pytest.approx(tail, abs=1e-12)
-
-
 # -- chance with as many heads of each layer ------------------------------------------------------
 
 
@@ -414,22 +340,6 @@ def test_chance_by_layer_is_that_of_counting_all_sets() -> None:
         np.testing.assert_allclose(shared_by_chance(groups, by_set), counts / len(shared))
 
 
-def test_chance_by_layer_is_that_of_random_sets() -> None:
-    groups, n_draws = [4, 6, 3], 1_000_000
-    sizes = np.array([[3, 2, 3], [2, 4, 2], [3, 3, 2]])
-    rng = np.random.default_rng(8)
-    shared = np.zeros(n_draws, dtype=int)
-    for n, of_group in zip(groups, sizes.T, strict=True):
-        kept = np.ones((n_draws, n), dtype=bool)
-        for size in of_group:
-            kept &= rng.permuted(np.tile(np.arange(n, dtype=np.int8), (n_draws, 1)), axis=1) < size
-        shared += kept.sum(1)
-    found = np.bincount(shared, minlength=14) / n_draws
-    chance = shared_by_chance(groups, sizes)
-    errors = np.sqrt(chance * (1 - chance) / n_draws)
-    assert (np.abs(found - chance) <= 4 * errors + 1e-12).all()
-
-
 def by_layer(*kept: str) -> list[Mask]:
     """Masks of two layers of three heads, by the heads that they keep: ``"01 2"``."""
     full = Mask.full(ModelShape(2, 3, has_mlps=False))
@@ -463,33 +373,6 @@ def test_the_core_by_chance_is_that_of_counting_all_subnetworks() -> None:
         assert found[how] == pytest.approx(expected), how
 
 
-def test_the_core_by_chance_is_that_of_random_subnetworks() -> None:
-    """A million draws of each subnetwork, kept or not by the rank of random numbers."""
-    n_draws, rng = 1_000_000, np.random.default_rng(11)
-    sizes = np.array([[3, 1], [2, 3], [3, 2]])  # heads of 4 in either layer
-    masks = []
-    for row in sizes:
-        kept = [f"{layer}.{head}" for layer, n in enumerate(row) for head in range(n)]
-        masks.append(Mask.full(ModelShape(2, 4)).only(*kept))
-    core, overlap = heuristic_core(masks), head_overlap(masks[:2], "ab").iloc[0]
-    assert (len(core.heads), overlap["shared"]) == (3, 3)
-    for groups, found in (
-        (sizes, (core.p_value, overlap["p_value"])),
-        (sizes.sum(1, keepdims=True), (core.p_uniform, overlap["p_uniform"])),
-    ):
-        n = 8 // groups.shape[1]
-        shared = np.zeros((2, n_draws), dtype=int)  # by all three, and by the first two
-        for of_group in groups.T:
-            both = np.ones((n_draws, n), dtype=bool)
-            for i, size in enumerate(of_group):
-                order = rng.random((n_draws, n), dtype=np.float32).argsort(1)
-                both &= order < size
-                shared[0 if i == 2 else 1] += both.sum(1) if i else 0
-        for p, drawn in zip(found, (shared >= 3).mean(1), strict=True):
-            assert 0 < p < 1
-            assert drawn == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n_draws))
-
-
 def test_subnetworks_of_one_ranking_are_one_random_subnetwork() -> None:
     """The sparser mask is part of the other, whatever is ranked: that both keep it is certain."""
     large, small, other = by_layer("01 12", "0 12", "01 12")
@@ -510,18 +393,6 @@ def test_subnetworks_of_one_ranking_are_one_random_subnetwork() -> None:
     assert table.loc[("a", "b"), "jaccard"] == 3 / 4
     with pytest.raises(InputError, match="2 masks but 1 draws"):
         heuristic_core([large, small], [0])
-
-
-def test_nested_random_subnetworks_are_no_surprise() -> None:
-    """By chance p is under 0.1 in a tenth of the draws at most, of two seeds of two sparsities."""
-    shape, p, apart = ModelShape(4, 6), [], []
-    for seed in range(0, 200, 2):
-        found = random_subnetworks(shape, sparsity=[0.4, 0.6], seeds=[seed, seed + 1])
-        masks = [each.mask for each in found]
-        p.append(heuristic_core(masks, draws_of(found)).p_value)
-        apart.append(heuristic_core(masks).p_value)
-    assert np.mean(np.array(p) < 0.1) < 0.2
-    assert np.mean(np.array(apart) < 0.1) > 0.5  # as if one seed's two were found apart
 
 
 def test_trained_masks_of_one_seed_are_no_surprise_where_nothing_matters() -> None:

@@ -66,14 +66,6 @@ def test_cores_by_hand() -> None:
     assert table["rho"].tolist() == pytest.approx([0.5**0.5, -0.5, -(0.5**0.5)])
 
 
-def test_halves_that_are_the_same_agree() -> None:
-    same = dict.fromkeys(MASKS, MASKS["half 1"])
-    assert (half_overlap(same)["jaccard"] == 1).all()
-    cores = half_cores(same)
-    assert (cores["jaccard"] == 1).all()
-    assert cores["rho"].tolist() == pytest.approx([1, 1, 1])
-
-
 def test_empty_cores_neither_agree_nor_differ() -> None:
     none = {(0.5, 1): keeping(0, 1), (0.5, 2): keeping(2, 3)}
     table = half_cores(dict.fromkeys(MASKS, none))
