@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from mechcore.steps.inputs import Inputs
 
 MEANS_FILE = "means.safetensors"
-ANSWERS_FILE = "answers.safetensors"
 FACTS_FILE = "facts.json"
 MISSING_FILE = "missing.json"
-HEADS_FILE = "heads.parquet"
 MASKS = "masks"
 
 WITH_GRADIENT = 3.0

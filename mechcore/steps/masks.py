@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -53,7 +53,7 @@ MISSING_HALF_MASKS = MISSING_MASKS.after(
 class Means(MainStep):
     """Mean activations on the data of one split."""
 
-    kind: ClassVar[str] = "means"
+    kind = "means"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -76,7 +76,7 @@ class FindMasks(MainStep):
     needs the masks that it matches as ``trained``.
     """
 
-    kind: ClassVar[str] = "prune"
+    kind = "prune"
     method: str
     targets: tuple[float, ...]
     seeds: tuple[int, ...]
@@ -152,7 +152,7 @@ class AcceptMasks(MainStep):
     rate are those of the training, for advice on the masks that are missing.
     """
 
-    kind: ClassVar[str] = "masks"
+    kind = "masks"
     method: str
     target: float
     seeds: tuple[int, ...]

@@ -97,8 +97,8 @@ def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
     assert len({picture.name for picture in pictures}) == 2
     pd.testing.assert_frame_equal(drawn[0], accuracy.set_index(drawn[0].index))
     pd.testing.assert_frame_equal(drawn[1], inside.set_index(drawn[1].index))
-    assert [table.folded for table in tables(section)] == [False, True, True, True, False]
-    assert [rows(tables(section)[i])[0][1] for i in (1, 3)] == ["fiction", "fiction"]
+    assert [table.folded for table in tables(section)] == [False, True, False]
+    assert "fiction" in {row[1] for row in rows(tables(section)[0])}
 
 
 def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder) -> None:
@@ -119,7 +119,6 @@ def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder
 def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
     section, _ = sections(run)
     (*_, table) = tables(section)
-    assert "No mean for rare: the data have no example of absent." in words(section)
     (rare,) = (row for row in rows(table) if row[0] == "rare")
     assert rare == ["rare", "n/a", "n/a", "n/a", "2", "so_swap, absent"]
     text = headlines(run)
@@ -158,8 +157,6 @@ def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder
     _, section = sections(run)
     first, kept, spread = tables(section)
     subnetworks = run.tables["subnetworks"]
-    names = "4 subsets: so_swap, preposition, embedded_under_if, embedded_under_verb"
-    assert first.caption.endswith(f"accuracy over all examples (out-of-domain: tiny-ood, {names})")
     assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
     assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
     assert (first.folded, kept.folded, spread.folded) == (False, True, True)
@@ -176,25 +173,22 @@ def failed(*targets: float) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("targets", "said"),
+    ("targets", "names", "gone"),
     [
-        (
-            [0.5],
-            "1 of 7 masks is missing, as its training failed: s0.50-seed9. Everything here is "
-            "about the others.",
-        ),
+        ([0.5], "1 of 7 masks (s0.50-seed9)", ""),
         (
             [0.5, 0.9],
-            "2 of 8 masks are missing, as their training failed: s0.50-seed9 and s0.90-seed9. "
-            "Everything here is about the others. No mask of target sparsity 90 % is left.",
+            "2 of 8 masks (s0.50-seed9 and s0.90-seed9)",
+            " No mask of target sparsity 90 % is left.",
         ),
     ],
 )
-def test_masks_that_are_missing_are_named(run: RunFolder, targets: list[float], said: str) -> None:
-    run = changed(run, missing_masks=failed(*targets))
-    _, section = sections(run)
+def test_masks_that_are_missing_are_named(
+    run: RunFolder, targets: list[float], names: str, gone: str
+) -> None:
+    said = f"Training failed for {names}; everything here is about the others.{gone}"
+    _, section = sections(changed(run, missing_masks=failed(*targets)))
     assert words(section).replace(SPACE, " ") == said
-    assert said in headlines(run)
     (missing,) = (t for t in tables(section) if t.caption.startswith("Masks that are missing"))
     assert rows(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in targets]
     assert "missing_masks.csv" in section.files
@@ -203,7 +197,9 @@ def test_masks_that_are_missing_are_named(run: RunFolder, targets: list[float], 
 def test_without_any_mask_everything_is_about_the_full_model(run: RunFolder) -> None:
     none = changed(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
     _, section = sections(none)
-    assert words(section).startswith("Training failed for every mask (s0.50-seed9): there are no")
+    assert words(section).startswith(
+        "Training failed for 1 of 1 mask (s0.50-seed9); everything here is about the full model."
+    )
     assert "Not run" not in words(section)
 
 

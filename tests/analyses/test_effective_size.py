@@ -39,10 +39,8 @@ def test_sizes_are_drawn_and_told_with_what_their_groups_are(run: RunFolder) -> 
 @pytest.mark.parametrize(
     ("faithful", "where"),
     [
-        ({1: (0.9, 0.9), 2: (0.9, 0.9)}, "every checkpoint"),
-        ({1: (0.9, 0.9), 2: (0.9, 0.3)}, "checkpoint 1"),
-        ({1: (0.9, 0.9), 2: (0.9, 0.9), 3: (0.3, 0.3)}, "checkpoints 1 and 2"),
-        (dict.fromkeys(range(6), (0.9, 0.9)) | {6: (0.3, 0.9)}, "6 of 7 checkpoints"),
+        ({1: (0.9, 0.9), 2: (0.9, 0.9)}, "2 of 2 checkpoints"),
+        ({1: (0.9, 0.9), 2: (0.9, 0.3)}, "1 of 2 checkpoints"),
         ({1: (0.3, 0.9), 2: (float("nan"), 0.9)}, None),
     ],
 )

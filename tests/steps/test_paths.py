@@ -37,7 +37,7 @@ STEP = Paths(
 )
 CORE = parse_components("L0.H1")
 ROLES = pd.DataFrame(
-    {"component": ["L1.H0", "L1.MLP", "L1.H2"], "split": [OUT_ONLY, "moves the threshold", NONE]}
+    {"component": ["L1.H0", "L1.MLP", "L1.H2"], "role": [OUT_ONLY, "moves the threshold", NONE]}
     | {f"information_change_{place}": [-0.2, -0.1, 0.0] for place in ("id", "ood")}
 )
 
