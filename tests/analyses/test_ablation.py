@@ -16,14 +16,9 @@ from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.report.blocks import Drawing, Paragraph
-from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.run_folder import RunFolder
 from mechcore.steps.config import ModelConfig
 from mechcore.wording import MINUS, SPACE
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
 
 
 def told(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:

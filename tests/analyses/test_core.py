@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from made_up_run import World, write_run
+from pages import with_tables, words_of
 
 from mechcore.analyses.core import Core
 from mechcore.components import ModelShape
 from mechcore.pruning import random_subnetworks
 from mechcore.report import figures, subnetwork_figures
-from mechcore.report.blocks import Drawing, Paragraph, Table
+from mechcore.report.blocks import Drawing, Table
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.tables import core_tables
 from mechcore.wording import SPACE
@@ -45,12 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return read_run(write_run(tmp_path_factory.mktemp("core") / "run", World()))
 
 
-def changed(run: RunFolder, **tables: Any) -> RunFolder:
-    return replace(run, tables={**run.tables, **tables})
-
-
 def summed_up(run: RunFolder, **values: Any) -> RunFolder:
-    return changed(run, core_summary=run.tables["core_summary"].assign(**values))
+    return with_tables(run, core_summary=run.tables["core_summary"].assign(**values))
 
 
 def headline(run: RunFolder) -> str:
@@ -59,8 +55,7 @@ def headline(run: RunFolder) -> str:
 
 
 def words(run: RunFolder) -> str:
-    texts = [block.text for block in Core.blocks(run) if isinstance(block, Paragraph)]
-    return " ".join(texts).replace(SPACE, " ")
+    return words_of(Core.blocks(run))
 
 
 def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
@@ -78,7 +73,7 @@ def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
 
 
 def test_an_empty_core_is_said_to_be_empty(run: RunFolder) -> None:
-    empty = changed(summed_up(run, core_size=0), core=run.tables["core"][:0])
+    empty = with_tables(summed_up(run, core_size=0), core=run.tables["core"][:0])
     start = "The heuristic core is empty: no head is in all 6 subnetworks."
     assert headline(empty).startswith(f"{start} If the subnetworks of each seed kept as many")
 
@@ -98,7 +93,7 @@ def test_agreement_of_sparsities_is_told_as_far_as_it_is_known(run: RunFolder) -
 
 def test_a_core_of_one_seed_or_ranking_is_not_compared_with_chance(run: RunFolder) -> None:
     alike = run.tables["head_overlap"].assign(p_value=math.nan)
-    text = headline(changed(run, head_overlap=alike))
+    text = headline(with_tables(run, head_overlap=alike))
     assert text.endswith("share heads whatever matters: take several seeds.")
     assert "would be shared by all on average" not in text
 
@@ -116,7 +111,9 @@ def test_core_heads_are_listed_with_what_they_attend_to(run: RunFolder) -> None:
     core = run.tables["core"]["component"]
     assert [row[0] for row in table.rows] == list(core)
     assert [row[-1] for row in table.rows] == [attended[head] for head in core]
-    (table,) = (b for b in Core.blocks(changed(run, head_categories=None)) if isinstance(b, Table))
+    (table,) = (
+        b for b in Core.blocks(with_tables(run, head_categories=None)) if isinstance(b, Table)
+    )
     assert "attends to" not in table.header
 
 
@@ -133,7 +130,7 @@ def test_the_overlap_is_beside_its_chance(run: RunFolder) -> None:
     ) in drawing.caption
     alike = pd.concat([overlap, overlap[:1].assign(p_value=math.nan, expected=math.nan)])
     _, drawing = (
-        b for b in Core.blocks(changed(run, head_overlap=alike)) if isinstance(b, Drawing)
+        b for b in Core.blocks(with_tables(run, head_overlap=alike)) if isinstance(b, Drawing)
     )
     assert "1 pair of one seed or ranking, which are alike whatever matters" in drawing.caption
 
@@ -141,7 +138,7 @@ def test_the_overlap_is_beside_its_chance(run: RunFolder) -> None:
 def test_no_core_for_want_of_masks_is_not_one_that_was_not_looked_for(run: RunFolder) -> None:
     without = {name: run.tables[name][:0] for name in ("subnetworks", "core", "core_summary")}
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "reason": ["sparsity 0.1"]})
-    assert words(changed(run, **without, missing_masks=failed)) == (
+    assert words(with_tables(run, **without, missing_masks=failed)) == (
         "There is no core, as no mask could be used."
     )
-    assert words(changed(run, core_summary=None)).startswith("Not run: ")
+    assert words(with_tables(run, core_summary=None)).startswith("Not run: ")

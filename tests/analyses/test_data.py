@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,13 +10,8 @@ from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.data import Describe
 from mechcore.report.groups import most_frequent
-from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.run_folder import RunFolder
 from mechcore.wording import SPACE
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
 
 
 def data_of(labels: dict[tuple[str, str], int], split: str = "ood") -> pd.DataFrame:

@@ -14,11 +14,6 @@ from mechcore.report.blocks import Drawing
 from mechcore.report.run_folder import RunFolder, read_run
 
 
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
-
-
 def test_sizes_are_drawn_and_told_with_what_their_groups_are(run: RunFolder) -> None:
     (section,) = EffectiveSize.sections(run)
     files = ["mean_effective_size.csv", "effective_size.csv"]

@@ -26,11 +26,6 @@ from mechcore.steps.config import ModelConfig
 from mechcore.wording import MINUS
 
 
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
-
-
 def told(run: RunFolder, **changes: Any) -> list[str]:
     """The sentences with columns changed; numbers that are None are missing."""
     table = run.tables["interactions"].assign(**changes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,14 +13,9 @@ from mechcore.analyses.search import Search
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.report.blocks import Drawing
-from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.run_folder import RunFolder
 from mechcore.study.step import plain
 from mechcore.wording import SPACE
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
 
 
 def with_settings(run: RunFolder, search: Search) -> RunFolder:
