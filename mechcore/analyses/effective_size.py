@@ -75,8 +75,7 @@ class EffectiveSize(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        import pandas as pd
-
+        from mechcore.steps.ablation import joined
         from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
         from mechcore.steps.tables import SUBNETWORKS
@@ -93,7 +92,7 @@ class EffectiveSize(Analysis):
             )
             lost.append(missing.assign(checkpoint=step)[MISSING_GRID_MASKS.required])
         full, grid, groups = accuracies_by_checkpoint(accuracies, self.groups, kept)
-        missing = pd.concat(lost, ignore_index=True)
+        missing = joined(lost)
         if grid.empty and len(missing):
             raise MechcoreError(no_mask(missing))
         tables = size_tables(full, grid, groups, self.tolerance)
