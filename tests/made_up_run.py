@@ -154,7 +154,10 @@ def write_run(path: Path, world: World = World()) -> Path:
     chance = heuristic_core(masks)
     values = (n_subnetworks, len(heads), len(core), chance.expected)
     values += (world.p_value if core else 1.0, chance.expected_uniform, chance.p_uniform)
-    save("core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8), strict=True))], SUMMARY)
+    extreme = (min(world.sparsities), max(world.sparsities))
+    save(
+        "core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8, *extreme), strict=True))], SUMMARY
+    )
 
     if core:
         _write_ablation(save, world, full, rng)
@@ -581,7 +584,8 @@ SUBNETWORKS += ("heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy", 
 FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
 CORE = ("component", "layer", "head", "n_subnetworks", "rate_low")
 SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
-SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p")
+SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p", "low_sparsity")
+SUMMARY += ("high_sparsity",)
 SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
 SIZES += ["full_accuracy"]
 TRAINING = ("step", "data", "loss", "split", "subset", "accuracy")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import AblatingNamed
@@ -31,22 +30,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import ComponentSet
-    from mechcore.report.blocks import Block, Shown, Table, Tile
+    from mechcore.report.blocks import Block, Tile
     from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 
 @dataclass(frozen=True)
 class Ablation(AblatingNamed, Analysis):
-    """Ablation of the core's heads, or of components, alone and together, beside others."""
+    """What the core's heads, or named components, cost alone and together."""
 
-    kind: ClassVar[str] = "ablation"
-    title: ClassVar[str] = "Ablation"
-    label: ClassVar[str] = "ablation alone and together"
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    reads: ClassVar[tuple[str, ...]] = ("swept",)
-    shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls", "shapley", "dividends")
-    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
+    kind = "ablation"
+    title = "Ablation"
+    label = "ablation alone and together"
+    needs = ("means", "core")
+    reads = ("swept",)
+    shows = ("ablation", "ablation_controls", "shapley", "dividends")
+    splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.effects:ABLATION",
         "mechcore.ablation.superadditivity:INTERACTIONS",
@@ -56,7 +55,7 @@ class Ablation(AblatingNamed, Analysis):
         "mechcore.ablation.cooperative:SHAPLEY",
     )
 
-    sets: tuple[str, ...] = setting((), "Sets to ablate besides: L1.H0+L2.MLP,L0.H3+L1.H1.")
+    sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")
     subsets: bool = setting(
         False, "Ablate all subsets of the components named, 10 at most, for their Shapley values."
     )
@@ -72,12 +71,12 @@ class Ablation(AblatingNamed, Analysis):
     )
     controls: int = setting(
         99,
-        "Random sets of as many other heads of the same layers, and MLPs, to ablate beside all "
-        "components together; all there are, if there are fewer.",
+        "Random sets of as many other heads of the same layers, and MLPs, to compare all "
+        "components together with; all that exist, if there are fewer.",
         least=0,
     )
     control_examples: int = setting(
-        100, "Examples of each kind of test data for these, at most.", least=1
+        100, "Maximum number of examples of each test split for these.", least=1
     )
     names: Mapping[str, str] = of_study()
     n_resamples: int = of_study()
@@ -102,7 +101,7 @@ class Ablation(AblatingNamed, Analysis):
 
     @property
     def further(self) -> list[ComponentSet]:
-        """The sets besides."""
+        """The further sets."""
         from mechcore.ablation import ComponentSet
 
         return [ComponentSet.of(text.split("+")) for text in self.sets]
@@ -113,11 +112,11 @@ class Ablation(AblatingNamed, Analysis):
 
         shape = ModelShape.of(inputs.model)
         n = len(self.named(shape))
-        for each in self.further:
-            each.mask(shape)
+        for one in self.further:
+            one.mask(shape)
         if self.subsets and not 2 <= n <= MOST_EXACT:
             raise InputError(
-                f"ablation: {n} component{'s' * (n > 1)} named; expected 2 to {MOST_EXACT} for all "
+                f"ablation: {count(n, 'component')} named; expected 2 to {MOST_EXACT} for all "
                 "subsets (--components)"
             )
 
@@ -145,23 +144,23 @@ class Ablation(AblatingNamed, Analysis):
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """Changes without components, alone and together, and beside others."""
-        from mechcore.report.ablation_tables import ablated, ablation_table, fill_note, share_tables
+        from mechcore.report import ablation_tables as tables
         from mechcore.report.blocks import Paragraph, missing
         from mechcore.report.groups import one_label_notes, population_note
         from mechcore.report.run_folder import SINGLE
 
         ablation, controls = run.table("ablation"), run.filled("ablation_controls")
         if ablation is None:
-            yield missing(f"the ablation of {ablated(run)}s from the full model")
+            yield missing(f"the ablation of {tables.ablated(run)}s from the full model")
             return
-        yield from fill_note(run)
+        yield from tables.fill_note(run)
         if ablation.empty:
             yield Paragraph(f"There was no head to ablate: {run.no_core}.", note=True)
             return
         n_sets = ablation["set"].nunique()
         if (ablation["kind"] == SINGLE).any():
             together = " and together" if n_sets > 1 else ""
-            what = ablated(run).capitalize()
+            what = tables.ablated(run).capitalize()
             yield Paragraph(f"{what}s are ablated in the full model, alone{together}.")
         else:
             text = f"{run.no_core.capitalize()}, so no core head was ablated; the other heads show "
@@ -169,18 +168,18 @@ class Ablation(AblatingNamed, Analysis):
         yield from _drawings(ablation, n_sets)
         yield from population_note(ablation)
         caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
-        yield ablation_table(ablation, caption, folded=n_sets > 20)
+        yield tables.ablation_table(ablation, caption, folded=n_sets > 20)
         if controls is not None:
-            yield _control_table(controls, ablated(run).capitalize())
-        yield from share_tables(run)
+            yield tables.control_table(controls, tables.ablated(run).capitalize())
+        yield from tables.share_tables(run)
         yield from one_label_notes(run, ablation)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
         """What single components, and all of them, change out of domain."""
-        ablation, controls = run.table("ablation"), run.filled("ablation_controls")
+        ablation, controls = run.filled("ablation"), run.filled("ablation_controls")
         if ablation is not None:
-            yield from _single_heads(run, ablation[ablation["subset"] == ALL], controls)
+            yield from _alone(run, ablation[ablation["subset"] == ALL], controls)
         core = _beside(controls, "margin")
         if core is not None:
             yield _together(core, run)
@@ -191,25 +190,21 @@ class Ablation(AblatingNamed, Analysis):
         from mechcore.report.blocks import Tile
         from mechcore.report.groups import over_subsets
 
-        worst = _worst_single(run)
-        if worst is not None:
+        ablation = run.filled("ablation")
+        singles = None if ablation is None else _singles(ablation[ablation["subset"] == ALL])
+        if singles is not None and len(singles) and singles["accuracy_change"].iloc[0] < 0:
+            worst = singles.iloc[0]
             value = f"{effect(worst['accuracy_change'], 'accuracy', unit=False)} points"
             subsets = over_subsets(run.table("accuracy"), "ood", worst["data"])
             yield Tile(f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}")
 
 
-def _worst_single(run: RunFolder) -> pd.Series | None:
-    """The single ablation with the lowest change over all examples of an out-of-domain set."""
+def _singles(overall: pd.DataFrame) -> pd.DataFrame:
+    """Single components out of domain whose change of accuracy is known, the worst first."""
     from mechcore.report.run_folder import SINGLE
 
-    table = run.table("ablation")
-    if table is None:
-        return None
-    chosen = (table["kind"] == SINGLE) & (table["split"] == "ood") & (table["subset"] == ALL)
-    singles = table[chosen].dropna(subset=["accuracy_change"])
-    if len(singles) == 0 or singles["accuracy_change"].min() >= 0:
-        return None
-    return singles.iloc[int(singles["accuracy_change"].argmin())]
+    singles = overall[(overall["kind"] == SINGLE) & (overall["split"] == "ood")]
+    return singles.dropna(subset=["accuracy_change"]).sort_values("accuracy_change", kind="stable")
 
 
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
@@ -218,10 +213,8 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
     from mechcore.report.groups import data_sets, subsets_of
 
     drawn = len(figures.sets_to_draw(ablation))
-    left_out = (drawn < n_sets) * (
-        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets with smaller changes of "
-        "accuracy out of domain."
-    )
+    left_out = f" Drawn are {drawn} of {n_sets} sets, without joint sets of smaller changes."
+    left_out *= drawn < n_sets
     for metric in ("accuracy", "margin"):
         yield Drawing(
             figures.ablation_changes(ablation, metric),
@@ -243,82 +236,37 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
             )
 
 
-def _control_table(controls: pd.DataFrame, what: str) -> Table:
-    """What was ablated beside others, each row in the unit of its metric."""
-    from mechcore.ablation.controls import ABLATION_CONTROLS
-    from mechcore.ablation.effects import SET
-    from mechcore.evaluation.p_values import FEW_CONTROLS
-    from mechcore.report.blocks import table_of
-    from mechcore.report.groups import PLACED, placed
-
-    rows = placed(controls[controls["subset"] == ALL])
-    metrics, ends = rows["metric"], (rows[f"control_{name}"] for name in ("change", "low", "high"))
-    caption = (
-        f"{what}s, alone and together, beside others: as many heads of each layer, and as many "
-        f"MLPs; in brackets what 95 % of these (all of fewer than {FEW_CONTROLS}) are between, and "
-        "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
-    )
-    shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
-    own, beside = zip(rows["change"], metrics, strict=True), zip(*ends, metrics, strict=True)
-    shown += [("change", [effect(*row, unit=False) for row in own])]
-    shown += [("change without others", [with_interval(*row) for row in beside])]
-    shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
-    return table_of(rows, ABLATION_CONTROLS, caption, shown)
-
-
-def _single_heads(
-    run: RunFolder, overall: pd.DataFrame, controls: pd.DataFrame | None
-) -> Iterator[str]:
+def _alone(run: RunFolder, overall: pd.DataFrame, controls: pd.DataFrame | None) -> Iterator[str]:
     """The component whose ablation lowers out-of-domain accuracy most, and one that raises it."""
     from mechcore.report.ablation_tables import ablated
-    from mechcore.report.run_folder import SINGLE
 
-    what = ablated(run)
-    singles = overall[(overall["kind"] == SINGLE) & (overall["split"] == "ood")]
+    what, singles = ablated(run), _singles(overall)
     if singles.empty:
         return
-    if singles["accuracy_change"].isna().all():
-        yield f"What ablating a single {what} does to out-of-domain accuracy is not known."
-        return
-    several, worst = singles["set"].nunique() > 1, _worst_single(run)
-    if worst is None:
-        which = "any" if several else "the"
-        yield f"Ablating {which} {what} alone does not lower out-of-domain accuracy."
+    worst, best = singles.iloc[0], singles.iloc[-1]
+    if worst["accuracy_change"] >= 0:
+        yield f"Ablating a single {what} does not lower out-of-domain accuracy."
     else:
-        lead = f"Of the {what}s, ablating" if several else "Ablating"
-        yield _worst(worst, overall, _beside(controls, "accuracy", worst["set"]), lead, several)
-    gains = singles[singles["accuracy_change_low"] > 0]  # False where there is no interval
-    if len(gains):
-        best = gains.iloc[int(gains["accuracy_change"].argmax())]
+        text = (
+            f"Of {count(len(singles), what)} ablated alone, {worst['set']} lowers out-of-domain "
+            f"accuracy most: {_change(worst)}, to {percent(worst['accuracy'])}"
+            f"{_in_domain(overall, worst['set'])}"
+        )
+        beside = _beside(controls, "accuracy", worst["set"])
+        if beside is not None and beside["n_controls"] > 0:
+            kind, of = ("MLP", "") if "MLP" in worst["set"] else ("head", " of its layer")
+            others = count(beside["n_controls"], f"other {kind}") + of
+            change = effect(beside["control_change"], "accuracy")
+            text += f". Ablating one of {others} changes it by {change} on average "
+            text += f"({p_value(beside['p_control'])} of so large a change among these)"
+        if not worst["accuracy_change_high"] < 0:  # nor where there is no interval
+            text += ". The interval does not exclude zero, so this may be no effect at all"
+        yield f"{text}. (Not corrected for selection.)" if len(singles) > 1 else f"{text}."
+    if best["accuracy_change_low"] > 0:
         yield (
             f"Without the {what} {best['set']} out-of-domain accuracy is higher: "
             f"{_change(best)}, at {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
         )
-
-
-def _worst(
-    worst: pd.Series, overall: pd.DataFrame, beside: pd.Series | None, lead: str, several: bool
-) -> str:
-    most = " most" * several
-    text = (
-        f"{lead} {worst['set']} alone lowers out-of-domain accuracy{most}: {_change(worst)}, to "
-        f"{percent(worst['accuracy'])}{_in_domain(overall, worst['set'])}"
-    )
-    if beside is not None and beside["n_controls"] > 0:
-        change = effect(beside["control_change"], "accuracy")
-        is_mlp = worst["set"].endswith("MLP")
-        others = count(beside["n_controls"], "other MLP" if is_mlp else "other head")
-        others += "" if is_mlp else " of its layer"
-        text += f". Ablating one of {others} changes it by {change} on average"
-        text += f" ({p_value(beside['p_control'])} of so large a change among these)"
-    text += "."
-    if worst["accuracy_change_low"] <= 0 <= worst["accuracy_change_high"]:
-        text += " The interval includes zero, so this change may be no effect at all."
-    if not math.isfinite(worst["accuracy_change_low"]):
-        text += " Its interval is not known, so this change may be no effect at all."
-    if several:
-        text += " (The largest of several; its interval does not allow for that choice.)"
-    return text
 
 
 def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Series | None:
@@ -335,21 +283,19 @@ def _together(row: pd.Series, run: RunFolder) -> str:
     """What all of them together cost out of domain, beside as many others."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
 
-    change, members = effect(row["change"], "margin"), row["set"].split("+")
+    members = row["set"].split("+")
     of_core = set(members) == set(run.core)
     what = "the whole core" if of_core else f"the {len(members)} components together"
     others = "components of these kinds" if "MLP" in row["set"] else "heads of each layer"
-    text = f"Without {what} the out-of-domain margin changes by {change}"
+    text = f"Without {what} the out-of-domain margin changes by {effect(row['change'], 'margin')}"
     if row["n_controls"] == 0:
-        return f"{text}; there are too few other {others} for sets to compare that with."
-    mean, low, high = (row[f"control_{end}"] for end in ("change", "low", "high"))
-    ends = (effect(end, "margin", unit=False) for end in (low, high))
-    sets = count(row["n_controls"], "set")
+        return f"{text}; there are too few other {others} to compare that with."
+    mean, low, high = (effect(row[f"control_{end}"], "margin") for end in ("change", "low", "high"))
     most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
     return (
-        f"{text}, and without as many other {others} by {effect(mean, 'margin')} on "
-        f"average ({most} of {sets} between {' and '.join(ends)}, {p_value(row['p_control'])} of "
-        f"so large a change among these; n = {whole(row['n'])})."
+        f"{text}, and without as many other {others} by {mean} on average ({most} of "
+        f"{count(row['n_controls'], 'set')} between {low} and {high}, "
+        f"{p_value(row['p_control'])} of so large a change among these; n = {whole(row['n'])})."
     )
 
 

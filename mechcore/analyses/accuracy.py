@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.study.step import Work
@@ -21,7 +21,6 @@ from mechcore.wording import (
     percent_range,
     sparsity,
     split_name,
-    subsets_named,
     whole,
 )
 
@@ -35,13 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Accuracy(Analysis):
-    """Accuracies of the full model and of subnetworks, and the masks that are missing."""
+    """How accurate the full model and its subnetworks are."""
 
-    kind: ClassVar[str] = "accuracy"
-    title: ClassVar[str] = "Accuracy"
-    label: ClassVar[str] = "accuracies"
-    always: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("answers",)
+    kind = "accuracy"
+    title = "Accuracy"
+    label = "accuracies"
+    always = True
+    shows = ("accuracy", "group_accuracy")
+    needs = ("answers",)
     schemas = tables_in(
         "mechcore.steps.groups:ACCURACY",
         "mechcore.steps.groups:GROUP_ACCURACY",
@@ -71,12 +71,10 @@ class Accuracy(Analysis):
         """Accuracy, and the subnetworks that it is measured of."""
         from mechcore.report.blocks import Section
 
-        for section, title, blocks, tables in (
-            (cls.kind, cls.title, cls.blocks(run), ("accuracy", "group_accuracy")),
-            ("subnetworks", "Subnetworks", _subnetworks(run), _OF_SUBNETWORKS),
-        ):
-            files = [f"{name}.csv" for name in tables if run.table(name) is not None]
-            yield Section(section, title, [*blocks], files)
+        yield from super().sections(run)
+        names = ("subnetworks", "missing_masks", "accuracy_spread")
+        files = [f"{name}.csv" for name in names if run.table(name) is not None]
+        yield Section("subnetworks", "Subnetworks", [*_subnetworks(run)], files)
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
@@ -109,20 +107,17 @@ class Accuracy(Analysis):
                 "below.",
                 fold=f"Accuracy{on} (in-domain)" if on else "",
             )
-        for metric, what, more, shares in (
-            ("accuracy", "Accuracy (%)", f"{_OVER_SEEDS}{beside}", majority),
-            ("margin", "Margin (nats): mean log-odds of the correct classes", _AS_ABOVE, {}),
-        ):
-            yield _table(outer, metric, f"{what}; {more}", shares, folded=metric == "margin")
-            if inside.any():
-                caption = f"{what}: subsets of in-domain data"
-                yield _table(inner, metric, caption, shares, folded=True)
-        yield from _groups(run)
+        over = "for subnetworks the lowest and highest over seeds"
+        yield _table(accuracy, "accuracy", f"Accuracy (%); {over}{beside}", majority)
+        caption = f"Margin (nats): mean log-odds of the correct classes; {over}"
+        yield _table(accuracy, "margin", caption, {})
+        if (groups := run.filled("group_accuracy")) is not None:
+            yield _groups(groups)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
         """Of the full model over groups of subsets, of subnetworks, and what is odd about these."""
-        yield from _group_sentences(run)
+        yield from _group_sentence(run)
         yield from _subnetwork_sentences(run)
         yield from _notes(run)
 
@@ -143,18 +138,11 @@ class Accuracy(Analysis):
             yield Tile(f"Full model, {split_name(split)}", percent(row["accuracy"]), note)
 
 
-_OVER_SEEDS = "for subnetworks the lowest and highest over seeds"
-_AS_ABOVE = "over seeds as above"
-_OF_SUBNETWORKS = ("subnetworks", "missing_masks", "accuracy_spread")
-
-
 def _table(
     accuracy: pd.DataFrame,
     metric: str,
     caption: str,
     majority: Mapping[tuple[str, str, str], float],
-    *,
-    folded: bool,
 ) -> Table:
     from mechcore.report.blocks import Table
     from mechcore.report.groups import of_data, places
@@ -170,32 +158,25 @@ def _table(
             share = majority.get((split, data, subset))
             cells.append(DASH if share is None else percent(share))
         rows.append([*cells, *_cells(part, ACCURACY[metric], targets)])
+    folded = metric != "accuracy"
     return Table(caption, [*header, *_models(targets)], rows, frozenset({0, 1}), folded)
 
 
-def _groups(run: RunFolder) -> Iterator[Block]:
+def _groups(groups: pd.DataFrame) -> Table:
     """Means of the full model, and mean and range over the subnetworks of each sparsity."""
-    from mechcore.report.blocks import Paragraph, Table
+    from mechcore.report.blocks import Table
     from mechcore.steps.groups import GROUP_ACCURACY
 
-    groups = run.filled("group_accuracy")
-    if groups is None:
-        return
     targets = sorted(groups["target_sparsity"].dropna().unique())
     rows = []
     for group, part in groups.groupby("group", sort=False):
         first = part.iloc[0]
-        if first["missing"]:
-            lacking = _names(first["missing"])
-            yield Paragraph(
-                f"No mean for {group}: the data have no example of {lacking}.", note=True
-            )
         cells = _cells(part, GROUP_ACCURACY["accuracy"], targets, mean=True)
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
     header = ["group", *_models(targets), "subsets", "which"]
     caption = "Means over groups of subsets (accuracy, every subset counting the same); for "
     caption += "subnetworks the mean, lowest and highest over seeds"
-    yield Table(caption, header, rows, frozenset({0, len(header) - 1}))
+    return Table(caption, header, rows, frozenset({0, len(header) - 1}))
 
 
 def _models(targets: Sequence[float]) -> list[str]:
@@ -222,25 +203,24 @@ def _names(subsets: str) -> str:
 def _subnetworks(run: RunFolder) -> Iterator[Block]:
     """Each subnetwork, those that are missing, and how far seeds agree."""
     from mechcore.report.blocks import Paragraph, missing, table_of
-    from mechcore.report.groups import PLACED, placed
+    from mechcore.report.groups import PLACED, missing_table, placed
 
-    subnetworks, without = run.filled("subnetworks"), run.filled("missing_masks")
-    spread = run.filled("accuracy_spread")
+    subnetworks, spread = run.filled("subnetworks"), run.filled("accuracy_spread")
+    without = run.filled("missing_masks") is not None
     for text in _notes(run):
         yield Paragraph(text, note=True)
     if subnetworks is not None:
         caption = "Every subnetwork: what it keeps, its divergence from the full model's answers "
-        caption += f"(KL), and its accuracy over all examples{_of_which(run)}"
+        caption += "(KL), and its accuracy over all examples"
         columns = ["subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity"]
         columns += ["heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy"]
         schema = run.schemas["subnetworks"]
         yield table_of(subnetworks, schema, caption, columns)
         yield table_of(subnetworks, schema, "Components kept", ["subnetwork", "kept"], folded=True)
-    elif without is None:
+    elif not without:
         yield missing("pruning, so there are no subnetworks")
-    if without is not None:
-        caption, schema = "Masks that are missing, and why", run.schemas["missing_masks"]
-        yield table_of(without, schema, caption, ["subnetwork", "reason"])
+    if without:
+        yield missing_table(run, "missing_masks")
     if spread is not None:
         caption = "How far the accuracy of subnetworks of equal sparsity differs between seeds"
         columns = ["subset", "target_sparsity", "n_seeds", "full", "low", "mean", "high", "spread"]
@@ -249,39 +229,25 @@ def _subnetworks(run: RunFolder) -> Iterator[Block]:
         yield table_of(placed(spread), schema, caption, [PLACED, *columns], folded=True)
 
 
-def _of_which(run: RunFolder) -> str:
-    """Which subsets the out-of-domain examples are from."""
-    from mechcore.report.groups import data_sets, proper_subsets
-
-    accuracy = run.filled("accuracy")
-    if accuracy is None:
-        return ""
-    outside = accuracy[accuracy["split"] == "ood"]
-    named = [(data, proper_subsets(outside, split, data)) for split, data in data_sets(outside)]
-    parts = [f"{data}, {subsets_named(names)}" for data, names in named if names]
-    return f" (out-of-domain: {'; '.join(parts)})" if parts else ""
-
-
-def _group_sentences(run: RunFolder) -> Iterator[str]:
+def _group_sentence(run: RunFolder) -> Iterator[str]:
     """Means of the full model over the groups of subsets, and over which subsets they are."""
     from mechcore.report.groups import members
 
     table = run.filled("group_accuracy")
-    full = [] if table is None else table[table["subnetwork"] == FULL].to_dict("records")
-    means, without = [], []
-    for row in full:
-        if row["missing"]:
-            without.append(f"{row['group']} (no example of {_names(row['missing'])})")
-        else:
-            means.append(f"{percent(row['accuracy'])} on {row['group']} ({members(row)})")
-    texts = []
-    if means:
-        begin = "Macro-averaged over subsets, the full model's accuracy is"
-        texts.append(f"{begin} {listed(means)}.")
-    if without:
-        texts.append(f"There is no mean for {listed(without)}.")
-    if texts:
-        yield " ".join(texts)
+    if table is None:
+        return
+    full = table[table["subnetwork"] == FULL]
+    means = [
+        f"{percent(row['accuracy'])} on {row['group']} ({members(row)})"
+        for row in full[full["missing"] == ""].to_dict("records")
+    ]
+    without = [
+        f"{row['group']} (no example of {_names(row['missing'])})"
+        for row in full[full["missing"] != ""].to_dict("records")
+    ]
+    text = f"Macro-averaged over subsets, the full model's accuracy is {listed(means)}."
+    text += f" There is no mean for {listed(without)}." if without else ""
+    yield text
 
 
 def _subnetwork_sentences(run: RunFolder) -> Iterator[str]:
@@ -296,8 +262,8 @@ def _subnetwork_sentences(run: RunFolder) -> Iterator[str]:
         parts = []
         for split, data in data_sets(part):
             rows = of_data(part, split, data)
-            where = ", ".join(filter(None, [data, _apart(rows)]))
-            parts.append(f"{percent_range(rows['accuracy'])} {split_name(split)} ({where})")
+            shares = percent_range(rows["accuracy"])
+            parts.append(f"{shares} {split_name(split)} ({data}{_apart(rows)})")
         seeds = count(part["subnetwork"].nunique(), "seed")
         yield (
             f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
@@ -315,9 +281,9 @@ def _apart(rows: pd.DataFrame) -> str:
     known = rows[names].dropna(axis="columns")
     text, *both = (f"{number(100 * p, 1)}{SPACE}points" for p in known.max() - known.min())
     if len(known.columns) < len(names):
-        return f"{text} apart, perhaps by a moved threshold alone: too few examples of some label"
+        return f", {text} apart, perhaps by a moved threshold alone: too few examples of some label"
     also = f", {both[0]} with labels weighed alike, {both[1]} in information" if both else ""
-    return f"{text} apart{also}"
+    return f", {text} apart{also}"
 
 
 def _notes(run: RunFolder) -> Iterator[str]:
@@ -326,19 +292,11 @@ def _notes(run: RunFolder) -> Iterator[str]:
 
     subnetworks, missing = run.filled("subnetworks"), run.filled("missing_masks")
     if missing is not None:
-        names = listed(missing["subnetwork"].tolist())
-        if subnetworks is None:
-            yield (
-                f"Training failed for every mask ({names}): there are no subnetworks and there is "
-                "no core. Everything here is about the full model."
-            )
-            return
-        of = count(len(missing) + len(subnetworks), "mask")
-        verb, whose = ("is", "its") if len(missing) == 1 else ("are", "their")
-        text = f"{len(missing)} of {of} {verb} missing, as {whose} training failed: {names}. "
-        text += "Everything here is about the others."
-        gone = sorted(set(missing["target_sparsity"]) - set(subnetworks["target_sparsity"]))
-        if gone:
+        names, n = listed(missing["subnetwork"].tolist()), len(missing)
+        left = [] if subnetworks is None else subnetworks["target_sparsity"].tolist()
+        text = f"Training failed for {n} of {count(n + len(left), 'mask')} ({names}); everything "
+        text += f"here is about {'the others' if left else 'the full model'}."
+        if gone := sorted({*missing["target_sparsity"]} - {*left}):
             text += f" No mask of target sparsity {listed([*map(sparsity, gone)])} is left."
         yield text
     if subnetworks is not None:

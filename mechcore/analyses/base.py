@@ -90,18 +90,9 @@ class Planning(Protocol):
         """Subnetworks by each of several methods, and what they and the full model answer."""
 
     def at_checkpoints(
-        self,
-        sparsities: Sequence[float],
-        seeds: Sequence[int] | None,
-        schedule: PruneSettings | None,
+        self, sparsities: Sequence[float], seeds: Sequence[int] | None, prune: PruneSettings | None
     ) -> Mapping[Any, Job]:
-        """Accuracies of each checkpoint of the study and of its subnetworks.
-
-        Args:
-            sparsities: of the subnetworks.
-            seeds: of the pruning runs; by default those of the study.
-            schedule: of pruning; by default that of the study.
-        """
+        """Accuracies of each checkpoint and its subnetworks; None is the study's own setting."""
 
 
 class Analysis(MainStep):
@@ -116,14 +107,7 @@ class Analysis(MainStep):
         question: it can be asked alone, by a command and a method; else the planner makes its job.
         study_options: settings of the study that its command has options for, too.
         asked: a study asks for it by name; others are done unless they are left out.
-        needs: jobs whose results it reads: those of other analyses, by kind, ``"means"``,
-            ``"masks"`` or ``"answers"``.
-        reads: the same, where a study has them.
-        beside: the same, where a study is asked for them, too.
-        answers: whether it needs what the model answers; what does not can be asked of a model
-            without a head.
-        splits: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``; none for an analysis of
-            other results alone.
+        needs, reads, beside, answers, splits: see `MainStep`.
         schemas: of its tables.
         shows: names of those that its section is made from; all by default.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, tables_in
 from mechcore.errors import warn
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Core(Analysis):
-    """The heuristic core, and what else the subnetworks share."""
+    """Which heads all subnetworks keep: the heuristic core."""
 
-    kind: ClassVar[str] = "core"
-    title: ClassVar[str] = "Heuristic core"
-    always: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("masks",)
+    kind = "core"
+    title = "Heuristic core"
+    always = True
+    needs = ("masks",)
     schemas = tables_in(
         "mechcore.steps.tables:CORE",
         "mechcore.steps.tables:CORE_SUMMARY",
@@ -47,15 +47,10 @@ class Core(Analysis):
         """See `Analysis.compute`."""
         from mechcore.steps.tables import core_tables
 
-        subnetworks = [
-            subnetwork
-            for what in work.job.needs
-            for subnetwork in subnetworks_in(work.needed(what))
-        ]
+        subnetworks = [s for what in work.job.needs for s in subnetworks_in(work.needed(what))]
         if not subnetworks:
             warn(
-                "no mask reached its target, so there is no core; what follows is about the full "
-                "model alone"
+                "no mask reached its target, so there is no core; the rest is about the full model"
             )
             return work.empty_tables()
         subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
@@ -108,8 +103,6 @@ class Core(Analysis):
     @classmethod
     def tiles(cls, run: RunFolder) -> Iterator[Tile]:
         """Its size, and that by chance."""
-        import pandas as pd
-
         from mechcore.report.blocks import Tile
 
         summary = run.filled("core_summary")
@@ -117,54 +110,44 @@ class Core(Analysis):
             return
         row = summary.iloc[0]
         note = f"of {count(row['n_heads'], 'head')}"
-        if pd.notna(row["expected_by_chance"]) and not run.of_one_draw:
+        if row["n_subnetworks"] > 1 and not run.of_one_draw:
             note += f"; {small(row['expected_by_chance'])} expected by chance"
         yield Tile("Heuristic core", count(row["core_size"], "head"), note)
 
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
         """Size of the core against chance."""
-        import pandas as pd
-
         summary, core = run.filled("core_summary"), run.filled("core")
         if summary is None:
             return
         row = summary.iloc[0]
         n, size = row["n_subnetworks"], row["core_size"]
         all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
-        chance = ""
-        if pd.notna(row["expected_by_chance"]) and not run.of_one_draw:
-            chance = (
-                " If the subnetworks of each seed kept as many heads of each layer, picked at "
-                f"random, {small(row['expected_by_chance'])} would be shared by all on average"
+        text = f"The heuristic core is empty: no head is in {all_of}."
+        if size:
+            text = (
+                f"{whole(size)} of {count(row['n_heads'], 'head')} {'is' if size == 1 else 'are'}"
             )
-        if size == 0:
-            text = f"The heuristic core is empty: no head is in {all_of}."
-            yield f"{text}{chance}." if chance else text
-            return
-        # The names come from core.csv, which may be absent though the summary is there.
-        names = f": {', '.join(run.core)}" if run.core else ""
-        verb = "is" if size == 1 else "are"
-        text = f"{whole(size)} of {count(row['n_heads'], 'head')} {verb} in {all_of}{names}."
-        if chance:
-            text += f"{chance} ({p_value(row['p_value'])})."
+            text += f" in {all_of}: {', '.join(run.core)}."
         if run.of_one_draw:
-            text += (
-                " All are of one seed or ranking, so that they share heads whatever matters: take "
-                "several seeds."
-            )
-        elif pd.notna(row["p_value"]) and row["p_value"] >= SIGNIFICANT:
-            text += (
-                " That p-value is not small: a core of this size is no evidence that the "
-                "subnetworks share more heads than chance would have them share."
-            )
-        if core is not None and "rate_low" in core and n > 1 and not run.of_one_draw:
-            text += (
-                f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])} of "
-                "further seeds (lower bound of 95 %, for one head)."
-            )
-        if n == 1:
+            text += " All subnetworks are of one seed or ranking, so that they share heads "
+            text += "whatever matters: take several seeds."
+        elif n == 1:
             text += " With one subnetwork, its heads are the core by definition."
+        else:
+            text += (
+                " If the subnetworks of each seed kept as many heads of each layer, picked at "
+                f"random, {small(row['expected_by_chance'])} would be shared by all on average "
+                f"({p_value(row['p_value'])})."
+            )
+            if size and row["p_value"] >= SIGNIFICANT:
+                text += " That p-value is not small: a core of this size is no evidence that the "
+                text += "subnetworks share more heads than by chance."
+            if core is not None and "rate_low" in core:
+                text += (
+                    f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])}"
+                )
+                text += " of further seeds (lower bound of 95 %, for one head)."
         yield text
 
 
@@ -175,20 +158,15 @@ def _agreement(summary: pd.Series) -> Iterator[str]:
     rho, p = summary["spearman_rho"], summary["spearman_p"]
     if pd.isna(rho):
         return
-    # Tables of earlier versions do not name the two.
-    low, high = (
-        f" ({sparsity(target)})" if pd.notna(target) else ""
-        for target in (summary.get(f"{end}_sparsity") for end in ("low", "high"))
-    )
+    low, high = (sparsity(summary[f"{end}_sparsity"]) for end in ("low", "high"))
     text = (
-        f"How often each head is kept at the lowest target sparsity{low} and at the highest{high} "
-        f"correlates with Spearman's rho = {number(rho)}"
+        f"How often each head is kept at the lowest target sparsity ({low}) and at the highest "
+        f"({high}) correlates with Spearman's rho = {number(rho)}"
     )
     if pd.isna(p):
         yield f"{text}. It has no p-value, since the two share seeds or a ranking."
     else:
-        unsure = " That p-value is not small: the two need not be related."
-        yield f"{text} ({p_value(p)}).{unsure if p >= SIGNIFICANT else ''}"
+        yield f"{text} ({p_value(p)})."
 
 
 def _by_chance(overlap: pd.DataFrame) -> str:

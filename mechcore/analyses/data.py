@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from mechcore.analyses.base import Analysis, tables_in
+from mechcore.analyses.base import Analysis
 from mechcore.data.task import SPLITS
 from mechcore.errors import warn
 from mechcore.steps.base import FACTS_FILE, inputs_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Work
+from mechcore.tables import PLACE, Column, N, Schema
 from mechcore.wording import DASH, PLACES, count, listed, percent, split_name, whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Paragraph
+    from mechcore.report.blocks import Block
     from mechcore.report.run_folder import RunFolder
+
+DATA_TABLE = Schema(
+    "data",
+    "How many examples of each label every subset has.",
+    (
+        *PLACE,
+        Column("label", "text", "empty where training data have none"),
+        N,
+        Column("share", "share", "of the subset's examples"),
+    ),
+)
 
 _MOST_LABELS = 4
 _MOST_ROWS = 20
@@ -33,13 +45,13 @@ _NO_SUBSETS = (
 class Describe(Analysis):
     """What the study works on, for ``config.json`` and the report."""
 
-    kind: ClassVar[str] = "describe"
-    section: ClassVar[str] = "data"
-    title: ClassVar[str] = "Data"
-    always: ClassVar[bool] = True
-    question: ClassVar[bool] = False
-    answers: ClassVar[bool] = False
-    schemas = tables_in("mechcore.steps.tables:DATA_TABLE")
+    kind = "describe"
+    section = "data"
+    title = "Data"
+    always = True
+    question = False
+    answers = False
+    schemas = (DATA_TABLE,)
 
     names: Mapping[str, str]
     judges: bool
@@ -47,12 +59,13 @@ class Describe(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
+        import pandas as pd
+
         from mechcore.components import ModelShape
         from mechcore.evaluation.recalibration import TOO_FEW, reason_against
         from mechcore.files import write_json
         from mechcore.models.model_identity import ModelIdentity
         from mechcore.models.protocol import kind_of, model_classes, n_parameters
-        from mechcore.steps.tables import data_table
 
         inputs = inputs_of(work)
         model = inputs.model
@@ -86,7 +99,15 @@ class Describe(Analysis):
         mapping = {split: readout.mapping for split, readout in readouts.items()}
         content = {"model": facts, "data": data, "label_mapping": mapping}
         write_json(work.folder / FACTS_FILE, content)
-        return {"data": data_table(inputs.data)}
+        tables = []
+        for split, encoded in inputs.data.items():
+            examples = encoded.examples
+            table = (
+                examples.frame.groupby(["subset", "label"], sort=False).size().reset_index(name="n")
+            )
+            table["share"] = table["n"] / table.groupby("subset")["n"].transform("sum")
+            tables.append(table.assign(data=examples.name, split=split)[DATA_TABLE.names])
+        return {"data": pd.concat(tables, ignore_index=True)}
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
@@ -100,16 +121,13 @@ class Describe(Analysis):
         yield from map(Paragraph, cls.headlines(run))
         data_sets = _data_sets(table)
         facts = {split: run.data_facts(split) for split, _ in data_sets}
-        yield from _cut_texts(run, facts)
+        yield from (Paragraph(text, note=cut) for text, cut in _cut_texts(run, facts))
         overview, by_subset = [], []
         for split, data in data_sets:
             name, labels = f"{data} ({split_name(split)})", labels_in(table, split, data)
             subsets = proper_subsets(table, split, data)
-            counts: tuple[Any, ...] = (
-                *map(facts[split].get, ("n_available", "n_cut")),
-                len(subsets) or None,
-            )
-            cells = [whole(n) if _is_number(n) else DASH for n in counts]
+            counts = (*map(facts[split].get, ("n_available", "n_cut")), len(subsets) or None)
+            cells = [DASH if n is None else whole(n) for n in counts]
             overview.append([name, whole(labels.sum()), *cells, _balance(labels)])
             for subset in subsets:
                 labels = labels_in(table, split, data, subset)
@@ -140,7 +158,7 @@ class Describe(Analysis):
         if parts:
             yield (
                 f"Always answering the most frequent label is right for {listed(parts)}. "
-                "Accuracies are to be read beside that."
+                "Compare accuracies with this baseline."
             )
 
 
@@ -150,23 +168,19 @@ def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: [*SPLITS, pair[0]].index(pair[0]))
 
 
-def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[Paragraph]:
-    from mechcore.report.blocks import Paragraph
-
+def _cut_texts(run: RunFolder, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """How many texts were cut, a sentence each, and whether any was."""
     settings = run.config.get("settings") or {}
     length = (settings.get("model") or {}).get("max_length")
     where = f" at {whole(length)} tokens" if length else ""
-    known = {split: of["n_cut"] for split, of in facts.items() if _is_number(of.get("n_cut"))}
+    known = {split: of["n_cut"] for split, of in facts.items() if "n_cut" in of}
     for split, n_cut in known.items():
         if n_cut:
-            texts = f"{whole(n_cut)} of {count(facts[split].get('n', float('nan')), 'text')}"
-            name = facts[split].get("name", split)
+            of = f"of {count(facts[split]['n'], 'text')} of {facts[split].get('name', split)}"
             verb = "was" if n_cut == 1 else "were"
-            yield Paragraph(
-                f"{texts} of {name} ({split_name(split)}) {verb} cut{where}.", note=True
-            )
+            yield f"{whole(n_cut)} {of} ({split_name(split)}) {verb} cut{where}.", True
     if len(known) == len(facts) and not any(known.values()):
-        yield Paragraph("No text was cut.")
+        yield "No text was cut.", False
 
 
 def _balance(labels: pd.Series) -> str:
@@ -178,7 +192,3 @@ def _balance(labels: pd.Series) -> str:
     if len(parts) <= _MOST_LABELS:
         return ", ".join(parts)
     return f"{', '.join(parts[:_MOST_LABELS])}; {len(parts) - _MOST_LABELS} more in data.csv"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

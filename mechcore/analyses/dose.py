@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import Ablating
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dose(Ablating, Analysis):
-    """The components whose role matters most, ablated by degrees and cut off from the answer."""
+    """Whether effects grow with the dose, and whether later components repair them."""
 
-    kind: ClassVar[str] = "dose"
-    title: ClassVar[str] = "Do effects grow with the dose, and are they repaired?"
-    label: ClassVar[str] = "doses"
-    needs: ClassVar[tuple[str, ...]] = ("means", "roles")
-    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
+    kind = "dose"
+    title = "Do effects grow with the dose, and are they repaired?"
+    label = "doses"
+    needs = ("means", "roles")
+    splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.dose:DOSE")
 
     components: int = setting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EffectiveSize(Analysis):
-    """Effective size over the checkpoints of a training run."""
+    """How few components each checkpoint of a training run needs: its effective size."""
 
-    kind: ClassVar[str] = "effective_size"
-    section: ClassVar[str] = "effective-size"
-    title: ClassVar[str] = "Effective size over training"
-    label: ClassVar[str] = "effective size"
-    study_options: ClassVar[tuple[str, ...]] = ("checkpoints",)
+    kind = "effective_size"
+    section = "effective-size"
+    title = "Effective size over training"
+    label = "effective size"
+    study_options = ("checkpoints",)
     schemas = tables_in(
         "mechcore.subnetworks.effective_size:MEAN_EFFECTIVE_SIZE",
         "mechcore.subnetworks.effective_size:EFFECTIVE_SIZE",
@@ -75,26 +75,29 @@ class EffectiveSize(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        import pandas as pd
-
+        from mechcore.steps.ablation import joined
         from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
+        from mechcore.steps.tables import SUBNETWORKS
 
         accuracies = {step: work.table(str(step), "accuracy") for step in self.checkpoints}
-        lost: list[pd.DataFrame] = []
+        kept, lost = {}, []
         for step in self.checkpoints:
-            path = work.needed(str(step)) / TABLES_FOLDER / "missing_masks.csv"
-            if path.is_file():
-                lost.append(MISSING_MASKS.read(path).assign(checkpoint=step))
-        missing = pd.concat(lost, ignore_index=True) if lost else None
-        kept = {step: _subnetworks(work, str(step)) for step in self.checkpoints}
+            folder = work.needed(str(step)) / TABLES_FOLDER
+            kept[step], missing = (
+                schema.read(path)
+                if (path := folder / f"{schema.name}.csv").is_file()
+                else schema.frame([])
+                for schema in (SUBNETWORKS, MISSING_MASKS)
+            )
+            lost.append(missing.assign(checkpoint=step)[MISSING_GRID_MASKS.required])
         full, grid, groups = accuracies_by_checkpoint(accuracies, self.groups, kept)
-        if grid.empty and missing is not None:
+        missing = joined(lost)
+        if grid.empty and len(missing):
             raise MechcoreError(no_mask(missing))
         tables = size_tables(full, grid, groups, self.tolerance)
-        if missing is not None:
-            columns = MISSING_GRID_MASKS.required
-            tables["missing_grid_masks"] = missing[columns].astype({"seed": int})
+        if len(missing):
+            tables["missing_grid_masks"] = missing.astype({"seed": int})
         return tables
 
     @classmethod
@@ -154,18 +157,6 @@ class EffectiveSize(Analysis):
             )
 
 
-def _subnetworks(work: Work, what: str) -> pd.DataFrame:
-    """The table of that name, without a row where no mask was made."""
-    import pandas as pd
-
-    from mechcore.steps.tables import SUBNETWORKS
-
-    path = work.needed(what) / TABLES_FOLDER / f"{SUBNETWORKS.name}.csv"
-    if path.is_file():
-        return SUBNETWORKS.read(path)
-    return pd.DataFrame(columns=SUBNETWORKS.names)
-
-
 def _size_at(row: pd.Series) -> str:
     """A size at its checkpoint, and for how many seeds it is 100 % as none was small enough."""
     text = f"{percent(row['effective_size'])} at {row['checkpoint']}"
@@ -181,28 +172,18 @@ def _bounds(run: RunFolder) -> Iterator[str]:
     if sizes is None or grid is None:
         return
     sparsest = grid["sparsity"].max()
-    bound = sizes.assign(bound=sizes["sparsity"] == sparsest)
-    of_groups = (
-        (str(group), part.groupby("checkpoint", sort=False)["bound"].all())
-        for group, part in bound.groupby("group", sort=False)
-    )
-    where = [f"on {group} at {_which(bounds)}" for group, bounds in of_groups if bounds.any()]
+    by = ["group", "checkpoint"]
+    bound = sizes.assign(bound=sizes["sparsity"] == sparsest).groupby(by, sort=False)["bound"].all()
+    where = []
+    for group, bounds in bound.groupby("group", sort=False):
+        if bounds.any():
+            where.append(f"on {group} at {bounds.sum()} of {count(len(bounds), 'checkpoint')}")
     if where:
         yield (
             f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "
             f"of all seeds are faithful {listed(where)}. Effective sizes there are upper bounds. A "
             "model at chance has faithful subnetworks that know nothing."
         )
-
-
-def _which(chosen: pd.Series) -> str:
-    """Checkpoints, by name unless there are many."""
-    names = [str(checkpoint) for checkpoint in chosen.index[chosen]]
-    if len(names) == len(chosen):
-        return "every checkpoint"
-    if len(names) > _MOST_CHECKPOINTS:
-        return f"{len(names)} of {len(chosen)} checkpoints"
-    return f"checkpoint{'s' * (len(names) > 1)} {listed(names)}"
 
 
 def _over_seeds(means: pd.DataFrame) -> Table:
@@ -220,8 +201,6 @@ def _over_seeds(means: pd.DataFrame) -> Table:
 
 _MOST_GROUPS = 3
 """Groups whose effective size is told in words."""
-_MOST_CHECKPOINTS = 5
-"""Checkpoints that are told by name."""
 _OVER_SEEDS = (
     "Effective size: mean with its interval over seeds, and their range; how many seeds have a "
     "faithful subnetwork; accuracy of the full model"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.steps.base import Size, inputs_of
@@ -25,17 +25,17 @@ MOST_TOKENS = 64
 
 @dataclass(frozen=True)
 class Flips(Analysis):
-    """Examples whose answer flips without a component.
+    """Which answers flip without a component.
 
     For heads that were found to do something it also leaves their attention on these.
     """
 
-    kind: ClassVar[str] = "flips"
-    title: ClassVar[str] = "Which answers flip?"
-    opens: ClassVar[bool] = True
-    label: ClassVar[str] = "answers that flip"
-    needs: ClassVar[tuple[str, ...]] = ("swept", "roles")
-    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
+    kind = "flips"
+    title = "Which answers flip?"
+    opens = True
+    label = "answers that flip"
+    needs = ("swept", "roles")
+    splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.flips:FLIPS")
 
     names: Mapping[str, str] = of_study()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.errors import MechcoreError
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Halves(Analysis):
-    """Overlap of subnetworks and cores between halves of the training data, and between seeds."""
+    """Whether two halves of the training data give the same core."""
 
-    kind: ClassVar[str] = "halves"
-    label: ClassVar[str] = "cores of halves of the training data"
-    asked: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("masks",)
+    kind = "halves"
+    label = "cores of halves of the training data"
+    asked = True
+    needs = ("masks",)
     schemas = tables_in(
         "mechcore.subnetworks.halves:HALF_OVERLAP",
         "mechcore.subnetworks.halves:HALF_CORES",

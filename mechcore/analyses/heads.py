@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.settings import check, setting
-from mechcore.steps.base import HEADS_FILE, MainStep, Size, core_of, inputs_of
+from mechcore.steps.base import MainStep, Size, core_of, inputs_of
 from mechcore.study.step import Job, Work
 from mechcore.wording import listed, number, whole
 
@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from mechcore.steps.inputs import Inputs
 
 
+HEADS_FILE = "heads.parquet"
+_BATCH = 64
+_HEADS_PER_FIGURE = 6
+
+
 @dataclass(frozen=True)
 class Scores(MainStep):
     """What every head attends to, on examples drawn by the seed."""
 
-    kind: ClassVar[str] = "scores"
-    label: ClassVar[str] = "head categories"
-    for_others: ClassVar[bool] = True
-    answers: ClassVar[bool] = False
+    kind = "scores"
+    label = "head categories"
+    for_others = True
+    answers = False
     max_examples: int
     min_mass: float
     min_ratio: float
@@ -55,12 +60,14 @@ class Scores(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        from mechcore.attention import Thresholds
-        from mechcore.steps.tables import head_scores
+        from mechcore import progress
+        from mechcore.attention import Thresholds, score_heads
 
         inputs = inputs_of(work)
-        examples = sampled(inputs, self.max_examples, self.seed)
-        scores = head_scores(inputs.model, examples, self.ignore)
+        texts = sampled(inputs, self.max_examples, self.seed)
+        options: dict[str, Any] = {"batch_size": _BATCH, "ignore": self.ignore}
+        with progress.bar("attention", texts.n_batches(_BATCH)) as advance:
+            scores = score_heads(inputs.model, texts, **options, progress=advance)
         table = scores.categorised(Thresholds(self.min_mass, self.min_ratio))
         table.to_parquet(work.folder / HEADS_FILE)
 
@@ -80,15 +87,15 @@ def _passes(n: int, job: Job, size: Size) -> float:
 
 @dataclass(frozen=True)
 class Heads(Analysis):
-    """What every head attends to: scores and a category, the core marked where it is known."""
+    """What every head attends to."""
 
-    kind: ClassVar[str] = "heads"
-    section: ClassVar[str] = "categories"
-    title: ClassVar[str] = "What heads attend to"
-    label: ClassVar[str] = "pictures of attention"
-    needs: ClassVar[tuple[str, ...]] = ("scores",)
-    beside: ClassVar[tuple[str, ...]] = ("core",)
-    answers: ClassVar[bool] = False
+    kind = "heads"
+    section = "categories"
+    title = "What heads attend to"
+    label = "pictures of attention"
+    needs = ("scores",)
+    beside = ("core",)
+    answers = False
     schemas = tables_in("mechcore.attention.labels:HEAD_CATEGORIES")
 
     max_examples: int = setting(
@@ -131,9 +138,9 @@ class Heads(Analysis):
         """See `Analysis.compute`."""
         import pandas as pd
 
+        from mechcore.attention import attention_examples, telling_example
         from mechcore.attention.examples import ATTENTION_FILE
         from mechcore.files import write_json
-        from mechcore.steps.tables import attention_pictures
 
         inputs = inputs_of(work)
         table = pd.read_parquet(work.needed("scores") / HEADS_FILE)
@@ -141,9 +148,10 @@ class Heads(Analysis):
             return {"head_categories": table}
         core = core_of(work)
         table["in_core"] = table["component"].isin([str(head) for head in core])
-        examples = sampled(inputs, self.max_examples, self.seed)
-        pictures = attention_pictures(inputs, examples, table, core)
-        write_json(work.folder / ATTENTION_FILE, pictures)
+        texts = sampled(inputs, self.max_examples, self.seed)
+        options: dict[str, Any] = {"row": telling_example(texts), "categories": table}
+        shown = attention_examples(inputs.model, texts, inputs.tokenizer, core, **options)
+        write_json(work.folder / ATTENTION_FILE, [asdict(example) for example in shown])
         return {"head_categories": table}
 
     @classmethod
@@ -210,9 +218,6 @@ class Heads(Analysis):
 def _core(categories: pd.DataFrame) -> pd.DataFrame:
     """Those in the core, as far as it is known."""
     return categories[categories["in_core"]] if "in_core" in categories else categories[:0]
-
-
-_HEADS_PER_FIGURE = 6
 
 
 def _masses(categories: pd.DataFrame, caption: str, folded: bool = False) -> Table:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
-from mechcore.wording import ALL, SIGNIFICANT, count, effect, p_value, with_interval
+from mechcore.wording import ALL, SIGNIFICANT, count, effect, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interactions(Analysis):
-    """Interactions of the core's heads, or of components, which their ablation measures."""
+    """Which sets of the core's heads, or of named components, cost more than the sum."""
 
-    kind: ClassVar[str] = "interactions"
-    title: ClassVar[str] = "Interactions"
-    always: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("ablation",)
-    study_options: ClassVar[tuple[str, ...]] = (
-        *("analyses.ablation.components", "analyses.ablation.sets", "analyses.ablation.subsets"),
+    kind = "interactions"
+    title = "Interactions"
+    always = True
+    needs = ("ablation",)
+    study_options = (
+        "analyses.ablation.components",
+        "analyses.ablation.sets",
+        "analyses.ablation.subsets",
     )
     schemas = tables_in("mechcore.ablation.superadditivity:INTERACTIONS")
 
@@ -105,63 +107,34 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) 
         )
 
 
-_ENDS = (
-    ("floor", "lose", "the interaction on accuracy comes out too small"),
-    ("ceiling", "gain", "sets may look superadditive on accuracy that are not"),
-)
-"""Flags of a saturated joint change, what accuracy cannot do any more, and what comes of it."""
-
-
 def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence[str]) -> str:
     """The interactions on one metric of one data set, told of the largest."""
     from mechcore.ablation.superadditivity import directions
 
-    sign, n_sets = directions(part, SIGNIFICANT), count(len(part), "joint set")
-    superadditive, subadditive = part[sign < 0], part[sign > 0]
-    unknown = bool(part["low"].isna().all())
+    sign = directions(part, SIGNIFICANT)
+    superadditive, n_sub = part[sign < 0], int((sign > 0).sum())
     choices = superadditive if len(superadditive) else part
     top = choices.iloc[int(choices["interaction"].abs().argmax())]
-    includes_zero = bool(top["low"] <= 0 <= top["high"])
-    members = top["set"].split("+")
+    members, n = top["set"].split("+"), len(superadditive)
+    largest = "superadditive interaction" if n else "interaction, in either direction,"
     whole_core = len(members) > 2 and set(members) == set(core)
     which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
-    terms = (
-        f"the joint change is {effect(top['joint_change'], metric)} where the single changes sum "
-        f"to {effect(top['sum_of_single_changes'], metric)}, an interaction of "
-        f"{with_interval(top['interaction'], top['low'], top['high'], metric, unit=True)}"
+    text = (
+        f"{where}, {n} of {count(len(part), 'joint set')} {'is' if n == 1 else 'are'} "
+        f"superadditive and {n_sub} subadditive, with an interval that leaves out zero and an "
+        f"adjusted p of at most {SIGNIFICANT:g}. The largest {largest} is that of "
+        f"{which}: the joint change is {effect(top['joint_change'], metric)} where the single "
+        f"changes sum to {effect(top['sum_of_single_changes'], metric)}, an interaction of "
+        f"{with_interval(top['interaction'], top['low'], top['high'], metric, unit=True)}."
     )
-    if len(part) == 1:
-        text = f"{where}, for {which} {terms}"
-        if len(superadditive):
-            text += ": superadditive."
-        elif len(subadditive):
-            text += ": subadditive, less than its members do one by one."
-        elif unknown:
-            text += "; its interval is not known, so neither direction is shown."
-        elif includes_zero:
-            text += "; the interval includes zero, so neither direction is shown."
-        else:
-            text += f"; with an adjusted {p_value(top['p_adjusted'])}, neither direction is shown."
-    elif unknown:
-        text = (
-            f"{where}, the intervals of all {n_sets} are not known, so no direction is shown. The "
-            f"largest interaction, in either direction, is that of {which}: {terms}."
-        )
-    else:
-        leads = ("The largest interaction, in either direction,", "The superadditive interaction")
-        n = len(superadditive)
-        lead = (*leads, "The largest superadditive interaction")[min(n, 2)]
-        text = (
-            f"{where}, {n} of {n_sets} {'is' if n == 1 else 'are'} superadditive and "
-            f"{len(subadditive)} subadditive, with an interval that leaves out zero and an "
-            f"adjusted p of at most {SIGNIFICANT:g}. {lead} is that of {which}: {terms}."
-        )
-        text += " Its interval includes zero." * includes_zero
-    for end, change, so in _ENDS:
-        n = int(part[end].sum()) if metric == "accuracy" else 0
-        if n:
+    for end, change, so in (
+        ("floor", "lose", "the interaction on accuracy comes out too small"),
+        ("ceiling", "gain", "sets may look superadditive on accuracy that are not"),
+    ):
+        n_saturated = int(part[end].sum()) if metric == "accuracy" else 0
+        if n_saturated:
             text += (
-                f" The joint change saturates for {n} of {len(part)}, as accuracy has little or "
-                f"nothing left to {change}: there {so}."
+                f" The joint change saturates for {n_saturated} of {len(part)}, as accuracy has "
+                f"little or nothing left to {change}: there {so}."
             )
     return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, Planning
 from mechcore.errors import InputError
@@ -37,14 +37,14 @@ COMPARED = Schema(
 
 @dataclass(frozen=True)
 class Methods(Analysis):
-    """Trained masks beside attribution rankings and random controls: KL against sparsity."""
+    """How close subnetworks by each pruning method come to the full model."""
 
-    kind: ClassVar[str] = "methods"
-    title: ClassVar[str] = "Pruning methods"
-    label: ClassVar[str] = "comparison of methods"
-    asked: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("means",)
-    schemas: ClassVar[tuple[Schema, ...]] = (COMPARED,)
+    kind = "methods"
+    title = "Pruning methods"
+    label = "comparison of methods"
+    asked = True
+    needs = ("means",)
+    schemas = (COMPARED,)
 
     methods: tuple[str, ...] = setting(
         ("l0", "attribution", "random", "layer-matched"), "Pruning methods to compare."

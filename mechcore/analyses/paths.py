@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.sweep import Ablating
@@ -32,18 +32,18 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Paths(Ablating, Analysis):
-    """What components lose that do not see the core, and what the answer that does not see them.
+    """Who reads the core, and who writes the answer.
 
     Senders other than the core, and receivers, can be chosen; the verdict is about the core alone.
     """
 
-    kind: ClassVar[str] = "paths"
-    section: ClassVar[str] = "readers"
-    title: ClassVar[str] = "Who reads the core"
-    label: ClassVar[str] = "readers of the core"
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    reads: ClassVar[tuple[str, ...]] = ("roles", "swept")
-    splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
+    kind = "paths"
+    section = "readers"
+    title = "Who reads the core"
+    label = "readers of the core"
+    needs = ("means", "core")
+    reads = ("roles", "swept")
+    splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.paths.dependence:CORE_DEPENDENCE",
         "mechcore.paths.verdict:CORE_VERDICT",

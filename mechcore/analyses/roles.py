@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
@@ -31,15 +31,15 @@ _CHANGE = "change without it"
 
 @dataclass(frozen=True)
 class Roles(RoleSettings, Analysis):
-    """What every component is needed for, and which roles found on a half hold on the other."""
+    """What every component is needed for, and which components are harmful."""
 
-    kind: ClassVar[str] = "roles"
-    section: ClassVar[str] = "blame"
-    title: ClassVar[str] = "Which components are to blame?"
-    opens: ClassVar[bool] = True
-    label: ClassVar[str] = "roles of components"
-    needs: ClassVar[tuple[str, ...]] = ("sweep", "swept")
-    reads: ClassVar[tuple[str, ...]] = (OOD_MEAN,)
+    kind = "roles"
+    section = "blame"
+    title = "Which components are to blame?"
+    opens = True
+    label = "roles of components"
+    needs = ("sweep", "swept")
+    reads = (OOD_MEAN,)
     schemas = tables_in("mechcore.ablation.confirmed:ROLES_TABLE")
 
     names: Mapping[str, str] = of_study()
@@ -48,19 +48,18 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.steps.ablation import INFORMATION_OOD_MEAN, swept_answers
+        from mechcore.steps.ablation import INFORMATION_OOD_MEAN, ablations_in
         from mechcore.steps.config import TEST_SPLITS
 
         table = work.table("sweep", "information")
         table = table[table["subset"] == ALL]
         inside, outside = (table[table["split"] == split] for split in TEST_SPLITS)
-        own, folders = None, {"swept": work.needed("swept")}
+        own, answers = None, ablations_in(work.needed("swept"), self.names)
         if OOD_MEAN in work.job.needs:
             own = work.table("sweep", INFORMATION_OOD_MEAN.name)
             own = own[own["subset"] == ALL]
-            folders[OOD_MEAN] = work.needed(OOD_MEAN)
+            answers[OOD_MEAN] = ablations_in(work.needed(OOD_MEAN), self.names)["ood"]
         roles = component_roles(inside, outside, self, ood_mean=own)
-        answers = swept_answers(folders, self.names)
         return {"roles": confirm_roles(roles, answers, self, seed=self.seed)}
 
     @classmethod

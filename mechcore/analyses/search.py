@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
 from mechcore.analyses.base import Analysis, of_study, tables_in
@@ -16,11 +15,8 @@ from mechcore.settings import check, setting
 from mechcore.steps.base import SHARED, WITH_GRADIENT, Size, inputs_of, means_of
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
-    DASH,
     SIGNIFICANT,
     count,
-    effect,
-    small,
     split_name,
     subsets_named,
     whole,
@@ -30,7 +26,7 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Drawing, Table
+    from mechcore.report.blocks import Block, Drawing
     from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
@@ -45,15 +41,15 @@ _MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class Search(Ablating, Analysis):
-    """The sets that lose most beyond the sum of their members' losses."""
+    """A search for sets that cost more than the sum of their members."""
 
-    kind: ClassVar[str] = "search"
-    title: ClassVar[str] = "Search for superadditive sets"
-    label: ClassVar[str] = "search for superadditive sets"
-    asked: ClassVar[bool] = True
-    packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
-    needs: ClassVar[tuple[str, ...]] = ("means",)
-    shows: ClassVar[tuple[str, ...]] = ("superadditive", "screening", "race")
+    kind = "search"
+    title = "Search for superadditive sets"
+    label = "search for superadditive sets"
+    asked = True
+    packages = ("scikit-learn",)
+    needs = ("means",)
+    shows = ("superadditive", "screening", "race")
     schemas = tables_in(
         "mechcore.ablation.search:SUPERADDITIVE",
         "mechcore.ablation.search:SCREENING",
@@ -170,11 +166,8 @@ class Search(Ablating, Analysis):
         """See `MainStep.passes`."""
         from mechcore.ablation.search import FOUND
 
-        n_examples, n = (
-            size.examples[self.split],
-            len(self._named) or size.components(self.components),
-        )
-        all_pairs, half = n * (n + 1) / 2, n_examples / 2
+        n = len(self._named) or size.components(self.components)
+        all_pairs, half = n * (n + 1) / 2, size.examples[self.split] / 2
         grown = self.max_size - 1
         reported = SHARED * 2 * FOUND * grown * half  # those found, and members of theirs
         if self.all_pairs:
@@ -213,6 +206,7 @@ class Search(Ablating, Analysis):
         """The sets found, measured on data that the search did not see."""
         from mechcore.report import interaction_figures
         from mechcore.report.ablation_figures import largest_interactions
+        from mechcore.report.ablation_tables import interaction_table
         from mechcore.report.blocks import Drawing, Paragraph
         from mechcore.report.groups import one_label_notes
 
@@ -222,22 +216,24 @@ class Search(Ablating, Analysis):
         overall = table[table["subset"] == ALL]
         yield from map(Paragraph, _raced(run, overall))
         if overall.empty:
-            yield from _atlas(run)
             yield Paragraph("The search found no set.", note=True)
-            return
-        yield from map(Paragraph, _searched(run, table, overall))
-        yield from map(Paragraph, cls.headlines(run))
-        yield from one_label_notes(run, table)
-        drawn, n = largest_interactions(overall), overall["set"].nunique()
-        some = f" Of {n} sets, the {len(drawn)} with the largest are drawn."
-        yield Drawing(
-            interaction_figures.interactions(overall, drawn),
-            "superadditive",
-            "Interaction of the sets that the search found, in the order in which it ranked them, "
-            f"on the half of the data that it did not see.{some * (len(drawn) < n)}",
-            "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
-        )
-        yield _table(overall)
+        else:
+            yield from map(Paragraph, [*_searched(run, table, overall), *cls.headlines(run)])
+            yield from one_label_notes(run, table)
+            drawn, n = largest_interactions(overall), overall["set"].nunique()
+            some = f" Of {n} sets, the {len(drawn)} with the largest are drawn."
+            yield Drawing(
+                interaction_figures.interactions(overall, drawn),
+                "superadditive",
+                "Interaction of the sets that the search found, in the order in which it ranked "
+                "them, on the half of the data that it did not see."
+                f"{some * (len(drawn) < n)}",
+                "Dot plot of interactions on accuracy and margin; the numbers are in the table "
+                "below.",
+            )
+            caption = "Sets that the search found, over all examples of the half that it did not "
+            caption += "see; every subset is in superadditive.csv"
+            yield interaction_table(overall, caption, folded=n > _MOST_ROWS)
         yield from _atlas(run)
 
     @classmethod
@@ -249,35 +245,25 @@ class Search(Ablating, Analysis):
         if table is None:
             return
         overall = table[table["subset"] == ALL]
+        largest = overall["set"].iloc[int(overall["interaction_in_search"].argmin())]
         for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
             part = overall[overall["metric"] == metric].dropna(subset=["interaction"])
             if part.empty:
                 continue
             n, data = int((directions(part, SIGNIFICANT) < 0).sum()), part["data"].iloc[0]
-            result = (
-                f"no interval on {name} is known on the other half"
-                if part["low"].isna().all()
-                else f"{n} {'is' if n == 1 else 'are'} superadditive on {name} on the "
-                "other half, with an interval below zero and an adjusted p of at most "
-                f"{SIGNIFICANT:g}"
-            )
+            result = f"{n} {'is' if n == 1 else 'are'} superadditive on {name} on the other half, "
+            result += f"with an interval below zero and an adjusted p of at most {SIGNIFICANT:g}"
+            if part["low"].isna().all():
+                result = f"no interval on {name} is known on the other half"
+            row = part[part["set"] == largest].iloc[0]
+            size = with_interval(row["interaction"], row["low"], row["high"], metric, unit=True)
             text = f"Of {count(len(part), 'set')} that a search chose on one half of {data}, "
-            text += f"{result}. {_largest(overall, part, metric)}"
-            floors = int(part["floor"].sum()) if metric == "accuracy" else 0
-            if floors:
-                text += f" Accuracy has next to nothing left to lose for {floors} of {len(part)}."
+            text += f"{result}. The set that was the largest in the search, {largest}, has an "
+            text += f"interaction of {size}."
+            if metric == "accuracy" and part["floor"].any():
+                floors = f"{part['floor'].sum()} of {len(part)}"
+                text += f" Accuracy has next to nothing left to lose for {floors}."
             yield text
-
-
-def _largest(overall: pd.DataFrame, part: pd.DataFrame, metric: str) -> str:
-    """The interaction, on the other half, of the set that was the largest in the search."""
-    column = "interaction_in_search"  # which tables of older versions lack
-    seen = overall.reindex(columns=["set", column]).dropna()
-    first = part[part["set"].isin(seen["set"][seen[column] == seen[column].min()])]
-    row = first.iloc[0] if len(first) else part.iloc[int(part["interaction"].argmin())]
-    size = with_interval(row["interaction"], row["low"], row["high"], metric, unit=True)
-    which = "set that was the largest in the search" if len(first) else "most superadditive set"
-    return f"The {which}, {row['set']}, has an interaction of {size}."
 
 
 def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
@@ -285,13 +271,12 @@ def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Ite
     screening = run.filled("screening")
     if run.table("race") is None and screening is not None:
         exact = int(screening["interaction"].notna().sum())
-        were = "was" if len(screening) == 1 else "were"
         by = (run.analyses.get("search") or {}).get("screening_by", "screening")
-        how = "gradients" if by == "screening" else by
         grown = "; larger sets grew from the best smaller ones" if overall["size"].max() > 2 else ""
         yield (
-            f"{count(len(screening), 'pair')} of components {were} screened by {how}, and the "
-            f"best {whole(exact)} ablated exactly{grown}."
+            f"Screening by {'gradients' if by == 'screening' else by} ranked "
+            f"{count(len(screening), 'pair')} of components, and the best {whole(exact)} were "
+            f"ablated exactly{grown}."
         )
     first = overall.iloc[0]
     names = [name for name in dict.fromkeys(table["subset"]) if name != ALL]
@@ -318,20 +303,17 @@ def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     for size, part in race.groupby("size") if race is not None else []:
         counts = part["decision"].value_counts()
         decided = [f"{whole(counts[key])} {name}" for key, name in names.items() if key in counts]
+        shown = overall.loc[overall["size"] == size, "set"].nunique()
+        wanted = counts.get("below", 0) + counts.get("top", 0)
         yield (
             f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
             f"{', '.join(decided)}. Half of them took {part['n'].median():g} examples or fewer, "
             f"none more than {whole(part['n'].max())}; any decision about the half searched is "
             f"wrong with a probability of {search.get('guarantee') or GUARANTEE:g} at most, if no "
             "example has an effect far larger than those seen."
+            + f" The table shows the {whole(shown)} largest; race.csv has all."
+            * bool(shown < wanted)
         )
-        wanted = counts.get("below", 0) + counts.get("top", 0)
-        reported = overall.loc[overall["size"] == size, "set"].nunique()
-        if reported < wanted:
-            yield (
-                f"The table shows the {whole(reported)} largest of the {whole(wanted)} that are "
-                f"{names['below' if 'below' in counts else 'top']}; race.csv has all."
-            )
 
 
 def _atlas(run: RunFolder) -> Iterator[Drawing]:
@@ -352,31 +334,3 @@ def _atlas(run: RunFolder) -> Iterator[Drawing]:
         "share the darkest colours. Components are in the order of layers, MLPs after heads.",
         "Heat map of the interactions of pairs of components; the numbers are in race.csv.",
     )
-
-
-def _table(overall: pd.DataFrame) -> Table:
-    """A set a row, on the other half, and as the search saw it on the metric that it ranked by."""
-    from mechcore.report.blocks import Table
-
-    rows = []
-    for name, part in overall.groupby("set", sort=False):
-        by_metric = {row["metric"]: row for row in part.to_dict("records")}
-        cells, searched = {metric: [DASH, DASH] for metric in ("margin", "accuracy")}, DASH
-        for metric, row in by_metric.items():
-            change, low, high = (row[end] for end in ("interaction", "low", "high"))
-            cells[metric] = [with_interval(change, low, high, metric), small(row["p_adjusted"])]
-            seen = row.get("interaction_in_search", math.nan)
-            if searched == DASH and math.isfinite(seen):
-                searched = effect(seen, metric)
-        accuracy = by_metric.get("accuracy", {})
-        ends = " and ".join(end for end in ("floor", "ceiling") if accuracy.get(end))
-        limit = f"at the {ends}" if ends else "no" if accuracy else ""
-        rows.append([str(name), *cells["margin"], searched, *cells["accuracy"], limit])
-    header = ["set", "interaction on margin (nats)", "adjusted p", "in the search half"]
-    header += ["interaction on accuracy (points)", "adjusted p", "accuracy is cut off"]
-    caption = (
-        "Sets that the search found, over all examples of the half that it did not see; joint and "
-        "single changes, and every subset, are in superadditive.csv"
-    )
-    words = frozenset({0, len(header) - 1})
-    return Table(caption, header, rows, words, folded=len(rows) > _MOST_ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.settings import setting
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Smallest(Analysis):
-    """The smallest subnetwork that loses no more than is accepted."""
+    """The smallest subnetwork within an accepted loss."""
 
-    kind: ClassVar[str] = "smallest"
-    title: ClassVar[str] = "What can go?"
-    label: ClassVar[str] = "smallest subnetwork"
-    needs: ClassVar[tuple[str, ...]] = ("answers",)
+    kind = "smallest"
+    title = "What can go?"
+    label = "smallest subnetwork"
+    needs = ("answers",)
     schemas = tables_in("mechcore.subnetworks.smallest:SMALLEST")
 
     loss: float = setting(

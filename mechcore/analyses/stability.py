@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Stability(Analysis):
     """Whether other data of the same kind would give the same rankings and cores."""
 
-    kind: ClassVar[str] = "stability"
-    title: ClassVar[str] = "Stability"
-    always: ClassVar[bool] = True
-    needs: ClassVar[tuple[str, ...]] = ("sweep",)
+    kind = "stability"
+    title = "Stability"
+    always = True
+    needs = ("sweep",)
     schemas = tables_in(
         "mechcore.ablation.stability:STABILITY",
         "mechcore.ablation.stability:INTERACTION_STABILITY",

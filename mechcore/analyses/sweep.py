@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore.ablation.settings import OOD_MEAN
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import Ablations
+    from mechcore.ablation.effects import Cut
+    from mechcore.masking.means import MeanActivations
     from mechcore.report.blocks import Block
     from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,22 @@ class Ablating(MainStep):
         from mechcore.masking.fills import FILLS
 
         return [FILLS[self.fill]]
+
+    def ablations(
+        self,
+        inputs: Inputs,
+        means: MeanActivations | None,
+        cuts: Sequence[Cut],
+        split: str,
+        state: Path | None = None,
+    ) -> Ablations:
+        """`mechcore.ablate`, of components or paths, on the test data of a split."""
+        from mechcore.ablation import ablate
+
+        data, names = inputs.data[split], inputs.config.class_names
+        options: dict[str, Any] = {"split": split, "fill": self.fill, "seed": self.seed}
+        options |= {"class_names": names, "batch_size": self.batch_size, "state": state}
+        return ablate(inputs.model, cuts, data, means, **options)
 
 
 @dataclass(frozen=True)
@@ -93,9 +113,9 @@ class AblatingNamed(Ablating):
 class Swept(Ablating):
     """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
 
-    kind: ClassVar[str] = "swept"
-    label: ClassVar[str] = "ablation one by one"
-    for_others: ClassVar[bool] = True
+    kind = "swept"
+    label = "ablation one by one"
+    for_others = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
     splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     components: Literal["heads", "mlps", "all"] = "all"
@@ -108,15 +128,13 @@ class Swept(Ablating):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         from mechcore.ablation import ComponentSet
-        from mechcore.steps.ablation import SWEPT, ablate_on, save_swept
+        from mechcore.steps.ablation import SWEPT, save_swept
 
         inputs = inputs_of(work)
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
         alone = [ComponentSet((component,)) for component in shape.kind(self.components)]
         for split in self.splits:
-            options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
-            options["state"] = work.partial
-            swept = ablate_on(inputs, means, alone, split, self.fill, **options)
+            swept = self.ablations(inputs, means, alone, split, work.partial)
             save_swept(work.folder / SWEPT[split], swept)
 
 
@@ -127,8 +145,8 @@ class SweptOodMean(Swept):
     It also leaves what the training mean injects there, in nats of every example's margin.
     """
 
-    kind: ClassVar[str] = OOD_MEAN
-    label: ClassVar[str] = "ablation one by one, out-of-domain mean"
+    kind = OOD_MEAN
+    label = "ablation one by one, out-of-domain mean"
     needs: ClassVar[tuple[str, ...]] = ()
     splits: ClassVar[tuple[str, ...]] = ("ood",)
 
@@ -163,15 +181,13 @@ class SweptOodMean(Swept):
 
 @dataclass(frozen=True)
 class Sweep(Analysis):
-    """What every single component costs, from its answers ablated alone."""
+    """What every component costs when ablated alone."""
 
-    kind: ClassVar[str] = "sweep"
-    title: ClassVar[str] = "Every component alone"
-    label: ClassVar[str] = "changes, one by one"
-    shows: ClassVar[tuple[str, ...]] = (
-        *("sweep", "information", "sweep_ood_mean", "information_ood_mean"),
-    )
-    needs: ClassVar[tuple[str, ...]] = ("means",)
+    kind = "sweep"
+    title = "Every component alone"
+    label = "changes, one by one"
+    shows = ("sweep", "information", "sweep_ood_mean", "information_ood_mean")
+    needs = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
         "mechcore.ablation.information:INFORMATION",

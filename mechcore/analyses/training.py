@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis
 from mechcore.data.task import SPLITS
@@ -43,14 +43,14 @@ class Train(Analysis):
     ``classes`` are those of a new classifier, where neither model nor data name them.
     """
 
-    kind: ClassVar[str] = "train"
-    section: ClassVar[str] = "training"
-    title: ClassVar[str] = "Training"
-    label: ClassVar[str] = "training"
-    always: ClassVar[bool] = True
-    question: ClassVar[bool] = False
-    splits: ClassVar[tuple[str, ...]] = SPLITS
-    schemas: ClassVar[tuple[Schema, ...]] = (TRAINING,)
+    kind = "train"
+    section = "training"
+    title = "Training"
+    label = "training"
+    always = True
+    question = False
+    splits = SPLITS
+    schemas = (TRAINING,)
 
     training: TrainSettings
     steps: int
@@ -119,8 +119,7 @@ class Train(Analysis):
         if history is None:
             return
         model = run.config.get("model") or {}
-        settings = (run.config.get("settings") or {}).get("training")
-        settings = settings if isinstance(settings, dict) else {}
+        settings = (run.config.get("settings") or {}).get("training") or {}
         steps = int(history["step"].max())
         name = short_source(str(model.get("base") or model.get("source") or "The model"))
         how = "was fine-tuned"
@@ -135,7 +134,7 @@ class Train(Analysis):
             size = batch * settings.get("accumulate", 1)
             text += f", {count(size, 'example')} a step"
             text += f" ({number(steps * size / n, 1)} passes)" if n else ""
-        yield f"{text}{_rates(settings)}. {_kept(settings, history)}"
+        yield f"{text}{_rates(settings) if settings else ''}. {_kept(settings, history)}"
         if settings.get("patience") is not None:
             where = settings.get("watch") or "in-domain data"
             yield (
@@ -151,19 +150,13 @@ def subsets_averaged(history: pd.DataFrame, split: str) -> list[str]:
 
 
 def _rates(settings: Mapping[str, Any]) -> str:
-    parts = []
-    if "learning_rate" in settings:
-        rate = f"at a learning rate of up to {plain(float(settings['learning_rate']))}"
-        warmup = settings.get("warmup_steps")
-        rate += f" after {count(warmup, 'step')} of warm-up" if warmup else ""
-        linear = ", falling" if settings.get("patience") is not None else ", falling to zero"
-        falls = {"linear": linear, "constant": ", constant"}
-        parts.append(rate + falls.get(str(settings.get("schedule")), ""))
-    if "precision" in settings:
-        parts.append(f"in {settings['precision']}")
-    if "seed" in settings:
-        parts.append(f"with seed {settings['seed']}")
-    return "".join(f", {part}" for part in parts)
+    rate = plain(float(settings["learning_rate"]))
+    text = f", at a learning rate of up to {rate}"
+    if warmup := settings.get("warmup_steps"):
+        text += f" after {count(warmup, 'step')} of warm-up"
+    falls = ", falling to zero" if settings.get("patience") is None else ", falling"
+    text += {"linear": falls, "constant": ", constant"}.get(str(settings.get("schedule")), "")
+    return f"{text}, in {settings['precision']}, with seed {settings['seed']}"
 
 
 def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:

@@ -17,8 +17,7 @@ from mechcore.analyses.data import Describe
 from mechcore.analyses.training import Train
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.main_study.asked import asked, series, with_its_model
-from mechcore.main_study.config import TRAINED, StudyConfig
+from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.pruning import METHODS
 from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
@@ -26,7 +25,7 @@ from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
-from mechcore.steps.config import TEST_SPLITS
+from mechcore.steps.config import TEST_SPLITS, ModelConfig
 from mechcore.steps.inputs import (
     check_sources,
     classes_of,
@@ -36,6 +35,7 @@ from mechcore.steps.inputs import (
     sources_of,
 )
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
+from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.step import Input, Job, in_order
@@ -86,6 +86,38 @@ def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
     return Plan(config, parts, in_order([job for part in parts for job in part.results]))
 
 
+def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
+    """The models of a study's checkpoints, by step."""
+    return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
+
+
+def _asked(config: StudyConfig) -> list[str]:
+    """The analyses that a study asks for alone, with those that they need; else all."""
+    if others := [name for name in config.only if name not in question_names()]:
+        ANALYSES[others[0]]  # which says what may be meant, if it is unknown
+        expected = f"expected some of {', '.join(question_names())}"
+        raise InputError(f"only: {others[0]} is no question of its own; {expected}")
+    names = [*(config.only or question_names())]
+    for name in names:  # grows on the way
+        analysis = getattr(config.analyses, name, None) or ANALYSES[name]()
+        needs = [*analysis.wants(), *analysis.may_read()]
+        names += [need for need in needs if need in ANALYSES and need not in names]
+    return names
+
+
+def _with_its_model(config: StudyConfig) -> StudyConfig:
+    """The study with the last of its checkpoints as its model, where it names none."""
+    sizes = "effective_size" in config.only and config.model.source is None
+    if sizes and not config.checkpoints:
+        return replace(config, checkpoints=(EMBEDDED,))
+    of_others = config.checkpoints not in ((), (EMBEDDED,), (TRAINED,))
+    data = config.data
+    with_data = data.task is not None or any(getattr(data, split) for split in SPLITS)
+    if config.model.source is not None or not of_others or not (sizes or with_data):
+        return config
+    return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
+
+
 @dataclass(frozen=True)
 class _Model:
     """A model that jobs are about, and the job that trains it, if any."""
@@ -105,11 +137,11 @@ class _Planner:
     """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
-        config = with_its_model(config)
+        config = _with_its_model(config)
         self.name, self.config, self.hash_file = name, config, hash_file
         check_sources(config.model, config.data, ())
         self.fill = config.analyses.fill
-        self.asked = asked(config)
+        self.asked = _asked(config)
         own = config.model.source is not None
         self.splits = [split for split in SPLITS if not own or sources_of(split, config.data)]
         self.known: dict[str, Job] = {}
@@ -280,14 +312,14 @@ class _Planner:
     ) -> None:
         """Means, masks, and what the model and its subnetworks answer, for others to need."""
         masks = self._find_masks(sparsities, seeds, schedule)
-        answers = {
-            f"{split}, full model": self._answers("full model", split, {}) for split in TEST_SPLITS
-        }
-        for name, job in masks.items():
-            needs = {"means": self.known["means"], MASKED: job}
-            answers |= {
-                f"{split}, {name}": self._answers(name, split, needs) for split in TEST_SPLITS
-            }
+        means, answers = self.known["means"], dict[str, Job]()
+        needs: dict[str, dict[str, Job]] = {"full model": {}}
+        needs |= {name: {"means": means, MASKED: job} for name, job in masks.items()}
+        for name, needed in needs.items():
+            for split in TEST_SPLITS:
+                what, step = f"{split}, {name}", Answers(split, self.config.batch_size)
+                label = f"answers {what}"
+                answers[what] = self.job(step, splits=(split,), needs=needed, label=label)
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(
@@ -297,46 +329,25 @@ class _Planner:
 
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
-        ranking = RANKINGS.get(self._method)
+        method, targets = self._method, tuple(sorted(sparsities))
+        ranking = RANKINGS.get(method)
         chance = ranking is None or ranking.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
-        masks = {}
-        for target in sorted(sparsities):
-            for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
-                targets = (target,) if ranking is None else tuple(sorted(sparsities))
-                name = _of_masks([target], chunk)
-                trained = self._found(name, targets, chunk, schedule)
-                masks[name] = self._accepted(target, chunk, schedule, trained)
-        return masks
-
-    def _found(
-        self,
-        name: str,
-        targets: tuple[float, ...],
-        seeds: tuple[int, ...],
-        schedule: PruneSettings,
-    ) -> Job:
-        """Masks wherever they end; a ranking gives those of all targets at once."""
-        step = FindMasks(self._method, targets, seeds, schedule, self.config.data.seed)
-        needs = {"means": self.known["means"]}
-        if self._matched:
-            needs["trained"] = self._matched[name]
-        label = f"prune {_of_masks(targets, seeds)}"
-        return self.job(step, splits=("train",), needs=needs, label=label)
-
-    def _accepted(
-        self, target: float, seeds: tuple[int, ...], schedule: PruneSettings, trained: Job
-    ) -> Job:
         reading = {name: getattr(schedule, name) for name in (*READING, "steps", "lr_lambda")}
-        step = AcceptMasks(self._method, target, seeds, **reading)
-        return self.job(
-            step, needs={"trained": trained}, label=f"masks {_of_masks([target], seeds)}"
-        )
-
-    def _answers(self, name: str, split: str, needs: Mapping[str, Job]) -> Job:
-        step = Answers(split, self.config.batch_size)
-        return self.job(step, splits=(split,), needs=needs, label=f"answers {split}, {name}")
+        masks = {}
+        for target in targets:
+            for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
+                name, at_once = _of_masks([target], chunk), targets if ranking else (target,)
+                needs = {"means": self.known["means"]}
+                if self._matched:
+                    needs["trained"] = self._matched[name]
+                find = FindMasks(method, at_once, chunk, schedule, self.config.data.seed)
+                label = f"prune {_of_masks(at_once, chunk)}"
+                trained = self.job(find, splits=("train",), needs=needs, label=label)
+                accept = AcceptMasks(method, target, chunk, **reading)
+                masks[name] = self.job(accept, needs={"trained": trained}, label=f"masks {name}")
+        return masks
 
     def masks_of_halves(self) -> dict[str, Job]:
         """See `Planning.masks_of_halves`."""
@@ -363,26 +374,19 @@ class _Planner:
         return answers
 
     def at_checkpoints(
-        self,
-        sparsities: Sequence[float],
-        seeds: Sequence[int] | None,
-        schedule: PruneSettings | None,
+        self, sparsities: Sequence[float], seeds: Sequence[int] | None, prune: PruneSettings | None
     ) -> dict[Any, Job]:
         """See `Planning.at_checkpoints`; jobs on the model itself occur again."""
         config, accuracies = self.config, {}
-        seeds = config.seeds if seeds is None else seeds
-        for step, model in self._checkpoints().items():
+        seeds, models = config.seeds if seeds is None else seeds, self._series
+        if config.checkpoints != (TRAINED,):
+            named = _series(config.checkpoints, config.model) if config.checkpoints else {}
+            models = {step: _Model(CheckpointInput(model)) for step, model in named.items()}
+        for step, model in models.items():
             own = self._about(_model=model, _of=f", checkpoint {step}")
-            own._find_subnetworks(sparsities, seeds, schedule or config.prune)
+            own._find_subnetworks(sparsities, seeds, prune or config.prune)
             accuracies[step] = own.job(Accuracy())
         return accuracies
-
-    def _checkpoints(self) -> Mapping[Any, _Model]:
-        given = self.config.checkpoints
-        if not given or given == (TRAINED,):
-            return self._series if given else {}
-        models = series(given, self.config.model)
-        return {step: _Model(CheckpointInput(model)) for step, model in models.items()}
 
 
 def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.cooperative import DIVIDENDS, SHAPLEY
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS, directions
+from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
 from mechcore.report.groups import PLACED, placed
 from mechcore.report.interaction_figures import saturated
@@ -56,6 +58,23 @@ def share_tables(run: RunFolder) -> Iterator[Table]:
             yield table_of(rows, schema, caption, shown, folded=len(rows) > 40)
 
 
+def control_table(controls: pd.DataFrame, what: str) -> Table:
+    """What was ablated beside others, each row in the unit of its metric."""
+    rows = placed(controls[controls["subset"] == ALL])
+    metrics, ends = rows["metric"], (rows[f"control_{name}"] for name in ("change", "low", "high"))
+    caption = (
+        f"{what}s, alone and together, beside others: as many heads of each layer, and as many "
+        f"MLPs; in brackets the range of 95 % of these (of all if fewer than {FEW_CONTROLS}), and "
+        "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
+    )
+    shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
+    own, beside = zip(rows["change"], metrics, strict=True), zip(*ends, metrics, strict=True)
+    shown.append(("change", [effect(*row, unit=False) for row in own]))
+    shown.append(("change without others", [with_interval(*row) for row in beside]))
+    shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
+    return table_of(rows, ABLATION_CONTROLS, caption, shown)
+
+
 def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Table:
     """Changes over all examples without each set."""
     overall = placed(ablation[ablation["subset"] == ALL])
@@ -83,7 +102,11 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
     signs = directions(rows, SIGNIFICANT)
     numbers = zip(rows["low"], rows["high"], rows["p"], signs, saturated(overall), strict=True)
     rows["verdict"] = [_verdict(*row) + "; change saturates" * limit for *row, limit in numbers]
-    shown += [("interaction", values), Column("verdict", "text", header="verdict")]
+    shown.append(("interaction", values))
+    if "interaction_in_search" in rows:
+        seen = zip(rows["interaction_in_search"], metrics, strict=True)
+        shown.append(("in the search half", [effect(*row, unit=False) for row in seen]))
+    shown.append(Column("verdict", "text", header="verdict"))
     return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
 
 

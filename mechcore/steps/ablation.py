@@ -1,34 +1,23 @@
-"""Ablation as steps of a study: which sets, on both kinds of data, into tables."""
+"""The answers of a sweep, which several analyses read, and what their tables have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
 
-from mechcore.ablation import (
-    Ablations,
-    ComponentSet,
-    ablate,
-    ablation_table,
-    interactions,
-)
+from mechcore.ablation import Ablations, ComponentSet
 from mechcore.ablation.change_states import INJECTED
-from mechcore.ablation.effects import ABLATION, Cut
+from mechcore.ablation.effects import ABLATION
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.settings import OOD_MEAN
-from mechcore.ablation.stability import interaction_stability
 from mechcore.data.examples import ALL
-from mechcore.masking.interventions import FillName
-from mechcore.masking.means import MeanActivations
 from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.steps.inputs import Inputs
 from mechcore.wording import FULL
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
@@ -47,11 +36,11 @@ def known_groups(
     ablations: Ablations | Readers, groups: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
-    there = {*ablations.full.subset_names, ALL}
+    subsets = {*ablations.full.subset_names, ALL} if ablations.split == "ood" else set()
     return {
         name: members
-        for name, members in (groups if ablations.split == "ood" else {}).items()
-        if there.issuperset(members) and name not in there
+        for name, members in groups.items()
+        if subsets.issuperset(members) and name not in subsets
     }
 
 
@@ -64,23 +53,10 @@ def save_swept(path: Path, ablations: Ablations) -> None:
     """Write the answers of a sweep on the data of a split."""
     full = ablations.full
     named = {FULL: full}
-    for each, answers in ablations.without.items():
+    for component, answers in ablations.without.items():
         assert answers.logits is not None, "studies have data with labels, whose classes are few"
-        named[str(each)] = replace(full, logits=torch.from_numpy(answers.logits))
+        named[str(component)] = replace(full, logits=torch.from_numpy(answers.logits))
     save_answers(path, named)
-
-
-def swept_answers(folders: Mapping[str, Path], names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of a sweep, and of that with the mean of the out-of-domain texts, if any.
-
-    Args:
-        folders: of the results of both.
-        names: of the test data, by split.
-    """
-    answers = ablations_in(folders["swept"], names)
-    if OOD_MEAN in folders:
-        answers[OOD_MEAN] = ablations_in(folders[OOD_MEAN], names)["ood"]
-    return answers
 
 
 def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
@@ -90,52 +66,13 @@ def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]
         folder: of the sweep's results.
         names: of the test data, by split.
     """
-    found = {}
+    by_split = {}
     for split, file in SWEPT.items():
-        named = load_answers(folder / file)
-        if not named:  # swept on the other split alone
-            continue
-        full = named.pop(FULL)
-        without = {ComponentSet.of([name]): answers for name, answers in named.items()}
-        found[split] = Ablations.of(full, without, names[split], split)
-    return found
-
-
-def ablate_on(
-    inputs: Inputs,
-    means: MeanActivations | None,
-    chosen: Sequence[Cut],
-    split: str,
-    fill: FillName,
-    batch_size: int,
-    **options: Any,
-) -> Ablations:
-    """`mechcore.ablate`, of components or paths, on the test data of a split."""
-    return ablate(
-        inputs.model,
-        chosen,
-        inputs.data[split],
-        means,
-        split=split,  # type: ignore[arg-type]
-        fill=fill,
-        class_names=inputs.config.class_names,
-        batch_size=batch_size,
-        **options,
-    )
-
-
-def effect_tables(
-    found: Sequence[Ablations],
-    kinds: Mapping[ComponentSet, str],
-    average: tuple[str, Sequence[ComponentSet]],
-    **options: Any,
-) -> dict[str, pd.DataFrame]:
-    """The tables ``ablation``, with the mean over others as one row, and those of interactions."""
-    effects = [ablation_table(a, kinds, average=average, **options) for a in found]
-    together = [interactions(a, **options) for a in found]
-    stable = [interaction_stability(a, **options) for a in found]
-    tables = {"ablation": effects, "interactions": together, "interaction_stability": stable}
-    return {name: joined(each) for name, each in tables.items()}
+        if named := load_answers(folder / file):  # else swept on the other split alone
+            full = named.pop(FULL)
+            without = {ComponentSet.of([name]): answers for name, answers in named.items()}
+            by_split[split] = Ablations.of(full, without, names[split], split)
+    return by_split
 
 
 def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

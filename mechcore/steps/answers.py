@@ -6,29 +6,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
 
-from mechcore.evaluation.evaluate import Evaluation
+from mechcore import progress
+from mechcore.components import Mask
+from mechcore.evaluation.evaluate import Evaluation, evaluate
 from mechcore.files import write_safetensors
 from mechcore.pruning import Subnetwork
-from mechcore.steps.base import (
-    ANSWERS_FILE,
-    MainStep,
-    Size,
-    inputs_of,
-    means_of,
-    subnetworks_in,
-)
+from mechcore.steps.base import MainStep, Size, inputs_of, means_of, subnetworks_in
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.masks import AcceptMasks
-from mechcore.steps.tables import evaluate_full, evaluate_subnetworks
 from mechcore.study.step import Job, Work
 from mechcore.wording import FULL
 
+ANSWERS_FILE = "answers.safetensors"
 MASKED = "subnetworks"
 """What the subnetworks that answer are to a job."""
 
@@ -76,7 +71,7 @@ def load_answers(path: Path) -> dict[str, Evaluation]:
 class Answers(MainStep):
     """What the full model, or the subnetworks that it needs, answer to test data."""
 
-    kind: ClassVar[str] = "answers"
+    kind = "answers"
     split: str
     batch_size: int
 
@@ -89,14 +84,23 @@ class Answers(MainStep):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         inputs = inputs_of(work)
-        if MASKED in work.job.needs:
-            found = subnetworks_in(work.needed(MASKED))
-            means, size = means_of(work, inputs), self.batch_size
-            answered = evaluate_subnetworks(inputs, self.split, found, means, size) if found else []
-            named = dict(zip([each.name for each in found], answered, strict=True))
+        options: dict[str, Any] = {"class_names": inputs.config.class_names}
+        options |= {"batch_size": self.batch_size}
+        if MASKED not in work.job.needs:
+            names, options["in_domain"] = [FULL], self.split == "id"
         else:
-            named = {FULL: evaluate_full(inputs, self.split, self.batch_size)}
-        save_answers(work.folder / ANSWERS_FILE, named)
+            subnetworks = subnetworks_in(work.needed(MASKED))
+            names = [subnetwork.name for subnetwork in subnetworks]
+            if not names:
+                return
+            options["mask"] = Mask.stack([subnetwork.mask for subnetwork in subnetworks])
+            options["means"] = means_of(work, inputs)
+        what = "subnetworks" if "mask" in options else "full model"
+        with progress.bar(f"{what}, {self.split}", 1) as advance:
+            answers = evaluate(inputs.model, inputs.data[self.split], **options)
+            advance()
+        answers = answers if "mask" in options else [answers]
+        save_answers(work.folder / ANSWERS_FILE, dict(zip(names, answers, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from mechcore.steps.inputs import Inputs
 
 MEANS_FILE = "means.safetensors"
-ANSWERS_FILE = "answers.safetensors"
 FACTS_FILE = "facts.json"
 MISSING_FILE = "missing.json"
-HEADS_FILE = "heads.parquet"
 MASKS = "masks"
 
 WITH_GRADIENT = 3.0
@@ -54,13 +52,8 @@ class Size:
     @classmethod
     def guessed(cls, job: Job) -> Size:
         """A coarse guess, for a model and files that were not read yet."""
-        limits: dict[str, Any] = {
-            split: getattr(job.inputs[split], "limit", None)
-            for split in SPLITS
-            if split in job.inputs
-        }
-        counts = {split: limit or _UNKNOWN for split, limit in limits.items()}
-        return cls(counts, 144, 12)
+        data: dict[str, Any] = {split: job.inputs[split] for split in SPLITS if split in job.inputs}
+        return cls({split: given.limit or _UNKNOWN for split, given in data.items()}, 144, 12)
 
     @property
     def tested(self) -> int:
@@ -137,5 +130,5 @@ def subnetworks_in(folder: Path) -> list[Subnetwork]:
     """The subnetworks of a job, by seed."""
     from mechcore.pruning import Subnetwork
 
-    found = [Subnetwork.load(path) for path in (folder / MASKS).glob("*.safetensors")]
-    return sorted(found, key=lambda each: each.seed)
+    subnetworks = [Subnetwork.load(path) for path in (folder / MASKS).glob("*.safetensors")]
+    return sorted(subnetworks, key=lambda subnetwork: subnetwork.seed)

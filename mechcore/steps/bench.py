@@ -39,12 +39,12 @@ class Workbench:
             InputError: they cannot be used.
         """
         inputs = self._model(job)
-        found = replace(inputs, data={}, available={})
+        opened = replace(inputs, data={}, available={})
         for split, data in data_inputs(job).items():
             encoded, available = self._split(inputs, job, split, data)
-            found.compare(split, encoded.examples)
-            found.data[split], found.available[split] = encoded, available
-        return found
+            opened.compare(split, encoded.examples)
+            opened.data[split], opened.available[split] = encoded, available
+        return opened
 
     def _model(self, job: Job) -> Inputs:
         digest, model = model_digest(job), model_input(job)
@@ -88,7 +88,7 @@ def model_input(job: Job) -> ModelInput:
 
 def data_inputs(job: Job) -> dict[str, DataInput]:
     """The data of a job by split."""
-    return {split: each for split, each in job.inputs.items() if isinstance(each, DataInput)}
+    return {split: data for split, data in job.inputs.items() if isinstance(data, DataInput)}
 
 
 def trained_path(store: Store, job: Job) -> Path:

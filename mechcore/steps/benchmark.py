@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
@@ -18,15 +18,14 @@ from mechcore.study.executors import Local
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Step, Work
 from mechcore.study.store import Store
-from mechcore.tables import Schema
 
 
 @dataclass(frozen=True)
 class Recovery(Step):
     """What methods find of one case, with texts and draws of one seed."""
 
-    kind: ClassVar[str] = "recovery"
-    schemas: ClassVar[tuple[Schema, ...]] = (NODES, PAIRS)
+    kind = "recovery"
+    schemas = (NODES, PAIRS)
     case: str
     seed: int
     methods: tuple[str, ...]

@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation import Ablations, ComponentSet, dividends, sets, shapley
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    ablation_table,
+    dividends,
+    interactions,
+    sets,
+    shapley,
+)
 from mechcore.ablation.controls import control_table
+from mechcore.ablation.stability import interaction_stability
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import ablate_on, effect_tables, joined
+from mechcore.steps.ablation import joined
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 
@@ -51,53 +60,59 @@ def core_ablation_tables(
         The tables ``ablation``, ``interactions``, ``interaction_stability`` and
         ``ablation_controls``; where all subsets are ablated, ``dividends`` and ``shapley``, too.
     """
-    shape = ModelShape.of(inputs.model)
-    alone = sorted({*core, *(member for each in step.further for member in each.components)})
-    others = [ComponentSet((c,)) for c in beside(alone, shape, step.max_non_core, step.seed)]
-    singles = [ComponentSet((component,)) for component in alone]
+    alone = sorted({*core, *(member for named in step.further for member in named.components)})
+    others = beside(alone, ModelShape.of(inputs.model), step.max_non_core, step.seed)
+    singles, other_sets = ([ComponentSet((c,)) for c in some] for some in (alone, others))
+
+    def ablated(wanted: Sequence[ComponentSet], split: str, file: str, of: Inputs) -> Ablations:
+        kept = state and state / f"{file}.safetensors"
+        return step.ablations(of, means, wanted, split, kept)
 
     def without(wanted: Sequence[ComponentSet], split: str, file: str) -> Ablations:
-        there = known.get(split)
-        left = [each for each in wanted if there is None or each not in there.without]
-        if left or there is None:
-            new = _ablated(inputs, means, left, split, step, state and state / file)
-            there = new if there is None else there.with_more(new)
-        return replace(there, without={each: there.without[each] for each in wanted})
+        before = known.get(split)
+        left = [one for one in wanted if before is None or one not in before.without]
+        if left or before is None:
+            new = ablated(left, split, file, inputs)
+            before = new if before is None else before.with_more(new)
+        return replace(before, without={one: before.without[one] for one in wanted})
 
-    ood = without([*singles, *others], "ood", "ood-alone")
-    of_core = [each for each in singles if each.components[0] in core]
+    ood = without([*singles, *other_sets], "ood", "ood-alone")
+    of_core = [single for single in singles if single.components[0] in core]
     together = [*joint_sets(of_core, ood, step.max_joint), *step.further]
     together += sets.subsets(core) if step.subsets else []
-    joint = [each for each in dict.fromkeys(together) if len(each) > 1]
-    id_ = without([*singles, *others, *joint], "id", "id")
+    joint = [one for one in dict.fromkeys(together) if len(one) > 1]
+    id_ = without([*singles, *other_sets, *joint], "id", "id")
     if joint:
         ood = ood.with_more(without(joint, "ood", "ood-joint"))
-    kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
-    controls = [_beside_each(found, known.get(found.split), alone) for found in (id_, ood)]
+    both = (id_, ood)
+    controls = [_beside_each(of, known.get(of.split), alone) for of in both]
     if len(core) > 1 and step.controls:
-        controls += _beside_core(inputs, means, core, step, (id_, ood), state)
+        whole = ComponentSet.of(core)
+        options: dict[str, Any] = {"fewer": True, "seed": step.seed}
+        drawn = [*sets.matched_random(core, inputs.model, step.controls, **options).values()]
+        beside_core: Sequence[Ablations] = both
+        if drawn:  # on fewer examples
+            sampled = inputs.sampled(TEST_SPLITS, step.control_examples, step.seed)
+            beside_core = [
+                ablated([whole, *drawn], split, f"controls-{split}", sampled)
+                for split in TEST_SPLITS
+            ]
+        controls += [control_table(of, {whole: drawn}) for of in beside_core]
     what = "heads outside the core, of its layers" if core else "heads outside the core"
     if step.components or step.sets:
         what = "other components"
-    average = (f"{what} (mean of {len(others)})", others)
-    options: dict[str, Any] = {"n_resamples": step.n_resamples, "seed": step.seed}
-    tables = effect_tables([id_, ood], kinds, average, **options)
+    kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
+    average = (f"{what} (mean of {len(others)})", other_sets)
+    options = {"n_resamples": step.n_resamples, "seed": step.seed}
+    tables = {
+        "ablation": [ablation_table(of, kinds, average=average, **options) for of in both],
+        "interactions": [interactions(of, **options) for of in both],
+        "interaction_stability": [interaction_stability(of, **options) for of in both],
+        "ablation_controls": controls,
+    }
     for of_all in (dividends, shapley) if step.subsets else ():
-        tables[of_all.__name__] = joined([of_all(each, core, **options) for each in (id_, ood)])
-    return tables | {"ablation_controls": joined(controls)}
-
-
-def _ablated(
-    inputs: Inputs,
-    means: MeanActivations,
-    wanted: Sequence[ComponentSet],
-    split: str,
-    step: Ablation,
-    state: Path | None,
-) -> Ablations:
-    """The answers without each set, with the settings of the step."""
-    options: dict[str, Any] = {"seed": step.seed, "state": state and f"{state}.safetensors"}
-    return ablate_on(inputs, means, wanted, split, step.fill, step.batch_size, **options)
+        tables[of_all.__name__] = [of_all(of, core, **options) for of in both]
+    return {name: joined(parts) for name, parts in tables.items()}
 
 
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:
@@ -110,7 +125,7 @@ def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> l
         seed: of the draw.
     """
     generator = np.random.default_rng(seed)
-    among = shape.heads if all(each.is_head for each in core) else shape.components
+    among = shape.heads if all(member.is_head for member in core) else shape.components
     outside = [component for component in among if component not in set(core)]
     left = [outside[i] for i in generator.permutation(len(outside))]
     if not core:
@@ -131,42 +146,16 @@ def _alike(one: Component, other: Component) -> bool:
 
 
 def _beside_each(
-    found: Ablations, known: Ablations | None, core: Sequence[Component]
+    ablations: Ablations, known: Ablations | None, core: Sequence[Component]
 ) -> pd.DataFrame:
     """Each member beside all others like it that were ablated."""
-    there = found if known is None else found.with_more(known)
-    others = [s for s in there.sets if len(s) == 1 and s.components[0] not in core]
-    return control_table(
-        there,
-        {
-            ComponentSet((member,)): [s for s in others if _alike(s.components[0], member)]
-            for member in core
-        },
-    )
-
-
-def _beside_core(
-    inputs: Inputs,
-    means: MeanActivations,
-    core: Sequence[Component],
-    step: Ablation,
-    known: Sequence[Ablations],
-    state: Path | None,
-) -> list[pd.DataFrame]:
-    """The whole core beside random sets, on some examples; alone on all where there is no set."""
-    whole, seed = ComponentSet.of(core), step.seed
-    drawn = sets.matched_random(core, inputs.model, step.controls, fewer=True, seed=seed)
-    others = list(drawn.values())
-    if not others:
-        return [control_table(each, {whole: []}) for each in known]
-    sampled = inputs.sampled(TEST_SPLITS, step.control_examples, seed)
-    return [
-        control_table(
-            _ablated(sampled, means, [whole, *others], split, step, kept), {whole: others}
-        )
-        for split in TEST_SPLITS
-        for kept in (state and state / f"controls-{split}",)
-    ]
+    every = ablations if known is None else ablations.with_more(known)
+    others = [s for s in every.sets if len(s) == 1 and s.components[0] not in core]
+    alike = {
+        ComponentSet((member,)): [s for s in others if _alike(s.components[0], member)]
+        for member in core
+    }
+    return control_table(every, alike)
 
 
 def joint_sets(
@@ -174,12 +163,10 @@ def joint_sets(
 ) -> list[ComponentSet]:
     """Pairs among the heads that matter most out of domain, these together, and the whole core."""
     ranked = sorted(singles, key=lambda s: float(ood.changes(s, "accuracy").mean()))[:max_joint]
-    found = [
-        ComponentSet.of([*a.components, *b.components])
-        for i, a in enumerate(ranked)
-        for b in ranked[i + 1 :]
+    groups = [*itertools.combinations(ranked, 2), ranked, singles]
+    joint = [
+        ComponentSet.of([c for s in group for c in s.components])
+        for group in groups
+        if len(group) > 1
     ]
-    for group in (ranked, list(singles)):
-        if len(group) > 1:
-            found.append(ComponentSet.of([c for each in group for c in each.components]))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(joint))

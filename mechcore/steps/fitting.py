@@ -45,13 +45,10 @@ class Fitting:
         device: str = "cpu",
         splits: Sequence[str] = TEST_SPLITS,
     ) -> Fitting:
-        """Read the data, then build the model.
+        """Read the data, then build the model; with a prompt it is a language model.
 
         A classifier gets the classes of ``model.class_names``, else those of the task, else the
-        labels of the training data in alphabetical order.
-
-        With a prompt the model is a language model. The training examples need labels; ``splits``
-        are those of the test data.
+        labels of the training data in alphabetical order. ``splits`` are those of the test data.
 
         Raises:
             InputError: a file or checkpoint cannot be used, or labels and classes do not match.
@@ -84,15 +81,8 @@ class Fitting:
 
     def run(self, out: str | Path) -> pd.DataFrame:
         """Train, or go on with it; the history, see `mechcore.training.train`."""
-        return train(
-            self.model,
-            self.objective,
-            self.examples,
-            self.evaluations,
-            out,
-            self.settings,
-            device=self.device,
-        )
+        what = (self.model, self.objective, self.examples, self.evaluations)
+        return train(*what, out, self.settings, device=self.device)
 
 
 def fitting_of(job: Job, settings: TrainSettings, device: str) -> Fitting:

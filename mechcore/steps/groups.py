@@ -87,11 +87,11 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
     rows = []
     for names, part in subsets.groupby(by, sort=False, dropna=False):
         for group, (split, members) in subset_groups(subsets, groups).items():
-            found = part[(part["split"] == split) & part["subset"].isin(members)]
-            missing = [each for each in members if each not in set(found["subset"])]
-            mean = float("nan") if missing else found["accuracy"].mean()
-            told = (len(members), "; ".join(members), "; ".join(missing))
-            rows.append((*names, split, group, mean, *told))
+            chosen = part[(part["split"] == split) & part["subset"].isin(members)]
+            missing = [subset for subset in members if subset not in set(chosen["subset"])]
+            mean = math.nan if missing else chosen["accuracy"].mean()
+            listed = (len(members), "; ".join(members), "; ".join(missing))
+            rows.append((*names, split, group, mean, *listed))
     table = pd.DataFrame(rows, columns=GROUP_ACCURACY.names, dtype=object)
     return table.infer_objects().astype({"seed": "Int64"})
 
@@ -106,7 +106,7 @@ def subset_groups(
         groups: out-of-domain subsets by the name of their group.
 
     Returns:
-        Role and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says
+        Split and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says
         which subsets ``OOD`` has, and the others of ``groups``.
     """
     there = {

@@ -113,61 +113,61 @@ def _texts(examples: Examples) -> set[tuple[str, str]]:
 
 
 def load_inputs(
-    model: ModelConfig,
-    data: DataConfig,
-    splits: tuple[str, ...],
-    *,
-    answers: bool = True,
-    device: str = "cpu",
+    model: ModelConfig, data: DataConfig, splits: tuple[str, ...], *, answers: bool = True
 ) -> Inputs:
     """Load the model and the data of the given splits.
 
     Labels are checked against the model's classes for test data; those of training data are not
     used and may be anything. Where ``answers`` are not needed, but only attention, models without
-    a head are loaded, too, and the words of the texts are worked out. The model goes to ``device``.
+    a head are loaded, too, and the words of the texts are worked out.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
             unknown to the checkpoint, or options contradict each other.
     """
-    check_device(device)
     check_sources(model, data, splits)
     check_names(model, data)
     # Files first: they are quick.
-    found = {split: read_split(split, model, data) for split in splits}
-    loaded = open_model(model, answers=answers, device=device)
-    for split, examples in found.items():
-        loaded.add(split, *examples, words=not answers)
+    examples = {split: read_split(split, model, data) for split in splits}
+    loaded = open_model(model, answers=answers)
+    for split, drawn in examples.items():
+        loaded.add(split, *drawn, words=not answers)
     return loaded
 
 
 def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
     """Load a model and its tokenizer, without data; see `load_inputs`."""
+    check_device(device)
     config = resolved(model)
     assert config.source is not None
     assert config.backend is not None
-    loaded = Inputs(
-        config,
-        load_model(
-            config.source,
-            backend=config.backend,
-            device=device if config.device_map is None else None,
-            dtype=config.dtype,
-            device_map=config.device_map,
-            revision=config.revision,
-            head=answers,
-            allow_pickle=config.allow_pickle,
-        ),
-        load_tokenizer(config.source, revision=config.revision),
-        data={},
-        available={},
+    opened = load_model(
+        config.source,
+        backend=config.backend,
+        device=device if config.device_map is None else None,
+        dtype=config.dtype,
+        device_map=config.device_map,
+        revision=config.revision,
+        head=answers,
+        allow_pickle=config.allow_pickle,
     )
-    check_vocabulary(config.source, loaded.tokenizer, loaded.model)
-    _check_reading(config, loaded.model)
-    if not config.chat_template:
-        return loaded
-    prompt = chat_prompt(loaded.tokenizer, config.prompt)
-    return replace(loaded, config=replace(config, prompt=prompt, chat_template=False))
+    tokenizer = load_tokenizer(config.source, revision=config.revision)
+    check_vocabulary(config.source, tokenizer, opened)
+    classifier = is_classifier(opened)
+    if classifier and (config.prompt or config.answers):
+        raise InputError(
+            f"checkpoint {config.source}: is a classifier, which reads its texts without a prompt; "
+            "leave out --prompt and --answers"
+        )
+    if not classifier and config.class_names:
+        raise InputError(
+            f"checkpoint {config.source}: is a language model, whose classes are its answers; name "
+            "them with --answers instead of --class-names"
+        )
+    if config.chat_template:
+        prompt = chat_prompt(tokenizer, config.prompt)
+        config = replace(config, prompt=prompt, chat_template=False)
+    return Inputs(config, opened, tokenizer, data={}, available={})
 
 
 def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -> None:
@@ -254,20 +254,6 @@ def _whole(split: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | N
         return None
 
 
-def _check_reading(config: ModelConfig, model: Any) -> None:
-    classifier = is_classifier(model)
-    if classifier and (config.prompt or config.answers):
-        raise InputError(
-            f"checkpoint {config.source}: is a classifier, which reads its texts without a prompt; "
-            "leave out --prompt and --answers"
-        )
-    if not classifier and config.class_names:
-        raise InputError(
-            f"checkpoint {config.source}: is a language model, whose classes are its answers; name "
-            "them with --answers instead of --class-names"
-        )
-
-
 def resolved(model: ModelConfig) -> ModelConfig:
     """The same configuration with what it leaves open: an embedded model's place, the backend."""
     if model.backend is None:
@@ -286,24 +272,19 @@ def resolved(model: ModelConfig) -> ModelConfig:
     )
 
 
-def task_of(data: DataConfig) -> Task | None:
-    """The task that the data are of, if one is named.
-
-    Raises:
-        InputError: there is no such task, or its files are missing.
-    """
+def _task_of(data: DataConfig) -> Task | None:
     return None if data.task is None else find_task(data.task, data.folder)
 
 
 def classes_of(model: ModelConfig, data: DataConfig) -> tuple[str, ...]:
     """Classes of a model that is to be trained, as far as it or the task names them."""
-    task = task_of(data)
+    task = _task_of(data)
     return model.class_names or (task.classes if task is not None else ())
 
 
 def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Named groups of out-of-domain subsets, of those that the data are limited to."""
-    groups = {**getattr(task_of(data), "groups", {}), **data.groups}
+    groups = {**getattr(_task_of(data), "groups", {}), **data.groups}
     if model.source is None and data.ood_label is None:
         groups = {**tiny_world.OOD_GROUPS, **groups}
     if not data.ood_subsets:
@@ -316,7 +297,7 @@ def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]
 
 def sources_of(split: str, data: DataConfig) -> tuple[Source, ...]:
     """Where the examples of a split come from; none if nothing is said of it."""
-    given = getattr(task_of(data) or data, split)
+    given = getattr(_task_of(data) or data, split)
     sources = (Source(path=given),) if isinstance(given, str) else given or ()
     return tuple(
         replace(
@@ -373,18 +354,17 @@ def read_split(
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:
-    chosen = examples.frame
+    frame = examples.frame
     if data.ood_label is not None:
-        chosen = chosen[chosen["label"].map(normal_name) == normal_name(data.ood_label)]
-        if chosen.empty:
+        frame = frame[frame["label"].map(normal_name) == normal_name(data.ood_label)]
+        if frame.empty:
             raise InputError(
                 f"examples {examples.name!r}: no example with label {data.ood_label!r} "
                 f"(--ood-label); labels are {', '.join(examples.label_names)}"
             )
-        examples = replace(examples, frame=chosen)
-    for name in data.ood_subsets or ():
-        examples.subset(name)
+        examples = replace(examples, frame=frame)
+    for name in data.ood_subsets:
+        examples.subset(name)  # which says what there is, if it is unknown
     if data.ood_subsets:
-        chosen = examples.frame[examples.frame["subset"].isin(data.ood_subsets)]
-        examples = replace(examples, frame=chosen)
+        examples = replace(examples, frame=frame[frame["subset"].isin(data.ood_subsets)])
     return examples

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -53,7 +53,7 @@ MISSING_HALF_MASKS = MISSING_MASKS.after(
 class Means(MainStep):
     """Mean activations on the data of one split."""
 
-    kind: ClassVar[str] = "means"
+    kind = "means"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -76,7 +76,7 @@ class FindMasks(MainStep):
     needs the masks that it matches as ``trained``.
     """
 
-    kind: ClassVar[str] = "prune"
+    kind = "prune"
     method: str
     targets: tuple[float, ...]
     seeds: tuple[int, ...]
@@ -85,10 +85,10 @@ class FindMasks(MainStep):
 
     def settings(self) -> dict[str, Any]:
         """Without what does not enter the training: how it is read, and how often it is saved."""
-        found = super().settings()
+        settings = super().settings()
         for name in ("save_every", *READING):
-            del found["schedule"][name]
-        return found
+            del settings["schedule"][name]
+        return settings
 
     def check_targets(self, shape: ModelShape) -> None:
         """Make sure that every target leaves a component to keep, by what keeps as many as it says.
@@ -110,9 +110,9 @@ class FindMasks(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        found, diverged = self._train(work)
-        for each in found:
-            each.save(work.folder / MASKS / f"{each.name}.safetensors")
+        trained, diverged = self._train(work)
+        for mask in trained:
+            mask.save(work.folder / MASKS / f"{mask.name}.safetensors")
         write_json(work.folder / MISSING_FILE, diverged)
 
     def _train(self, work: Work) -> tuple[list[Subnetwork], Mapping[str, str]]:
@@ -125,23 +125,21 @@ class FindMasks(MainStep):
         trained = subnetworks_in(work.needed("trained")) if matched else []
         if matched and not trained:
             return [], {}
+        request = Request(
+            inputs.model,
+            inputs.data["train"],
+            means_of(work, inputs),
+            self.targets,
+            self.seeds,
+            schedule,
+            self.data_seed,
+            work.partial,
+            trained,
+        )
         try:
-            found = METHODS[self.method](
-                Request(
-                    inputs.model,
-                    inputs.data["train"],
-                    means_of(work, inputs),
-                    self.targets,
-                    self.seeds,
-                    schedule,
-                    self.data_seed,
-                    work.partial,
-                    trained,
-                )
-            )
+            return METHODS[self.method](request), {}
         except PruningError as error:
             return error.finished, error.missing
-        return found, {}
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class AcceptMasks(MainStep):
     rate are those of the training, for advice on the masks that are missing.
     """
 
-    kind: ClassVar[str] = "masks"
+    kind = "masks"
     method: str
     target: float
     seeds: tuple[int, ...]
@@ -170,25 +168,21 @@ class AcceptMasks(MainStep):
             steps=self.steps,
             lr_lambda=self.lr_lambda,
         )
-        names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
-        diverged = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
-        missing = {name: why for name, why in diverged.items() if name in names}
-        for each in subnetworks_in(trained):
-            if each.target != self.target:
-                continue
-            try:
-                kept = accepted(each, reading) if len(each.history) else each  # was not trained
-                kept.save(work.folder / MASKS / f"{each.name}.safetensors")
-            except OffTrackError as error:
-                missing[each.name] = str(error)
-        for name, why in missing.items():
-            warn(f"{name} is missing: {why}")
-        columns, target = MISSING_MASKS.required, self.target
-        rows = [
-            dict(zip(columns, (name, target, seed, missing[name]), strict=True))
-            for name, seed in names.items()
-            if name in missing
-        ]
+        missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
+        for mask in subnetworks_in(trained):
+            if mask.target == self.target:
+                try:
+                    kept = accepted(mask, reading) if len(mask.history) else mask  # not trained
+                    kept.save(work.folder / MASKS / f"{mask.name}.safetensors")
+                except OffTrackError as error:
+                    missing[mask.name] = str(error)
+        rows = []
+        for seed in self.seeds:
+            name = subnetwork_name(self.target, seed, self.method)
+            if name in missing:
+                warn(f"{name} is missing: {missing[name]}")
+                values = (name, self.target, seed, missing[name])
+                rows.append(dict(zip(MISSING_MASKS.required, values, strict=True)))
         write_json(work.folder / MISSING_FILE, rows)
 
 
@@ -204,8 +198,8 @@ def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
         for folder in folders
         for row in json.loads((folder / MISSING_FILE).read_text(encoding="utf-8"))
     ]
-    found = pd.DataFrame(rows, columns=MISSING_MASKS.required)
-    return found.sort_values([TARGET.name, SEED.name], ignore_index=True)
+    table = pd.DataFrame(rows, columns=MISSING_MASKS.required)
+    return table.sort_values([TARGET.name, SEED.name], ignore_index=True)
 
 
 def half_of(job: Job) -> int | None:

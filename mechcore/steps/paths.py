@@ -25,7 +25,7 @@ from mechcore.paths import (
 )
 from mechcore.paths.dependence import CORE_DEPENDENCE, beside_random, largest_readers
 from mechcore.paths.verdict import generalising
-from mechcore.steps.ablation import ablate_on, joined, known_groups
+from mechcore.steps.ablation import joined, known_groups
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 from mechcore.wording import INCONCLUSIVE
@@ -59,50 +59,48 @@ def path_tables(
     """
     model = inputs.model
     statistics: dict[str, Any] = {"n_resamples": step.n_resamples, "seed": step.seed}
-    options: dict[str, Any] = {"fill": step.fill, "batch_size": step.batch_size, "seed": step.seed}
     cuts = step.cuts(senders, model)
     receiving = [receiver.component for cut in cuts for receiver in cut.senders]
     behind = [component for component in dict.fromkeys(receiving) if component is not None]
     readers: dict[str, Readers] = {}
-    own: dict[str, Any] = {**options, "class_names": inputs.config.class_names}
+    own: dict[str, Any] = {"fill": step.fill, "batch_size": step.batch_size, "seed": step.seed}
+    own["class_names"] = inputs.config.class_names
     for split in TEST_SPLITS if behind else ():
-        more = {**own, "receivers": behind, "n_controls": 0, "split": split}
+        more: dict[str, Any] = {"receivers": behind, "n_controls": 0, "split": split}
         more["known"] = (known or {}).get(split)
-        readers[split] = readers_of(model, senders, inputs.data[split], means, **more)
+        readers[split] = readers_of(model, senders, inputs.data[split], means, **own, **more)
 
     def table(of: Readers) -> pd.DataFrame:
         return core_dependence_table(of, known_groups(of, step.groups), **statistics)
 
-    told = {split: table(of) for split, of in readers.items()}
-    dependence = joined([*told.values()]) if told else CORE_DEPENDENCE.frame([])
+    by_split = {split: table(of) for split, of in readers.items()}
+    dependence = joined([*by_split.values()]) if by_split else CORE_DEPENDENCE.frame([])
     largest, why = largest_readers(dependence), ""
     if readers and (roles is not None or step.chosen):
         n_controls, why = _controls(senders, ModelShape.of(model), step.controls)
         needed = [] if roles is None else generalising(readers["ood"], roles)
         if n_controls:
             more = {**own, "receivers": {*largest, *map(str, needed)}, "n_controls": n_controls}
-            readers["ood"] = beside_random(
-                readers["ood"], model, senders, inputs.data["ood"], means, **more
-            )
-            dependence = joined([told["id"], table(readers["ood"])])
+            data = inputs.data["ood"]
+            readers["ood"] = beside_random(readers["ood"], model, senders, data, means, **more)
+            dependence = joined([by_split["id"], table(readers["ood"])])
     if not step.receivers:
         cuts = step.cuts(senders, model, [*largest, ANSWER])
     writing = [*map(str, [*senders, *behind])] if step.senders else ["all"]
     cuts = [*sets.paths(writing, ANSWER, model, together=False), *cuts]
-    tables = {"core_dependence": dependence} | _of_cuts(
-        [
-            ablate_on(inputs, means, [*dict.fromkeys(cuts)], split, **options)
-            for split in TEST_SPLITS
-        ],
-        step.groups,
-        **statistics,
-    )
+    cuts = [*dict.fromkeys(cuts)]
+    cut = [step.ablations(inputs, means, cuts, split) for split in TEST_SPLITS]
+    tables = {"core_dependence": dependence}
+    tables["paths"] = joined([path_table(of, **statistics) for of in cut])
+    if all(without.logits is not None for of in cut for without in of.without.values()):
+        groups = [known_groups(of, step.groups) for of in cut]
+        parts = [path_information_table(*of, **statistics) for of in zip(cut, groups, strict=True)]
+        tables["path_information"] = joined(parts)
     if roles is not None:
         verdict = Verdict(INCONCLUSIVE, "no component runs after the core")
         if readers:
-            verdict = core_dependence_verdict(
-                readers["ood"], roles, least=step.least, seed=step.seed
-            )
+            options: dict[str, Any] = {"least": step.least, "seed": step.seed}
+            verdict = core_dependence_verdict(readers["ood"], roles, **options)
         text = f"{verdict.explanation} ({why})" if why else verdict.explanation
         tables["core_verdict"] = replace(verdict, explanation=text).table()
     elif why:
@@ -117,14 +115,3 @@ def _controls(senders: Sequence[Component], shape: ModelShape, wanted: int) -> t
     except InputError as error:
         return 0, str(error).removesuffix(": leave controls out")
     return wanted, ""
-
-
-def _of_cuts(
-    cut: Sequence[Ablations], groups: Mapping[str, tuple[str, ...]], **statistics: Any
-) -> dict[str, pd.DataFrame]:
-    """Tables of sets of paths that were cut, on each kind of data."""
-    tables = {"paths": joined([path_table(of, **statistics) for of in cut])}
-    if all(without.logits is not None for of in cut for without in of.without.values()):
-        parts = [path_information_table(of, known_groups(of, groups), **statistics) for of in cut]
-        tables["path_information"] = joined(parts)
-    return tables

@@ -69,15 +69,15 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
         )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
-    found: dict[str, tuple[int | str, Path]] = {}
-    for step, path in [pair for each in paths for pair in _checkpoints(Path(each))]:
+    by_name: dict[str, tuple[int | str, Path]] = {}
+    for step, path in [pair for folder in paths for pair in _checkpoints(Path(folder))]:
         name = str(step)
-        if name in found:
-            raise InputError(f"checkpoints: {path} and {found[name][1]} are both {name}")
-        found[name] = (step, path)
-    steps = [each for each in found.values() if isinstance(each[0], int)]
-    named = [each for each in found.values() if isinstance(each[0], str)]
-    order = [*sorted(steps), *named]
+        if name in by_name:
+            raise InputError(f"checkpoints: {path} and {by_name[name][1]} are both {name}")
+        by_name[name] = (step, path)
+    steps = sorted(pair for pair in by_name.values() if isinstance(pair[0], int))
+    named = [pair for pair in by_name.values() if isinstance(pair[0], str)]
+    order = [*steps, *named]
     return {str(step) if named else step: replace(model, source=str(path)) for step, path in order}
 
 
@@ -127,7 +127,7 @@ def _step(path: Path) -> int | str:
 
 def accuracies_by_checkpoint(
     tables: Mapping[Any, pd.DataFrame],
-    groups: Mapping[str, Sequence[str]] | None = None,
+    groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
     """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
@@ -158,27 +158,22 @@ def accuracies_by_checkpoint(
     full, grid = pd.concat(fulls, ignore_index=True), pd.concat(grids, ignore_index=True)
     chosen = {
         name: [f"{split}:{subset}" for subset in subsets]
-        for name, (split, subsets) in subset_groups(subsets, groups or {}).items()
+        for name, (split, subsets) in subset_groups(subsets, groups).items()
     }
     chosen["mixed"] = chosen["ID"] + chosen["OOD"]
-    for name in _incomplete(chosen, set(full["subset"])):
-        del chosen[name]
+    there = set(full["subset"])
+    for name, members in [*chosen.items()]:
+        if missing := [subset for subset in members if subset not in there]:
+            del chosen[name]
+            warn(
+                f"effective size: left out of group {name!r}, as there is no example of "
+                f"{', '.join(missing)}"
+            )
     return (
         full[["checkpoint", "subset", "accuracy"]],
         grid[[c for c in GRID_TABLE.names if c in grid]].astype({"seed": int}),
         chosen,
     )
-
-
-def _incomplete(groups: Mapping[str, Sequence[str]], there: set[str]) -> list[str]:
-    missing = {name: [s for s in subsets if s not in there] for name, subsets in groups.items()}
-    missing = {name: subsets for name, subsets in missing.items() if subsets}
-    for name, subsets in missing.items():
-        warn(
-            f"effective size: left out of group {name!r}, as there is no example of "
-            f"{', '.join(subsets)}"
-        )
-    return list(missing)
 
 
 def size_tables(

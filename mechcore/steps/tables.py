@@ -1,33 +1,21 @@
-"""The steps of the main job: from loaded inputs to tables."""
+"""Tables of what subnetworks answer, and of what they have in common."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mechcore import progress
-from mechcore.attention import (
-    HeadScores,
-    attention_examples,
-    score_heads,
-    telling_example,
-)
-from mechcore.components import Component, Mask
-from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import warn
-from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
+from mechcore.evaluation.evaluate import Evaluation, kl_divergence
 from mechcore.evaluation.intervals import share_at_most, share_interval
-from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork, draws_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.groups import ACCURACY, SUBNETWORK, group_table, on_both_labels
-from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
     accuracy_spread,
     frequency_agreement,
@@ -36,17 +24,7 @@ from mechcore.subnetworks.core import (
     heuristic_core,
 )
 from mechcore.subnetworks.outliers import outliers
-from mechcore.tables import (
-    COMPONENT,
-    HEAD,
-    LAYER,
-    PLACE,
-    SEED,
-    TARGET,
-    Column,
-    N,
-    Schema,
-)
+from mechcore.tables import COMPONENT, HEAD, LAYER, SEED, TARGET, Column, Schema
 from mechcore.wording import FULL
 
 _KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
@@ -68,16 +46,6 @@ SUBNETWORKS = Schema(
         Column("id_accuracy_macro", "share", "mean over in-domain subsets", optional=True),
         Column("ood_accuracy_macro", "share", "mean over the others", optional=True),
         Column("kept", "text", "names of the components kept"),
-    ),
-)
-DATA_TABLE = Schema(
-    "data",
-    "How many examples of each label every subset has.",
-    (
-        *PLACE,
-        Column("label", "text", "empty where training data have none"),
-        N,
-        Column("share", "share", "of the subset's examples"),
     ),
 )
 CORE = Schema(
@@ -127,73 +95,33 @@ CORE_SUMMARY = Schema(
     ),
 )
 
-HEADS_BATCH = 64
-
-
-def evaluate_full(inputs: Inputs, split: str, batch_size: int) -> Evaluation:
-    """The full model's answers to the data of a split."""
-    with progress.bar(f"full model, {split}", 1) as advance:
-        found: Evaluation = evaluate(
-            inputs.model,
-            inputs.data[split],
-            class_names=inputs.config.class_names,
-            in_domain=split == "id",
-            batch_size=batch_size,
-        )
-        advance()
-    return found
-
-
-def evaluate_subnetworks(
-    inputs: Inputs,
-    split: str,
-    subnetworks: Sequence[Subnetwork],
-    means: MeanActivations,
-    batch_size: int,
-) -> list[Evaluation]:
-    """Every subnetwork's answers to the data of a split."""
-    with progress.bar(f"subnetworks, {split}", 1) as advance:
-        found: list[Evaluation] = evaluate(
-            inputs.model,
-            inputs.data[split],
-            mask=Mask.stack([each.mask for each in subnetworks]),
-            means=means,
-            class_names=inputs.config.class_names,
-            batch_size=batch_size,
-        )
-        advance()
-    return found
-
 
 def answer_tables(
-    full: dict[str, Evaluation],
+    full: Mapping[str, Evaluation],
     subnetworks: Sequence[Subnetwork],
-    masked: dict[str, list[Evaluation]],
+    masked: Mapping[str, Sequence[Evaluation]],
     names: Mapping[str, str],
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
 
-    See `accuracy_table`, which has the arguments, and `group_table`. The last two are left out
-    where there is no subnetwork. Warns of a subnetwork that stands out (`outliers`).
+    See `accuracy_table`, which has the arguments, and `group_table`. Without subnetworks, which are
+    all by one method, the last two are left out. Warns of outliers among them (`outliers`).
     """
     accuracy = accuracy_table(full, subnetworks, masked, names)
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
     if not subnetworks:
         return tables
-    methods = {each.name: each.method for each in subnetworks}
-    if len(set(methods.values())) > 1:
-        accuracy = accuracy.assign(method=accuracy["subnetwork"].map(methods))
-    found = subnetwork_table(subnetworks, full, masked)
-    for text in outliers(found):
+    table = subnetwork_table(subnetworks, full, masked)
+    for text in outliers(table):
         warn(text)
-    return tables | {"accuracy_spread": accuracy_spread(accuracy), "subnetworks": found}
+    return tables | {"accuracy_spread": accuracy_spread(accuracy), "subnetworks": table}
 
 
 def accuracy_table(
-    full: dict[str, Evaluation],
+    full: Mapping[str, Evaluation],
     subnetworks: Sequence[Subnetwork],
-    masked: dict[str, list[Evaluation]],
+    masked: Mapping[str, Sequence[Evaluation]],
     names: Mapping[str, str],
 ) -> pd.DataFrame:
     """Accuracy of the full model and of every subnetwork on every subset.
@@ -207,21 +135,20 @@ def accuracy_table(
     Returns:
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
     """
+    models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
+    models += [(subnetwork.name, subnetwork.target, subnetwork.seed) for subnetwork in subnetworks]
     parts = []
     for split in TEST_SPLITS:
-        answered: list[tuple[str, float, int | None, Evaluation]]
-        answered = [(FULL, np.nan, None, full[split])]
-        for each, evaluation in zip(subnetworks, masked[split], strict=True):
-            answered.append((each.name, each.target, each.seed, evaluation))
-        for name, target, seed, evaluation in answered:
+        answers = [full[split], *masked[split]]
+        for (name, target, seed), evaluation in zip(models, answers, strict=True):
             table = evaluation.table().assign(subnetwork=name, target_sparsity=target)
             members = [(evaluation.subsets == s) | (s == ALL) for s in table["subset"]]
             ends = [
                 share_interval(evaluation.correct[rows], clusters=evaluation.samples(rows)[""])
                 for rows in members
             ]
-            table["accuracy_low"] = [each.low for each in ends]
-            table["accuracy_high"] = [each.high for each in ends]
+            table["accuracy_low"] = [interval.low for interval in ends]
+            table["accuracy_high"] = [interval.high for interval in ends]
             both = [on_both_labels(full[split], evaluation, rows) for rows in members]
             table[["balanced_accuracy", "information"]] = both
             exact = pd.array([seed] * len(table), dtype="Int64")
@@ -229,23 +156,10 @@ def accuracy_table(
     return pd.concat(parts, ignore_index=True)[ACCURACY.names]
 
 
-def data_table(data: Mapping[str, EncodedExamples]) -> pd.DataFrame:
-    """How many examples of each label every subset has: the columns of `DATA_TABLE`."""
-    tables = []
-    for split, encoded in data.items():
-        counts = encoded.examples.frame.groupby(["subset", "label"], sort=False).size()
-        table = counts.reset_index(name="n")
-        table["share"] = table["n"] / table.groupby("subset")["n"].transform("sum")
-        table.insert(0, "data", encoded.examples.name)
-        table.insert(1, "split", split)
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
-
-
 def subnetwork_table(
     subnetworks: Sequence[Subnetwork],
-    full: dict[str, Evaluation],
-    masked: dict[str, list[Evaluation]],
+    full: Mapping[str, Evaluation],
+    masked: Mapping[str, Sequence[Evaluation]],
 ) -> pd.DataFrame:
     """The columns of `SUBNETWORKS`; KL of language models is over the answers."""
     return pd.DataFrame(
@@ -311,24 +225,3 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         summary |= {"spearman_rho": agreement.rho, "spearman_p": p}
         summary |= dict(zip(("low_sparsity", "high_sparsity"), ends, strict=True))
     return tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
-
-
-def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()) -> HeadScores:
-    """What every head attends to, on texts whose words are known."""
-    with progress.bar("attention", texts.n_batches(HEADS_BATCH)) as advance:
-        return score_heads(model, texts, batch_size=HEADS_BATCH, ignore=ignore, progress=advance)
-
-
-def attention_pictures(
-    inputs: Inputs, texts: EncodedExamples, categories: pd.DataFrame, heads: Sequence[Component]
-) -> list[dict[str, Any]]:
-    """Attention of ``heads`` on an example with much to see, for pictures."""
-    shown = attention_examples(
-        inputs.model,
-        texts,
-        inputs.tokenizer,
-        heads,
-        row=telling_example(texts),
-        categories=categories,
-    )
-    return [asdict(each) for each in shown]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from made_up_run import World, write_run
+from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.accuracy import Accuracy
 from mechcore.report import figures
-from mechcore.report.blocks import Drawing, Paragraph, Section, Table
+from mechcore.report.blocks import Drawing, Section
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.wording import SPACE
 
@@ -32,25 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return read_run(write_run(tmp_path_factory.mktemp("accuracy") / "run", world))
 
 
-def changed(run: RunFolder, **tables: Any) -> RunFolder:
-    return replace(run, tables={**run.tables, **tables})
-
-
 def sections(run: RunFolder) -> tuple[Section, Section]:
     accuracy, subnetworks = Accuracy.sections(run)
     return accuracy, subnetworks
-
-
-def words(section: Section) -> str:
-    return " ".join(block.text for block in section.blocks if isinstance(block, Paragraph))
-
-
-def tables(section: Section) -> list[Table]:
-    return [block for block in section.blocks if isinstance(block, Table)]
-
-
-def rows(table: Table) -> list[list[str]]:
-    return [[cell.replace(SPACE, " ") for cell in row] for row in table.rows]
 
 
 def headlines(run: RunFolder) -> str:
@@ -59,7 +42,7 @@ def headlines(run: RunFolder) -> str:
 
 def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -> None:
     section, _ = sections(run)
-    accuracy, margin, _ = tables(section)
+    accuracy, margin, _ = tables_of(section.blocks)
     header = ["data", "subset", "n", "most frequent label", "full model"]
     assert list(accuracy.header) == [*header, f"at 50{SPACE}%", f"at 70{SPACE}%"]
     assert list(margin.header) == [name for name in accuracy.header if name != header[3]]
@@ -71,17 +54,20 @@ def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -
     ends = f"{100 * full.accuracy_low:.1f}, {100 * full.accuracy_high:.1f}"
     cells = [f"{100 * full.accuracy:.1f} % [{ends}]", f"{low:.1f}\u2013{high:.1f} %"]
     name = ["tiny-ood (out-of-domain)", "so_swap", "500"]
-    assert rows(accuracy)[1][:6] == [*name, "100.0 %", *cells]
+    assert rows_of(accuracy)[1][:6] == [*name, "100.0 %", *cells]
     low, high = half["margin"].min(), half["margin"].max()
     cells = [f"{full.margin:.2f}", f"{low:.2f} to {high:.2f}"]
-    assert [cell.replace("\u2212", "-") for cell in rows(margin)[1][:5]] == [*name, *cells]
-    assert [row[1] for row in rows(accuracy)][::5] == ["all", "all"]  # out of domain comes first
-    assert [row[3] for row in rows(accuracy)] == 5 * ["100.0 %"] + ["50.0 %"]
+    assert [cell.replace("\u2212", "-") for cell in rows_of(margin)[1][:5]] == [*name, *cells]
+    assert [row[1] for row in rows_of(accuracy)][::5] == ["all", "all"]  # out of domain comes first
+    assert [row[3] for row in rows_of(accuracy)] == 5 * ["100.0 %"] + ["50.0 %"]
 
 
 def test_without_counts_of_labels_there_is_no_majority(run: RunFolder) -> None:
-    section, _ = sections(changed(run, data=None))
-    assert [table.header[3] for table in tables(section)[:2]] == ["full model", "full model"]
+    section, _ = sections(with_tables(run, data=None))
+    assert [table.header[3] for table in tables_of(section.blocks)[:2]] == [
+        "full model",
+        "full model",
+    ]
 
 
 def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
@@ -90,24 +76,24 @@ def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
     accuracy = run.tables["accuracy"]
     inside = accuracy[accuracy["split"] == "id"].assign(subset="fiction")
     with_subsets = pd.concat([inside, accuracy], ignore_index=True)
-    section, _ = sections(changed(run, accuracy=with_subsets))
+    section, _ = sections(with_tables(run, accuracy=with_subsets))
     pictures = [block for block in section.blocks if isinstance(block, Drawing)]
     folds = ["", "Accuracy on subsets of tiny-id (in-domain)"]
     assert [picture.fold for picture in pictures] == folds
     assert len({picture.name for picture in pictures}) == 2
     pd.testing.assert_frame_equal(drawn[0], accuracy.set_index(drawn[0].index))
     pd.testing.assert_frame_equal(drawn[1], inside.set_index(drawn[1].index))
-    assert [table.folded for table in tables(section)] == [False, True, True, True, False]
-    assert [rows(tables(section)[i])[0][1] for i in (1, 3)] == ["fiction", "fiction"]
+    assert [table.folded for table in tables_of(section.blocks)] == [False, True, False]
+    assert "fiction" in {row[1] for row in rows_of(tables_of(section.blocks)[0])}
 
 
 def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder) -> None:
-    (*_, table) = tables(sections(run)[0])
+    (*_, table) = tables_of(sections(run)[0].blocks)
     accuracy = run.tables["accuracy"]
     part = accuracy[accuracy["subset"].isin(["so_swap", "preposition"])]
     means = 100 * part.groupby("subnetwork")["accuracy"].mean()
     pruned = means[[name for name in means.index if name.startswith("s0.50")]]
-    cells = {row[0]: row[1:] for row in rows(table)}
+    cells = {row[0]: row[1:] for row in rows_of(table)}
     assert cells["main text"][:2] == [
         f"{means['full']:.1f} %",
         f"{pruned.mean():.1f} % ({pruned.min():.1f}\u2013{pruned.max():.1f} %)",
@@ -118,9 +104,8 @@ def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder
 
 def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
     section, _ = sections(run)
-    (*_, table) = tables(section)
-    assert "No mean for rare: the data have no example of absent." in words(section)
-    (rare,) = (row for row in rows(table) if row[0] == "rare")
+    (*_, table) = tables_of(section.blocks)
+    (rare,) = (row for row in rows_of(table) if row[0] == "rare")
     assert rare == ["rare", "n/a", "n/a", "n/a", "2", "so_swap, absent"]
     text = headlines(run)
     assert text.startswith("Macro-averaged over subsets, the full model's accuracy is ")
@@ -149,17 +134,15 @@ def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) ->
     seed = accuracy["seed"].fillna(0).astype(float)
     balanced = (0.5 + seed / 1000).mask(accuracy["split"] == "id")  # one label only in domain
     both = accuracy.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
-    text = headlines(changed(run, accuracy=both))
+    text = headlines(with_tables(run, accuracy=both))
     assert "points apart, 0.2 points with labels weighed alike, 0.1 points in information)" in text
     assert "apart, perhaps by a moved threshold alone: too few examples of some label)" in text
 
 
 def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder) -> None:
     _, section = sections(run)
-    first, kept, spread = tables(section)
+    first, kept, spread = tables_of(section.blocks)
     subnetworks = run.tables["subnetworks"]
-    names = "4 subsets: so_swap, preposition, embedded_under_if, embedded_under_verb"
-    assert first.caption.endswith(f"accuracy over all examples (out-of-domain: tiny-ood, {names})")
     assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
     assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
     assert (first.folded, kept.folded, spread.folded) == (False, True, True)
@@ -176,50 +159,51 @@ def failed(*targets: float) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("targets", "said"),
+    ("targets", "names", "gone"),
     [
-        (
-            [0.5],
-            "1 of 7 masks is missing, as its training failed: s0.50-seed9. Everything here is "
-            "about the others.",
-        ),
+        ([0.5], "1 of 7 masks (s0.50-seed9)", ""),
         (
             [0.5, 0.9],
-            "2 of 8 masks are missing, as their training failed: s0.50-seed9 and s0.90-seed9. "
-            "Everything here is about the others. No mask of target sparsity 90 % is left.",
+            "2 of 8 masks (s0.50-seed9 and s0.90-seed9)",
+            " No mask of target sparsity 90 % is left.",
         ),
     ],
 )
-def test_masks_that_are_missing_are_named(run: RunFolder, targets: list[float], said: str) -> None:
-    run = changed(run, missing_masks=failed(*targets))
-    _, section = sections(run)
-    assert words(section).replace(SPACE, " ") == said
-    assert said in headlines(run)
-    (missing,) = (t for t in tables(section) if t.caption.startswith("Masks that are missing"))
-    assert rows(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in targets]
+def test_masks_that_are_missing_are_named(
+    run: RunFolder, targets: list[float], names: str, gone: str
+) -> None:
+    said = f"Training failed for {names}; everything here is about the others.{gone}"
+    _, section = sections(with_tables(run, missing_masks=failed(*targets)))
+    assert words_of(section.blocks) == said
+    (missing,) = (
+        t for t in tables_of(section.blocks) if t.caption.startswith("Masks that are missing")
+    )
+    assert rows_of(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in targets]
     assert "missing_masks.csv" in section.files
 
 
 def test_without_any_mask_everything_is_about_the_full_model(run: RunFolder) -> None:
-    none = changed(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
+    none = with_tables(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
     _, section = sections(none)
-    assert words(section).startswith("Training failed for every mask (s0.50-seed9): there are no")
-    assert "Not run" not in words(section)
+    assert words_of(section.blocks).startswith(
+        "Training failed for 1 of 1 mask (s0.50-seed9); everything here is about the full model."
+    )
+    assert "Not run" not in words_of(section.blocks)
 
 
 def test_a_subnetwork_that_stands_out_is_named(run: RunFolder) -> None:
     subnetworks = run.tables["subnetworks"].copy()
     subnetworks.loc[0, "id_accuracy"] = 0.2
-    run = changed(run, subnetworks=subnetworks)
+    run = with_tables(run, subnetworks=subnetworks)
     sentence = "s0.50-seed0 stands out: it is right on 20.0 % of in-domain examples"
     assert sentence in headlines(run)
-    assert sentence in words(sections(run)[1]).replace(SPACE, " ")
+    assert sentence in words_of(sections(run)[1].blocks)
 
 
 def test_what_a_run_lacks_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for section in sections(read_run(tmp_path)):
-        assert words(section).startswith("Not run: ")
+        assert words_of(section.blocks).startswith("Not run: ")
         assert len(section.blocks) == 1
         assert section.files == []
 

@@ -14,11 +14,6 @@ from mechcore.report.blocks import Drawing
 from mechcore.report.run_folder import RunFolder, read_run
 
 
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
-
-
 def test_sizes_are_drawn_and_told_with_what_their_groups_are(run: RunFolder) -> None:
     (section,) = EffectiveSize.sections(run)
     files = ["mean_effective_size.csv", "effective_size.csv"]
@@ -39,10 +34,8 @@ def test_sizes_are_drawn_and_told_with_what_their_groups_are(run: RunFolder) -> 
 @pytest.mark.parametrize(
     ("faithful", "where"),
     [
-        ({1: (0.9, 0.9), 2: (0.9, 0.9)}, "every checkpoint"),
-        ({1: (0.9, 0.9), 2: (0.9, 0.3)}, "checkpoint 1"),
-        ({1: (0.9, 0.9), 2: (0.9, 0.9), 3: (0.3, 0.3)}, "checkpoints 1 and 2"),
-        (dict.fromkeys(range(6), (0.9, 0.9)) | {6: (0.3, 0.9)}, "6 of 7 checkpoints"),
+        ({1: (0.9, 0.9), 2: (0.9, 0.9)}, "2 of 2 checkpoints"),
+        ({1: (0.9, 0.9), 2: (0.9, 0.3)}, "1 of 2 checkpoints"),
         ({1: (0.3, 0.9), 2: (float("nan"), 0.9)}, None),
     ],
 )

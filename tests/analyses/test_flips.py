@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from pages import rows_of, tables_of, with_tables
 
 from mechcore.analyses.flips import Flips
-from mechcore.report.run_folder import RunFolder, read_run
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
+from mechcore.report.run_folder import RunFolder
 
 
 def test_texts_that_flip_are_in_a_table_of_what_does_something(run: RunFolder) -> None:

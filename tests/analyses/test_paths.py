@@ -20,11 +20,6 @@ def graph_of(blocks: Iterable[Block]) -> Graph:
 
 
 @pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
-
-
-@pytest.fixture(scope="module")
 def blocks(run: RunFolder) -> list[Block]:
     return [*Paths.blocks(run)]
 

@@ -29,11 +29,6 @@ def drawing_of(section: Section) -> Scatter:
 
 
 @pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
-
-
-@pytest.fixture(scope="module")
 def section(run: RunFolder) -> Section:
     return section_of(run)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,14 +13,9 @@ from mechcore.analyses.search import Search
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.report.blocks import Drawing
-from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.run_folder import RunFolder
 from mechcore.study.step import plain
-from mechcore.wording import DASH, SPACE
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
+from mechcore.wording import SPACE
 
 
 def with_settings(run: RunFolder, search: Search) -> RunFolder:
@@ -50,7 +44,7 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
     assert section.files == ["superadditive.csv", "screening.csv"]
     words = words_of(section.blocks)
     assert words.startswith(
-        "496 pairs of components were screened by gradients, and the best 1 ablated exactly"
+        "Screening by gradients ranked 496 pairs of components, and the best 1 were ablated exactly"
     )
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     for sentence in told(run, run.tables["superadditive"]):
@@ -58,15 +52,13 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
     (drawing,) = [block for block in section.blocks if isinstance(block, Drawing)]
     assert drawing.name == "superadditive"
     (table,) = tables_of(section.blocks)
-    of_margin = ["\u22121.50 [\u22122.25, \u22120.75]", "0.02", "\u22121.50 nats"]
-    of_accuracy = ["\u221215.0 [\u221222.5, \u22127.5]", "0.02", "no"]
-    first, second = rows_of(table)
-    assert first == ["L0.H3+L1.H5", *of_margin, *of_accuracy]
-    of_margin = ["\u22121.25 [\u22121.88, \u22120.62]", "0.02", "\u22121.25 nats"]
-    of_accuracy = ["\u221212.5 [\u221218.8, \u22126.2]", "0.02", "no"]
-    assert second == ["L1.H2+L3.MLP", *of_margin, *of_accuracy]
+    place = "tiny-ood (out-of-domain)"
+    first, _, _, last = rows_of(table)
+    assert first[:3] == ["L0.H3+L1.H5", place, "margin (nats)"]
+    assert first[-3:] == ["\u22121.50 [\u22122.25, \u22120.75]", "\u22121.50", "superadditive"]
+    assert last[:3] == ["L1.H2+L3.MLP", place, "accuracy (points)"]
     exact = words_of(Search.blocks(with_settings(run, Search(screening_by="exact"))))
-    assert exact.startswith("496 pairs of components were screened by exact, and")
+    assert exact.startswith("Screening by exact ranked 496 pairs of components, and")
 
 
 def test_superadditive_sets_are_counted_from_the_intervals(run: RunFolder) -> None:
@@ -94,28 +86,6 @@ def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
     name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
     assert f"{name} \u22120.15 nats [\u22120.25, \u22120.05]." in margin
     assert f"{name} \u221215.0 points [\u221225.0, \u22125.0]." in accuracy
-    older = table.drop(columns=column)
-    name = "The most superadditive set, L1.H2+L3.MLP, has an interaction of"
-    assert name in told(run, older)[0]
-    (shown,) = tables_of(Search.blocks(with_tables(run, superadditive=older)))
-    assert [row[3] for row in shown.rows] == [DASH, DASH]
-
-
-@pytest.mark.parametrize(
-    ("ends", "mark"),
-    [
-        ({"floor": True}, "at the floor"),
-        ({"ceiling": True}, "at the ceiling"),
-        ({"floor": True, "ceiling": True}, "at the floor and ceiling"),
-    ],
-)
-def test_accuracies_cut_off_are_marked(run: RunFolder, ends: dict[str, bool], mark: str) -> None:
-    table = run.tables["superadditive"].assign(**ends)
-    (shown,) = tables_of(Search.blocks(with_tables(run, superadditive=table)))
-    assert {row[-1] for row in shown.rows} == {mark}
-    margin = table[table["metric"] == "margin"]
-    (shown,) = tables_of(Search.blocks(with_tables(run, superadditive=margin)))
-    assert {tuple(row[4:]) for row in shown.rows} == {(DASH, DASH, "")}
 
 
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None:
@@ -129,18 +99,15 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None
         "searched is wrong with a probability of 0.01 at most"
     )
     assert "The table shows" not in words
-    assert "were screened" not in words
+    assert "Screening" not in words
 
 
-@pytest.mark.parametrize(
-    ("decision", "name"),
-    [("below", "superadditive by more than 0.1 nats of margin"), ("top", "among the largest")],
-)
+@pytest.mark.parametrize("decision", ["below", "top"])
 def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
-    run: RunFolder, decision: str, name: str
+    run: RunFolder, decision: str
 ) -> None:
     words = words_of(Search.blocks(raced(run, [(decision, 90)] * 30)))
-    assert f"The table shows the 2 largest of the 30 that are {name}; race.csv has all." in words
+    assert "The table shows the 2 largest; race.csv has all." in words
 
 
 @pytest.mark.parametrize(("n", "drawings"), [(40, []), (41, ["atlas"])])

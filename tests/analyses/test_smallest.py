@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.smallest import Smallest
 from mechcore.report.blocks import Command
-from mechcore.report.run_folder import RunFolder, read_run
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
+from mechcore.report.run_folder import RunFolder
 
 
 def commands(run: RunFolder) -> list[str]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
-import pytest
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.stability import Stability
-from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.run_folder import RunFolder
 
 RANKINGS = ("stability", "interaction_stability", "search_stability")
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
 
 
 def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.sweep import Sweep
 from mechcore.report.blocks import Drawing
-from mechcore.report.run_folder import RunFolder, read_run
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
+from mechcore.report.run_folder import RunFolder
 
 
 def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,7 @@ from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.training import Train
 from mechcore.report.blocks import Drawing
-from mechcore.report.run_folder import RunFolder, read_run
-
-
-@pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
-    return read_run(rich_run)
+from mechcore.report.run_folder import RunFolder
 
 
 def told(run: RunFolder, **config: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import CLASSES, Cases
@@ -13,8 +12,6 @@ from study.sources import data_config
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.search import Search
-from mechcore.analyses.sweep import Sweep
-from mechcore.errors import MechcoreWarning
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
@@ -22,7 +19,6 @@ from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers
 from mechcore.steps.base import MainStep, Size
 from mechcore.steps.config import ModelConfig
-from mechcore.study.run import prepare
 from mechcore.study.step import Job
 from mechcore.training import TrainSettings
 
@@ -106,12 +102,6 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
     assert counted(fewer, SIZE)["ablation"] == [0.5 * (6 + 2**6 + 6 + 1 + 16) * 80]
 
 
-@pytest.mark.parametrize(("sweep", "sets"), [("heads", 40), ("mlps", 5), ("all", 45)])
-def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, sets: int) -> None:
-    changed = replace(config, analyses=replace(config.analyses, sweep=Sweep(sweep)))
-    assert counted(changed, SIZE)["swept"] == [0.5 * sets * 80]
-
-
 @pytest.mark.parametrize(
     ("by", "passes"),
     [
@@ -148,10 +138,6 @@ def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> Non
     assert found["swept"] == [0.5 * (144 + 12) * 2009]
 
 
-def test_every_job_costs_something(config: StudyConfig) -> None:
-    assert all(cost > 0 for costs in counted(config, None).values() for cost in costs)
-
-
 TRAINING = TrainSettings(
     steps=25, batch_size=4, accumulate=2, evaluate_every=10, checkpoint_every=10
 )
@@ -161,8 +147,3 @@ def test_passes_of_a_training_are_those_counted_by_hand(config: StudyConfig) -> 
     found = counted(replace(config, training=TRAINING), SIZE)
     # Forward and back for 25 steps of 8 examples; evaluations after 10, 20 and 25 steps.
     assert found["train"] == [3 * 25 * 8 + 3 * (30 + 50)]
-
-
-def test_listing_jobs_warns_as_a_run_would(config: StudyConfig, tmp_path: Path) -> None:
-    with pytest.warns(MechcoreWarning, match="9 of 13 drawn"):
-        prepare(config, tmp_path / "out")

@@ -356,14 +356,6 @@ def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> 
     assert len(after - before) == 6  # two chunks, each pruned and answered twice
 
 
-def test_sparsities_that_look_alike_are_kept_apart(config: StudyConfig) -> None:
-    plan = make_plan(replace(config, sparsities=(0.5, 0.5000001), seeds=(1,)))
-    accuracy = plan.parts[0].jobs["accuracy"]
-    masks = {job.key for job in plan.parts[0].masks}
-    assert len(masks) == 2
-    assert masks <= {need.key for need in accuracy.needs.values()}
-
-
 # -- variants, and checkpoints --------------------------------------------------------------
 
 
@@ -415,13 +407,6 @@ def test_checkpoints_share_what_the_study_has(tmp_path: Path) -> None:
     only = make_plan(embedded(checkpoints=("embedded",), sparsities=()))
     assert keys(only) <= keys(plan)
     assert "core" not in only.parts[0].jobs
-
-
-def test_the_tolerance_of_effective_size_invalidates_it_alone() -> None:
-    config = embedded(checkpoints=("embedded",))
-    other = Analyses(effective_size=EffectiveSize((0.3, 0.5), tolerance=0.1))
-    before, after = make_plan(config), make_plan(replace(config, analyses=other))
-    assert changed(before, after) == {"effective_size"}
 
 
 def test_a_checkpoint_that_changes_invalidates_its_own_jobs(

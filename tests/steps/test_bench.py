@@ -119,13 +119,6 @@ def test_other_readings_of_a_model_are_other_models(sources: Sources, bench: Wor
     assert max(map(len, second.data["id"].input_ids)) == 5
 
 
-def test_other_draws_are_other_data(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job(splits=("id",)))
-    second = bench.inputs(sources.job(data=replace(sources.data, max_id=3), splits=("id",)))
-    assert (len(first.data["id"]), len(second.data["id"])) == (9, 3)
-    assert second.model is first.model
-
-
 def test_halves_are_other_data_and_share_no_example(sources: Sources, bench: Workbench) -> None:
     jobs = [sources.job(splits=("train",), half=half) for half in (None, 1, 2)]
     assert len({job.key for job in jobs}) == 3

@@ -120,7 +120,7 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
         asked[split] += chosen
         return ablate(model, chosen, *args, split=split, **more)
 
-    monkeypatch.setattr("mechcore.steps.ablation.ablate", noted)
+    monkeypatch.setattr("mechcore.ablation.ablate", noted)
     again = core_ablation_tables(inputs, means, core, step(), known)
     for split, chosen in asked.items():
         assert chosen

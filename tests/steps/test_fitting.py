@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 from dataclasses import replace
@@ -33,6 +32,7 @@ from mechcore.study.run import job_table, run_study
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop
 
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "minilm-mnli-hans.yaml"
 TRAINING = train_settings(
     "quick",
     steps=4,
@@ -242,86 +242,10 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-# -- the published study --------------------------------------------------------------------------
-
-PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "minilm-mnli-hans.yaml"
-
-
-@pytest.fixture
-def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyConfig:
-    """The published study, of a tiny model and few examples of the same form."""
-    header = "premise\thypothesis\tlabel"
-    hans = "gold_label\tsentence1\tsentence2\theuristic\tsubcase\ttemplate"
-    cases_of = [*read_config_groups(), "lexical_overlap_le_passive"]
-    rows = [f"the cat {i % 7} ran\ta dog\t{CLASSES[i % 3]}" for i in range(48)]
-    odd = [
-        f"{'entailment' if '_le_' in name else 'non-entailment'}\tthe cat {i}\ta dog\tx\t{name}\tt"
-        for name in cases_of
-        for i in range(12)
-    ]
-    for name, lines in (
-        ("mnli_train_29k", [header, *rows]),
-        ("mnli_dev_matched", [header, *rows]),
-        ("hans_train", [hans, *odd]),
-        ("hans_validation", [hans, *odd]),
-    ):
-        with gzip.open(tmp_path / f"{name}.tsv.gz", "wt") as file:
-            file.write("\n".join([*lines, ""]))
-    monkeypatch.setenv("MINILM", str(cases.path("bert")))
-    monkeypatch.setenv("NLI_DATA", str(tmp_path))
+def test_the_published_study_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MINILM", "NLI_DATA"):
+        monkeypatch.setenv(name, str(tmp_path))
     config = read_config(PUBLISHED)
     assert config.training is not None
-    sizes = config.analyses.effective_size
-    assert sizes is not None
-    return replace(
-        config,
-        model=replace(config.model, max_length=None),
-        training=replace(
-            config.training,
-            steps=6,
-            warmup_steps=1,
-            evaluate_every=2,
-            checkpoint_every=2,
-            batch_size=4,
-        ),
-        prune=replace(config.prune, steps=2, warmup=0, tolerance=1, batch_size=4),
-        seeds=config.seeds[:2],
-        n_resamples=5,
-        analyses=replace(
-            config.analyses,
-            ablation=Ablation(controls=2),
-            paths=Paths(controls=2, max_examples=12),
-            effective_size=replace(
-                sizes, sparsities=(0.4,), seeds=(42,), prune=replace(SMALL, steps=1)
-            ),
-        ),
-    )
-
-
-def read_config_groups() -> tuple[str, ...]:
-    import yaml
-
-    return tuple(yaml.safe_load(PUBLISHED.read_text())["data"]["groups"]["main text"])
-
-
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
-def test_the_published_study_gives_the_same_tables_again(
-    published: StudyConfig, tmp_path: Path
-) -> None:
-    for name in ("first", "second"):
-        run_study(published, tmp_path / name)
-    first, second = (results(tmp_path / name) for name in ("first", "second"))
-    assert first == second
-    tables = {Path(name).stem for name in first if name.startswith("tables/")}
-    assert tables >= {
-        "training",
-        "core",
-        "head_categories",
-        "interactions",
-        "superadditive",
-        "sweep",
-    }
-    sizes = table(tmp_path / "first", "mean_effective_size")
-    assert set(sizes["group"]) == {"ID", "OOD", "mixed", "main text"}
-    assert sizes["checkpoint"].nunique() == 3
+    assert config.analyses.effective_size is not None
+    assert config.data.groups["main text"]

@@ -13,13 +13,6 @@ from mechcore.steps.tables import answer_tables, core_tables
 from mechcore.subnetworks.core import ACCURACY_SPREAD
 
 
-def answered(n_right: int) -> Evaluation:
-    """Four examples, some answered rightly."""
-    correct = torch.tensor([[True, False]] * 4)
-    logits = torch.tensor([[1.0, 0.0]] * n_right + [[0.0, 1.0]] * (4 - n_right))
-    return Evaluation(logits, correct, np.array(["all"] * 4, dtype=object), "")
-
-
 def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
     # 60 examples of each label; the log-odds of the second are -3 and -1 for the first label, 1 and
     # 3 for the second. Two masks add 2 or -2 to all, so that half of a label is answered wrongly;
@@ -50,29 +43,6 @@ def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
     assert spread.loc["u"].iloc[0] == 0.5
     assert spread.loc["all"].tolist() == pytest.approx([0, 0, 0])
     assert spread.loc["v"].isna().tolist() == [False, True, True]
-
-
-def test_methods_are_not_seeds_of_each_other() -> None:
-    mask = Mask.full(ModelShape(1, 4)).without("0.0")
-    found = [
-        Subnetwork(mask, 0.2, seed, torch.zeros(1, 5), method)
-        for method in ("l0", "random")
-        for seed in (1, 2)
-    ]
-    masked = [answered(n) for n in (4, 3, 1, 0)]
-    splits = ("id", "ood")
-    spread = answer_tables(
-        {split: answered(4) for split in splits},
-        found,
-        dict.fromkeys(splits, masked),
-        dict.fromkeys(splits, "data"),
-    )["accuracy_spread"]
-    ACCURACY_SPREAD.check(spread)
-    inside = spread[spread["split"] == "id"]
-    assert inside[["method", "n_seeds", "low", "high", "spread", "full"]].to_numpy().tolist() == [
-        ["l0", 2, 0.75, 1.0, 0.25, 1.0],
-        ["random", 2, 0.0, 0.25, 0.25, 1.0],
-    ]
 
 
 def test_a_core_of_one_ranking_is_no_evidence() -> None:

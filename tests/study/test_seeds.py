@@ -57,7 +57,7 @@ def test_seeds_of_tables_come_back_from_their_files(tmp_path: Path, name: str) -
 def test_seeds_of_effective_sizes(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", tables()["accuracy"])
     accuracy = SCHEMAS["accuracy"].read(tmp_path / "a.csv")
-    full, grid, groups = accuracies_by_checkpoint({1: accuracy})
+    full, grid, groups = accuracies_by_checkpoint({1: accuracy}, {})
     made = size_tables(full, grid, groups, 0.03)
     write_csv(tmp_path / "size.csv", made["effective_size"])
     back = SCHEMAS["effective_size"].read(tmp_path / "size.csv")
