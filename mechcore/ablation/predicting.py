@@ -29,7 +29,7 @@ from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.cost import Cost
-from mechcore.evaluation.evaluate import margins
+from mechcore.evaluation.evaluate import Metric, margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
@@ -127,10 +127,31 @@ INTERACTION_METHODS: Registry[InteractionMethod] = Registry(
     "mechcore.interaction_methods",
     {
         "screening": "mechcore.ablation.screening:screening",
-        "exact": "mechcore.ablation.ablated_pairs:exact",
+        "exact": "mechcore.ablation.predicting:exact",
     },
 )
 """Methods by name."""
+
+
+def exact(request: PairRequest) -> Predictions:
+    """The interactions themselves, on the request's examples, from ablating all pairs.
+
+    Raises:
+        InputError: labels and classes cannot be matched.
+    """
+    ablated = request.ablate([*request.singles, *request.pairs])
+    cost = Cost(forwards=1 + len(ablated.sets))
+    return Predictions(mean_interactions(ablated, request.pairs), cost)
+
+
+def mean_interactions(
+    ablated: Ablations, sets: Sequence[ComponentSet], metric: Metric = "margin"
+) -> dict[ComponentSet, float]:
+    """The mean interaction of each set, all of whose members were ablated alone, too."""
+    changes = {cut: float(ablated.changes(cut, metric).mean()) for cut in ablated.sets}
+    return {
+        cut: changes[cut] - sum(changes[ComponentSet((c,))] for c in cut.components) for cut in sets
+    }
 
 
 class MaskedMargins:

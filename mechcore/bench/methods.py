@@ -31,10 +31,10 @@ PREDICTORS: Registry[InteractionMethod] = Registry(
     "way to predict interactions",
     "mechcore.bench_interaction_methods",
     {
-        "hessian": "mechcore.bench.hessian:hessian",
-        "integrated-hessian": "mechcore.bench.hessian:integrated_hessian",
-        "proxy": "mechcore.bench.proxy:proxy",
-        "co-ablation": "mechcore.bench.co_ablation:co_ablation",
+        "hessian": "mechcore.bench.predictors:hessian",
+        "integrated-hessian": "mechcore.bench.predictors:integrated_hessian",
+        "proxy": "mechcore.bench.predictors:proxy",
+        "co-ablation": "mechcore.bench.predictors:co_ablation",
     },
     base=INTERACTION_METHODS,
 )

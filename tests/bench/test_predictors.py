@@ -17,7 +17,7 @@ from helpers import Cases
 
 from mechcore.ablation import ComponentSet, find_superadditive
 from mechcore.ablation.predicting import INTERACTION_METHODS, MaskedMargins, PairRequest
-from mechcore.bench.hessian import N_POINTS
+from mechcore.bench.predictors import N_POINTS
 from mechcore.bench.methods import PREDICTORS
 from mechcore.components import ModelShape, parse_components
 from mechcore.errors import InputError
