@@ -38,15 +38,7 @@ class AnswerBuffer:
         correct: Bool[Tensor, "example cls"],
         full: Float[Tensor, "example cls"],
     ) -> None:
-        """Take the answers of some sets to some examples.
-
-        Args:
-            rows: numbers of the sets.
-            index: numbers of the examples.
-            logits: of the sets.
-            correct: which classes are correct.
-            full: logits of the full model.
-        """
+        """Take the answers of sets to examples, both by number, with the full model's logits."""
         place = (torch.as_tensor(rows)[:, None], index)
         self.correct[place] = is_correct(logits, correct)
         self.margin[place] = margins(logits, correct).float()

@@ -169,11 +169,8 @@ def _half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
 def confirmation(roles: pd.DataFrame) -> str:
     """How many roles were found on a half and confirmed on the other, with their mean effects.
 
-    Args:
-        roles: of `confirm_roles`.
-
-    Returns:
-        A sentence, with sizes in points in the direction found; empty without those columns.
+    In a sentence, with sizes in points in the direction found; empty without the columns of
+    `confirm_roles`.
     """
     if "confirmed" not in roles or roles.empty:
         return ""
@@ -201,9 +198,6 @@ def confirmation(roles: pd.DataFrame) -> str:
 
 def held_out_change(row: Any) -> str:
     """A component's changes in information on the halves that did not select it, in points.
-
-    Args:
-        row: of `confirm_roles`.
 
     >>> held_out_change(table.iloc[0])  # doctest: +SKIP
     '-4.1 out of domain, confirmed'

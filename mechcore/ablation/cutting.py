@@ -35,10 +35,8 @@ Rows: TypeAlias = dict[Receiver, int]
 class _Group:
     """Sets of paths from the same senders to one receiver each.
 
-    Attributes:
-        engine: ablates the receivers with what they would put out.
-        answer: row of the set whose receiver is the answer.
-        tasks: those of the engine.
+    The engine ablates the receivers with what they would put out; ``answer`` is the row of the set
+    whose receiver is the answer.
     """
 
     engine: SharingEngine
@@ -49,12 +47,7 @@ class _Group:
 
 
 class _OnStack:
-    """Sets of paths to one receiver each, on layers that are known as functions.
-
-    Args:
-        base: ablates components of the model.
-        sets: the answer, or receivers and their rows, by what they do not see.
-    """
+    """Sets of paths to one receiver each, on layers that are known as functions."""
 
     def __init__(self, base: TreeEngine, sets: Mapping[frozenset[Component], Rows]) -> None:
         self.job = job = base.job
@@ -126,11 +119,8 @@ class _OnStack:
 class PathEngine:
     """Answers with sets of paths cut.
 
-    Args:
-        job: what to do; its masks are those of no set.
-        sets: what to cut.
-        base: ablates components of the same model, and was checked; the reference where nothing is
-            shared.
+    The job's masks are those of no set; ``base`` ablates components of the same model, and was
+    checked; it is the reference where nothing is shared.
 
     Raises:
         InputError: a receiver does not run after its sender, or is not there.

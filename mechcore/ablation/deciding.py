@@ -122,21 +122,11 @@ class Goal:
 class Effects:
     """Effects of sets on the examples seen so far, bounds of their means, and what was decided.
 
-    Args:
-        sets: whose effects.
-        n_all: examples there are.
-        metric: of the effects.
-        effect: of the sets.
-        error: probability that the mean of a set is ever outside its bounds.
-        bound: first bound of the effect on one example, in nats, fixed in advance; of accuracy it
-            is known.
-
-    Attributes:
-        values: [set, example], in the order in which examples are drawn.
-        seen: examples whose values are known, the first ones, [set].
-        n: examples seen of each set when it was decided, [set].
-        steps: how often the bound was broken and went up, [set].
-        decisions: [set].
+    ``values`` are [set, example] in the order in which examples are drawn; ``seen`` are examples
+    whose values are known, ``n`` those seen of each set when it was decided, ``steps`` how often
+    its bound was broken and went up. ``error`` is the probability that the mean of a set is ever
+    outside its bounds; ``bound`` the first of the effect on one example, in nats, fixed in advance;
+    of accuracy it is known.
     """
 
     def __init__(

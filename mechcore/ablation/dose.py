@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from mechcore.ablation.effects import own_ends
 from mechcore.ablation.sets import paths
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Mask, ModelShape, parse_components
@@ -26,7 +27,7 @@ from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
-from mechcore.tables import COMPONENT, DATA, SPLIT, Column, N, Schema, estimate
+from mechcore.tables import COMPONENT, DATA, SPLIT, Column, N, Schema
 
 DOSES = (0.25, 0.5, 0.75, 1.0)
 MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
@@ -50,9 +51,7 @@ DOSE = Schema(
         *(
             column
             for name, meaning in COLUMNS.items()
-            for column in estimate(
-                name, "number", meaning, low=f"{name}_low", high=f"{name}_high", unit="nats"
-            )
+            for column in own_ends(name, "number", meaning, unit="nats")
         ),
         Column(
             "monotone",

@@ -30,7 +30,7 @@ from mechcore.evaluation.evaluate import (
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.models.model_identity import check_masks
 from mechcore.showing import Shown
-from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -40,6 +40,13 @@ METRIC = Column(
     "``accuracy`` or ``margin``",
     names={"accuracy": "accuracy (points)", "margin": "margin (nats)"},
 )
+
+
+def own_ends(name: str, kind: Kind, meaning: str, **options: Any) -> tuple[Column, ...]:
+    """`estimate` with the ends of the interval in columns that begin with its name."""
+    return estimate(name, kind, meaning, low=f"{name}_low", high=f"{name}_high", **options)
+
+
 ABLATION = Schema(
     "ablation",
     "What changes without every ablated set of components, on every subset of the data; negative: "
@@ -56,22 +63,18 @@ ABLATION = Schema(
         N,
         *CLUSTERS,
         Column("accuracy", "share", "accuracy without the set"),
-        *estimate(
+        *own_ends(
             "accuracy_change",
             "points",
             "accuracy without the set less that of the full model",
-            low="accuracy_change_low",
-            high="accuracy_change_high",
             header="change of accuracy",
             populations=True,
         ),
         Column("margin", "number", "mean log-odds of the correct classes", unit="nats"),
-        *estimate(
+        *own_ends(
             "margin_change",
             "number",
             "margin without the set less that of the full model",
-            low="margin_change_low",
-            high="margin_change_high",
             header="change of margin",
             populations=True,
             unit="nats",
@@ -84,11 +87,7 @@ ABLATION = Schema(
 
 @dataclass(frozen=True)
 class ComponentSet:
-    """Components ablated together.
-
-    Attributes:
-        components: the components, in order.
-        name: what to call the set in tables, in place of its components.
+    """Components ablated together, in order, with a name for tables, if they are to have one.
 
     >>> str(ComponentSet.of([Component(2, 1), Component(0, 3)]))
     'L0.H3+L2.H1'
@@ -309,7 +308,6 @@ def ablation_table(
     kinds: Mapping[Any, str] | None = None,
     *,
     average: tuple[str, Sequence[ComponentSet]] | None = None,
-    against: str | None = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -321,18 +319,13 @@ def ablation_table(
         kinds: the sets to list, and what to call each in the column ``kind``; by default all,
             as ``"single"``, ``"joint"`` and ``"path"``.
         average: name and members of a group of sets whose mean change is listed as one row.
-        against: name of the set that changes are measured from, in place of the full model.
         n_resamples: bootstrap resamples.
         level: of the intervals.
         seed: of the resamples.
 
     Returns:
         The columns of `ABLATION`. Empty if there is nothing to list.
-
-    Raises:
-        InputError: there is no set of the name ``against``.
     """
-    start = _start(ablations, against)
     if kinds is None:
         kinds = {each: _kind(each) for each in ablations.without}
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
@@ -345,7 +338,7 @@ def ablation_table(
         means: dict[str, float] = {}
         samples = ablations.full.samples(members)
         for metric in METRICS:
-            before = start.values(metric)[members]
+            before = ablations.full.values(metric)[members]
             changes = [
                 np.mean([ablations.without[s].values(metric)[members] - before for s in sets], 0)
                 for *_, sets in listed
@@ -371,18 +364,6 @@ def _kind(each: Cut) -> str:
     if isinstance(each, PathSet):
         return "path"
     return "joint" if len(each) > 1 else "single"
-
-
-def _start(ablations: Ablations, against: str | None) -> Evaluation | Answers:
-    if against is None:
-        return ablations.full
-    for each, answers in ablations.without.items():
-        if str(each) == against:
-            return answers
-    raise InputError(
-        f"against: no set is called {against!r}; expected one of "
-        f"{', '.join(map(str, ablations.without))}"
-    )
 
 
 def place(
@@ -413,10 +394,7 @@ def ends(
     answers: bool,
     **statistics: Any,
 ) -> list[dict[str, float]]:
-    """The means of rows, and the ends of their intervals in columns that begin with ``name``.
-
-    See `Evaluation.samples` and `mechcore.evaluation.intervals.mean_intervals`.
-    """
+    """The means of rows, and the ends of their intervals in columns that begin with ``name``."""
     rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]
     for whose, sample in samples.items():
         intervals = mean_intervals(values, answers=answers, clusters=sample, **statistics)

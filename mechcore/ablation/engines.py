@@ -59,11 +59,7 @@ _PENDING = 2**24
 
 @dataclass(eq=False)
 class Job:
-    """What a sweep works on.
-
-    Attributes:
-        masks: [mask, layer, component]; the full model's first, then one for each set.
-    """
+    """What a sweep works on; masks are [mask, layer, component], the full model's first."""
 
     model: Any
     masks: Tensor
@@ -158,10 +154,7 @@ class ReferenceEngine:
 class SharingEngine(ABC):
     """Runs what sets have in common once, in groups of sets that are finished one after another.
 
-    Args:
-        job: what to do.
-        shape: of the model, as `tree.grow` is to see it: masks share whole levels of the tree.
-        max_tokens: most tokens in one call of a layer; None for what suits the device.
+    ``shape`` is the model's as `tree.grow` is to see it: masks share whole levels of the tree.
     """
 
     name: str
@@ -193,11 +186,7 @@ class SharingEngine(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Make sure that the engine gives the model's logits, whole and without one set.
-
-        Raises:
-            MechcoreError: it does not.
-        """
+        """Raise a MechcoreError unless the logits are the model's, whole and without one set."""
 
     @abstractmethod
     def like(self, job: Job) -> SharingEngine:
@@ -287,11 +276,7 @@ class SharingEngine(ABC):
 
     @cached_property
     def expected(self) -> Tensor:
-        """Logits of `checked` [2, batch, cls] in whole forwards: the model, and without one set.
-
-        Raises:
-            NotFiniteError: one is not finite.
-        """
+        """Logits of `checked` [2, batch, cls] in whole forwards: the model, and without one set."""
         job, inputs = self.job, self.job.asked(self.checked)
         mask = Mask(job.masks[-1], has_mlps=job.shape.has_mlps)
         with torch.no_grad():
@@ -340,11 +325,7 @@ class TreeEngine(SharingEngine):
         return self.job.readout.classes(read.unflatten(0, (len(x), -1)))
 
     def check(self) -> None:
-        """Make sure that the engine gives the model's logits, whole and without one set.
-
-        Raises:
-            MechcoreError: it does not.
-        """
+        """See `SharingEngine.check`."""
         if found := self.disagreement():
             raise MechcoreError(
                 f"prefix-sharing engine: {found}; the model does not compute what its weights say "

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
+from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, own_ends, place
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample, degrees_of_freedom
 from mechcore.evaluation.p_values import adjusted_p
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
-from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
 
 FIGURES = {
     "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",
@@ -28,9 +28,7 @@ FIGURES = {
 def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
     change = f"{figure}_change"
     return (
-        *estimate(
-            change, "points", meaning, low=f"{change}_low", high=f"{change}_high", populations=True
-        ),
+        *own_ends(change, "points", meaning, populations=True),
         Column(
             f"{change}_se", "share", f"standard error of {change}, as in its interval", shown="bare"
         ),

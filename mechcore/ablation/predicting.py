@@ -157,10 +157,7 @@ def mean_interactions(
 class MaskedMargins:
     """Margins of a request's examples as a function of mask values.
 
-    Attributes:
-        shape: of the model.
-        batches: rows of the examples.
-        places: layers and columns of the request's components in mask values.
+    ``places`` are layers and columns of the request's components in these.
     """
 
     def __init__(self, request: PairRequest) -> None:

@@ -152,7 +152,6 @@ def race(
     largest: int | None = None,
     error: float = 0.05,
     bound: float | None = None,
-    most_examples: int | None = None,
     n_audited: int | None = None,
     seed: int = 0,
     state: str | Path | None = None,
@@ -177,7 +176,6 @@ def race(
         bound: largest effect of a set on one example, in nats of margin, unless a larger one is
             seen; by default ``least / RARE``, and for ``largest`` the span of the full model's
             margins. A set needs examples nearly in proportion to it.
-        most_examples: after which the race ends and leaves sets open; None for all.
         n_audited: sets, drawn at random, that go on to the end whatever was decided, to count
             wrong decisions: none of 20 leaves at most 14 % wrong, none of 60 5 %. By default
             `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
@@ -201,7 +199,11 @@ def race(
     check_goal(error, least, largest, bound, metric)
     if n_audited is None:
         n_audited = min(AUDITED, int(AUDITED_SHARE * len(chosen)))
-    _check_numbers(n_all, most_examples, n_audited)
+    if n_all < 2 or n_audited < 0:
+        raise InputError(
+            f"race: {n_all} examples and n_audited is {n_audited}; expected at least 2, and 0 or "
+            "more sets"
+        )
     fill = with_pairs(options.pop("fill", "mean"), data, seed)  # pairs do not depend on the looks
     generator = np.random.default_rng(seed)
     order = generator.permutation(n_all)
@@ -230,7 +232,7 @@ def race(
         bound, source = span_of(full.full.margin), "the span of the full model's margins"
     known = Effects(chosen, n_all, metric, effect, error / len(chosen), bound or 1.0)
     course = _Course(known, ablated, layers)
-    course.run(goal, audited, most_examples or n_all)
+    course.run(goal, audited)
     return Race(
         tuple(chosen),
         known.table(data.examples.name, options.get("split", "id")),
@@ -253,12 +255,9 @@ def race(
 class _Course:
     """Of a race: sets are seen on more and more examples.
 
-    Attributes:
-        known: what is known of the sets.
-        ablated: answers without sets, from one example to another in the order of the race.
-        layers: layer evaluations so far, for all examples.
-        exact_layers: those of all sets on all examples.
-        after: numbers of examples after which there was a look.
+    ``ablated`` gives the answers without sets, from one example to another in the order of the
+    race; ``layers`` are evaluations so far, for all examples, ``after`` the numbers of examples
+    looked at.
     """
 
     known: Effects
@@ -267,10 +266,10 @@ class _Course:
     exact_layers: float = 0.0
     after: list[int] = field(default_factory=list)
 
-    def run(self, goal: Goal, audited: Bool[np.ndarray, " set"], most: int) -> None:
-        """Look until all is decided or ``most`` examples are seen; audited sets go on."""
+    def run(self, goal: Goal, audited: Bool[np.ndarray, " set"]) -> None:
+        """Look until all is decided; audited sets go on."""
         known = self.known
-        for stop in looks(min(known.n_all, most)):
+        for stop in looks(known.n_all):
             while (known.open & (known.n < stop)).any():
                 spent = self._see((known.open | audited) & (known.seen < stop), stop)
                 # Of all sets, at the first look.
@@ -298,11 +297,7 @@ class _Course:
 def check_goal(
     error: float, least: float | None, largest: int | None, bound: float | None, metric: Metric
 ) -> None:
-    """Make sure that there is something to decide, an error rate, and a bound if one is given.
-
-    Raises:
-        InputError: there is not.
-    """
+    """Raise an InputError unless there is something to decide, with a possible error and bound."""
     Goal(least, largest)
     if not 0 < error < 1:
         raise InputError(f"race: error is {error}; expected a probability between 0 and 1")
@@ -313,10 +308,7 @@ def check_goal(
 
 
 def span_of(margins: Float[np.ndarray, " example"]) -> float:
-    """From the lowest to the highest margin or 0, in nats; 1 if all are 0.
-
-    Over all examples, so that it does not depend on their order.
-    """
+    """From the lowest to the highest margin or 0 over all examples, in nats; 1 if all are 0."""
     return float(max(margins.max(), 0) - min(margins.min(), 0)) or 1.0
 
 
@@ -343,12 +335,3 @@ def _checked(sets: Sequence[Any], effect: Effect) -> list[ComponentSet]:
                 "'change'"
             )
     return list(sets)
-
-
-def _check_numbers(n: int, most_examples: int | None, n_audited: int) -> None:
-    if n < 2:
-        raise InputError(f"race: {n} examples; expected at least 2")
-    if most_examples is not None and most_examples < 2:
-        raise InputError(f"race: most_examples is {most_examples}; expected at least 2")
-    if n_audited < 0:
-        raise InputError(f"race: n_audited is {n_audited}; expected 0 or more sets")

@@ -42,14 +42,11 @@ class _Left(Exception):
 class Layers:
     """A model's own forward, from any layer and up to any other.
 
-    Layers are told by the order of their calls, so that one module may be several of them. Before
-    a layer can be passed over it has to run once, which shows what it returns.
-
-    Args:
-        model: any TransformerLens model.
+    Layers are told by the order of their calls, so that one module may be several of them. Before a
+    layer can be passed over it has to run once, which shows what it returns.
 
     Raises:
-        InputError: it has none.
+        InputError: the model has no layers in ``blocks``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -71,11 +68,8 @@ class Layers:
     ) -> Tensor:
         """Run a model in evaluation mode from ``start`` up to ``stop``, or up to the logits.
 
-        Args:
-            inputs: model inputs [row, pos].
-            start: first layer to run.
-            x: the residual stream before it; None for the embedding.
-            stop: the layer before which the residual stream is wanted.
+        ``x`` is the residual stream before the first layer to run; None for the embedding. With
+        ``stop`` the residual stream before that layer is returned.
 
         Raises:
             InputError: the model's forward does not call its layers.
@@ -128,13 +122,8 @@ class Layers:
 class RestartRunner(Runner):
     """Runs a batch through a model's own layers; emits logits [node, batch, *pos, out].
 
-    Args:
-        layers: of the model.
-        shape: of the model.
-        fills: see `Runner`.
-        max_tokens: see `Runner`.
-        everywhere: run the last layer and the head at all positions.
-        stepwise: leave the forward after every layer, also where no masks part.
+    ``everywhere`` runs the last layer and the head at all positions; ``stepwise`` leaves the
+    forward after every layer, also where no masks part.
     """
 
     def __init__(
@@ -292,12 +281,7 @@ class RestartEngine(SharingEngine):
         return self.job.readout.taken(x, runner.read_inputs)
 
     def check(self) -> None:
-        """Make sure once that the engine gives the model's logits, see `TreeEngine.check`.
-
-        Raises:
-            NotFiniteError: the model's are not finite.
-            MechcoreError: it does not.
-        """
+        """Make sure once that the engine gives the model's logits, see `SharingEngine.check`."""
         if self.everywhere is not None:
             return
         self.expected  # whatever is wrong with the model itself is said as it is  # noqa: B018

@@ -215,12 +215,7 @@ def _stands_out(row: Any) -> bool:
 def ranked(roles: pd.DataFrame) -> pd.DataFrame:
     """The components that were found to do something, those that matter most out of domain first.
 
-    Args:
-        roles: of `component_roles`.
-
-    Returns:
-        The rows with a role other than no detectable effect or undecided, by the size of their
-        information change out of domain; where that is not known, in domain.
+    By the size of their information change out of domain; where that is not known, in domain.
     """
     found = roles[~roles["role"].isin([NONE, UNDECIDED])]
     keys = [f"information_change_{place}" for place in OUT_FIRST]
@@ -230,13 +225,9 @@ def ranked(roles: pd.DataFrame) -> pd.DataFrame:
 def verdict(roles: pd.DataFrame) -> str:
     """Which components are to blame, which carry the generalisation and which can go.
 
-    Args:
-        roles: of `component_roles`.
-
-    Returns:
-        One sentence, with changes in information in points and their intervals, negative where the
-        model is worse without the component. Where nothing is known of information in a domain, it
-        says why.
+    In one sentence, with changes in information in points and their intervals, negative where the
+    model is worse without the component. Where nothing is known of information in a domain, it says
+    why.
     """
     if roles.empty:
         return "No component was ablated."
@@ -298,12 +289,7 @@ def _group(
 
 
 def information_change(row: Any, place: str) -> str:
-    """The change in information without a component, in points, with its interval.
-
-    Args:
-        row: of `component_roles`.
-        place: ``"id"`` or ``"ood"``.
-    """
+    """The change in information without a component on a split, in points, with its interval."""
     if np.isnan(row[f"information_change_{place}"]):
         return "unknown"
     ends = _points(row, "information", place)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -36,18 +37,11 @@ def screening(request: PairRequest) -> Predictions:
     full = Mask.full(function.shape)
     masks = [full, *(full.without(c) for c in components)]
     gradients = torch.zeros(len(masks), len(components))
-    partial = Partial(
-        request.state,
-        "screening",
-        model=request.model,
-        data=request.data,
-        means=request.means,
-        fill=request.fill,
-        labels=function.correct,
-        components=[str(component) for component in components],
-        batches=function.batches,
-    )
-    with frozen(request.model), left(partial, gradients, len(masks)) as steps:
+    own = {"labels": function.correct, "components": [str(component) for component in components]}
+    with (
+        frozen(request.model),
+        left("screening", request, gradients, batches=function.batches, **own) as steps,
+    ):
         for i in steps:
             gradients[i] = _gradient(function, masks[i])[function.places]
     cost = Cost(forwards=len(masks), backwards=len(masks))
@@ -55,16 +49,14 @@ def screening(request: PairRequest) -> Predictions:
 
 
 @contextmanager
-def left(partial: Partial, total: Tensor, n: int) -> Iterator[Iterator[int]]:
-    """Numbers of the steps of a screening that are left, of ``n``.
+def left(kind: str, of: Any, total: Tensor, **depends_on: Any) -> Iterator[Iterator[int]]:
+    """Numbers of the rows of ``total`` that are left to fill; the others are as they were kept.
 
-    Args:
-        partial: keeps what they find.
-        total: what they write to; takes what was kept.
-        n: steps there are.
+    ``of`` has the model, data, means and fill, and the ``state`` that keeps rows.
     """
-    with Steps(partial, {"found": total}) as steps:
-        numbers = [number for number in range(n) if (number,) not in steps.done]
+    facts = {name: getattr(of, name) for name in ("model", "data", "means", "fill")}
+    with Steps(Partial(of.state, kind, **facts, **depends_on), {"found": total}) as steps:
+        numbers = [number for number in range(len(total)) if (number,) not in steps.done]
         with progress.bar("screening", len(numbers)) as advance:
 
             def one_by_one() -> Iterator[int]:

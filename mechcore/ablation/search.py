@@ -20,19 +20,19 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
-from mechcore.ablation.racing import Race, check_goal, race
-from mechcore.ablation.searching import (
-    check_options,
-    halves_of,
-    rank_correlation,
-    two_or_more,
+from mechcore.ablation.predicting import (
+    INTERACTION_METHODS,
+    PairRequest,
+    Predictions,
+    mean_interactions,
 )
+from mechcore.ablation.racing import Race, check_goal, race
+from mechcore.ablation.searching import check_options, halves_of, rank_correlation
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.stability import interaction_stability
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
-from mechcore.components import Component, ComponentLike
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
@@ -45,6 +45,7 @@ from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 from mechcore.tables import Column, Schema
+from mechcore.wording import count
 
 SUPERADDITIVE = INTERACTIONS.named(
     "superadditive",
@@ -210,14 +211,8 @@ def find_superadditive(
 class _Growth:
     """Growing sets on the half of the data that chooses.
 
-    Attributes:
-        request: model, examples, and components to choose from.
-        metric: what sets are ranked by.
-        sizes: ``max_size``, ``n_pairs`` and ``beam``.
-        guarantee: of no wrong decision; None ablates sets on all examples.
-        goal: of races.
-        measured: interactions by set.
-        best: sets by size, the best first.
+    ``sizes`` are ``max_size``, ``n_pairs`` and ``beam``; without a ``guarantee`` sets are ablated
+    on all examples. ``measured`` are interactions by set, ``best`` sets by size, the best first.
     """
 
     request: PairRequest
@@ -255,10 +250,8 @@ class _Growth:
     def _ranked(self, level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
         """These sets, the best first; in a race those alone that are what is looked for."""
         if self.guarantee is None:
-            alone, without = self._alone, self._ablated(level)
-            for cut in without.sets:
-                change = float(without.changes(cut, self.metric).mean())
-                self.measured[cut] = change - sum(alone[c] for c in cut.components)
+            without = self._alone.with_more(self._ablated(level))
+            self.measured |= mean_interactions(without, level, self.metric)
             return sorted(level, key=lambda cut: self.measured[cut])
         self.races[size] = race(
             self.request.model,
@@ -276,11 +269,8 @@ class _Growth:
         return self.races[size].decided("below" if self.goal["largest"] is None else "top")
 
     @cached_property
-    def _alone(self) -> dict[Component, float]:
-        """Change without each component alone."""
-        without = self._ablated(self.request.singles)
-        changes = {cut: float(without.changes(cut, self.metric).mean()) for cut in without.sets}
-        return {cut.components[0]: change for cut, change in changes.items()}
+    def _alone(self) -> Ablations:
+        return self._ablated(self.request.singles)
 
     def _ablated(
         self, sets: Sequence[ComponentSet], data: EncodedExamples | None = None
@@ -348,7 +338,13 @@ def check_search(
     Raises:
         InputError: see `find_superadditive`.
     """
-    chosen = two_or_more(model, components, "search")
+    shape = ModelShape.of(model)
+    chosen = shape.components if components is None else parse_components(components)
+    chosen = sorted(set(chosen))
+    for component in chosen:
+        shape.index(component)
+    if len(chosen) < 2:
+        raise InputError(f"search: {count(len(chosen), 'component')}; expected at least two")
     if not 2 <= max_size <= len(chosen):
         raise InputError(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 from scipy import stats
 
-from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
@@ -21,11 +19,7 @@ _MOST_SUBSETS = 5
 
 
 def check_options(fill: FillName, **numbers: int) -> None:
-    """Make sure that a search can predict with this fill, and that there is something to find.
-
-    Raises:
-        InputError: the fill draws at random, or a number is under 1.
-    """
+    """Raise an InputError if the fill draws at random, or a number is under 1."""
     for name, value in numbers.items():
         if value < 1:
             raise InputError(f"search: {name} is {value}; expected at least 1")
@@ -33,29 +27,8 @@ def check_options(fill: FillName, **numbers: int) -> None:
         raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
 
 
-def two_or_more(
-    model: Any, components: Iterable[ComponentLike] | None, title: str
-) -> list[Component]:
-    """These components in order, each once; all of the model if they are None.
-
-    Raises:
-        InputError: a name is unreadable or out of range, or they are fewer than two.
-    """
-    shape = ModelShape.of(model)
-    chosen = shape.components if components is None else parse_components(components)
-    chosen = sorted(set(chosen))
-    for component in chosen:
-        shape.index(component)
-    if len(chosen) < 2:
-        raise InputError(f"{title}: {count(len(chosen), 'component')}; expected at least two")
-    return chosen
-
-
 def rank_correlation(screening: pd.DataFrame, exact: str) -> float:
-    """Spearman's rho of what was predicted and the column ``exact``, over the rows that have it.
-
-    Missing under three of them, or where either is the same for all.
-    """
+    """Spearman's rho of predicted and exact; missing under three rows, or if either is constant."""
     both = screening.dropna()[["predicted", exact]]
     ranked = len(both) > 2 and both.nunique().min() > 1
     return float(stats.spearmanr(both).statistic) if ranked else float("nan")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRIC, Ablations, ComponentSet
+from mechcore.ablation.effects import METRIC, Ablations, ComponentSet, own_ends
 from mechcore.ablation.superadditivity import joint_and_alone, with_members
 from mechcore.evaluation.agreement import (
     halved,
@@ -26,7 +26,7 @@ from mechcore.evaluation.agreement import (
     spearman_brown,
 )
 from mechcore.evaluation.evaluate import METRICS, Metric
-from mechcore.tables import DATA, SPLIT, Column, N, Schema, estimate
+from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
 TOP = 10
 """How many of the largest are compared, of 20 or more; of fewer, half of them."""
@@ -45,12 +45,10 @@ STABILITY = Schema(
         N,
         METRIC.called("metric", names={}),
         Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
-        *estimate(
+        *own_ends(
             "halves_rho",
             "number",
             "mean Spearman's rho between two halves; 0 where one ranks all the same",
-            low="halves_rho_low",
-            high="halves_rho_high",
             over="over splits",
             header="rho",
         ),
@@ -62,31 +60,25 @@ STABILITY = Schema(
             header="predicted rho",
         ),
         Column("top", "whole", "how many of the lowest changes or interactions are compared"),
-        *estimate(
+        *own_ends(
             "halves_jaccard",
             "number",
             "mean Jaccard index of the ``top`` largest of two halves, ties broken at random",
-            low="halves_jaccard_low",
-            high="halves_jaccard_high",
             over="over splits",
             header="Jaccard of the top",
         ),
         Column("jaccard_by_chance", "number", "that of two random choices", header="by chance"),
-        *estimate(
+        *own_ends(
             "resamples_rho",
             "number",
             "mean Spearman's rho of resamples with all examples; about 0.7 for noise alone",
-            low="resamples_rho_low",
-            high="resamples_rho_high",
             over="over resamples",
             header="rho",
         ),
-        *estimate(
+        *own_ends(
             "resamples_jaccard",
             "number",
             "mean Jaccard index of the ``top`` largest of resamples and of all examples",
-            low="resamples_jaccard_low",
-            high="resamples_jaccard_high",
             over="over resamples",
             header="Jaccard of the top",
         ),

@@ -28,18 +28,11 @@ MAX_KEPT = 2**31
 
 @dataclass(eq=False)
 class _Run:
-    """The full model on a batch, by layer.
+    """The full model on a batch, by layer: what its components put out, and the stream before each.
 
-    Attributes:
-        context: of the batch.
-        read: position of the answer, [batch].
-        positions: of every token, [batch, pos].
-        rows: of the batch that was drawn for, see `StackCuts.begin`.
-        before: the residual stream before the layer, [batch, pos, d_model]; after the last, too.
-        z: of all heads, [batch, pos, head, d_head]; here and below, of the last layer at ``read``.
-        attention: what the layer's heads add to the stream, [batch, pos, d_model].
-        mlp: what its MLP adds.
-        fills: what stands in for outputs, as far as it was asked for.
+    ``rows`` of the batch that was drawn for; ``before`` is [batch, pos, d_model], after the last
+    layer, too; ``z`` of all heads; all of these, in the last layer, at ``read`` alone. ``fills`` is
+    what stands in for outputs, as far as it was asked for.
     """
 
     context: Context
@@ -60,14 +53,7 @@ class _Run:
 
 
 class StackCuts:
-    """Runs batches in which single receivers do not see some components.
-
-    Args:
-        stack: the model's layers.
-        shape: of the model.
-        fills: what stands in for senders.
-        max_tokens: most tokens in one call of a layer.
-    """
+    """Runs batches in which single receivers do not see some components."""
 
     def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
         self.stack, self.shape, self.fills, self.max_tokens = stack, shape, fills, max_tokens
@@ -85,15 +71,9 @@ class StackCuts:
         read: Int[Tensor, " batch"],
         rows: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch d_model"]:
-        """Run the full model on a batch for which `begin` was called and `Fill.prepare` told.
+        """Run the full model on rows of a batch that was begun, and that `Fill.prepare` was told.
 
-        Args:
-            inputs: model inputs [batch, pos].
-            read: position that the answer is read at, [batch].
-            rows: which rows of the batch that was begun these are.
-
-        Returns:
-            The residual stream that the answer reads.
+        Returns the residual stream that the answer reads.
         """
         stack, context = self.stack, self.stack.context(inputs, read)
         positions = real_positions(inputs["attention_mask"])
@@ -119,11 +99,7 @@ class StackCuts:
     def answers(
         self, senders: Sequence[frozenset[Component]]
     ) -> Iterator[tuple[slice, Float[Tensor, "set batch d_model"]]]:
-        """The residual streams that answers read which are blind, of the batch that was started.
-
-        Args:
-            senders: what each answer does not see.
-        """
+        """The residual streams that blind answers read, of the batch that was started."""
         size = max(1, self.max_tokens // len(self.known.read))
         for first in range(0, len(senders), size):
             part = slice(first, first + size)
@@ -159,12 +135,7 @@ class StackCuts:
     def components(
         self, senders: frozenset[Component], receivers: Sequence[Component]
     ) -> Iterator[tuple[slice, Float[Tensor, "set batch d_model"]]]:
-        """The residual streams that answers read where single receivers are blind.
-
-        Args:
-            senders: what each receiver does not see.
-            receivers: in the order of their layers.
-        """
+        """The residual streams that answers read where single receivers, by layer, are blind."""
         size = max(1, self.max_tokens // self.known.positions.numel())
         for first in range(0, len(receivers), size):
             part = slice(first, first + size)

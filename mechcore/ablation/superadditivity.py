@@ -8,8 +8,8 @@ nats) has no bounds, and both are always reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -92,30 +92,56 @@ def interactions(
     """
     sets = with_members(ablations)
     changes = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
+
+    def beyond(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        joint, alone = (np.compress(members, values, axis=1) for values in changes[metric])
+        accuracy = float(ablations.full.correct[members].mean())
+        bounded = accuracy if metric == "accuracy" else None
+        means = zip(joint.mean(1).tolist(), alone.mean(1).tolist(), strict=True)
+        return joint - alone, [_effect(*both, bounded) for both in means]
+
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    table = INTERACTIONS.frame(
+        estimates(ablations, sets, "interaction", beyond, correction, **statistics)
+    )
+    return table.assign(superadditive=directions(table, 1 - level) < 0)
+
+
+ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
+"""Of a metric, and which examples: values [set, example], and more columns of each set."""
+
+
+def estimates(
+    ablations: Ablations,
+    sets: Sequence[ComponentSet],
+    column: str,
+    by_example: ByExample,
+    correction: Correction | None,
+    *,
+    seed: int,
+    **statistics: Any,
+) -> list[dict[str, Any]]:
+    """Rows of sets, subsets and metrics: means over examples in ``column``, their intervals and p.
+
+    ``statistics`` are ``n_resamples`` and ``level``, see `ends`; without a correction there is no
+    p.
+    """
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if sets else []:
+        samples = ablations.full.samples(members)
         for metric in METRICS:
-            joint, alone = (np.compress(members, each, axis=1) for each in changes[metric])
-            beyond, samples = joint - alone, ablations.full.samples(members)
-            answers, sample = metric == "accuracy", samples[""]
-            intervals = ends("", beyond, samples, answers, **statistics)
-            p, adjusted = corrected(beyond, correction, answers=answers, clusters=sample, seed=seed)
-            accuracy = float(ablations.full.correct[members].mean())
-            bounded = accuracy if metric == "accuracy" else None
-            for i, each in enumerate(sets):
-                expected, change = float(alone[i].mean()), float(joint[i].mean())
-                row = place(ablations, str(each), len(each), subset, members)
-                row |= {
-                    "metric": metric,
-                    **_effect(change, expected, bounded),
-                    **{end: intervals[i][end] for end in intervals[i] if end != "mean"},
-                    "p": p[i],
-                    "p_adjusted": adjusted[i],
-                }
-                rows.append(row)
-    table = INTERACTIONS.frame(rows)
-    return table.assign(superadditive=directions(table, 1 - level) < 0)
+            (values, more), answers = by_example(metric, members), metric == "accuracy"
+            intervals = ends("", values, samples, answers, seed=seed, **statistics)
+            if correction is not None:
+                options: dict[str, Any] = {"clusters": samples[""], "seed": seed}
+                tested = corrected(values, correction, answers=answers, **options)
+                for row, p, adjusted in zip(more, *tested, strict=True):
+                    row |= {"p": p, "p_adjusted": adjusted}
+            for cut, row, interval in zip(sets, more, intervals, strict=True):
+                where = place(ablations, str(cut), len(cut), subset, members)
+                value = {column: interval.pop("mean")}
+                rows.append(where | {"metric": metric} | value | row | interval)
+    return rows
 
 
 def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
@@ -136,13 +162,7 @@ def with_members(ablations: Ablations) -> list[ComponentSet]:
 def joint_and_alone(
     ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
-    """Changes without each of some sets, and the sums of those without each member alone.
-
-    Args:
-        ablations: the answers.
-        sets: some of `with_members`, at least one.
-        metric: which changes.
-    """
+    """Changes without each of some sets, and the sums of those without each member alone."""
     members = {c for each in sets for c in each.components}
     single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
     joint = np.stack([ablations.changes(s, metric) for s in sets])

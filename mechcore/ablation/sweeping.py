@@ -54,7 +54,6 @@ def sweep(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    against: str | None = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -69,8 +68,6 @@ def sweep(
             `mechcore.masking.blinding`. There are ready ones in `mechcore.ablation.sets`.
         data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        against: name of the set that changes are measured from, in place of the full model: that
-            of a subnetwork, with the sets around it.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of all that is random.
@@ -90,7 +87,7 @@ def sweep(
     found = ablate(model, sets, data, means, seed=seed, **options)
     if not found.without:
         raise InputError("sweep: no set; expected at least one set of components")
-    return ablation_table(found, against=against, n_resamples=n_resamples, level=level, seed=seed)
+    return ablation_table(found, n_resamples=n_resamples, level=level, seed=seed)
 
 
 @plain_session()

@@ -40,9 +40,8 @@ Child: TypeAlias = "tuple[int, Tensor, Node]"
 class Node:
     """Masks that agree on everything before this level.
 
-    Attributes:
-        masks: their numbers, in the order in which they are finished.
-        children: values of the components of this level, and the masks that go on with them.
+    Their numbers are in the order in which they are finished; children are the values of this
+    level's components, and the masks that go on with them.
     """
 
     masks: tuple[int, ...]
@@ -85,12 +84,7 @@ def grow(values: Float[Tensor, "mask layer component"], shape: ModelShape) -> No
 
 @dataclass(frozen=True)
 class Work:
-    """How often each part of each layer runs for one batch, over the whole tree.
-
-    Attributes:
-        attention: runs of attention, [layer].
-        mlp: runs of the MLP, [layer]; zeros where there is none.
-    """
+    """How often attention and the MLP of each layer run for one batch, over the whole tree."""
 
     attention: tuple[int, ...]
     mlp: tuple[int, ...]
@@ -112,10 +106,7 @@ class Work:
         return cls(tuple(counts[::parts]), tuple(mlp))
 
     def layers(self, stack: Stack) -> float:
-        """Whole layers' worth of work, by numbers of weights; the last layer's is not counted.
-
-        The last layer runs for one position only.
-        """
+        """Layers' worth of work, by weights; the last, run for one position, counts 0."""
         total = 0.0
         for weights, attention, mlp in zip(stack.layers, self.attention, self.mlp, strict=True):
             if weights is stack.layers[-1]:
@@ -131,10 +122,8 @@ class Runner(ABC):
     """Runs one batch through a model under all masks of a tree; what all ways to do so share.
 
     At most ``max_tokens`` tokens (examples times masks times positions) are in one call of a layer:
-    nodes of one level are run together up to there. One node always runs.
-
-    Attributes:
-        precision: of the matrix products, where it may be another than the model's.
+    nodes of one level are run together up to there. One node always runs. ``precision`` is that of
+    the matrix products, where it may be another than the model's.
     """
 
     precision: torch.dtype | None = None
@@ -149,14 +138,7 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
-        """Run a batch for which `begin` was called.
-
-        Args:
-            inputs: model inputs [batch, pos].
-            read: position that the head reads, [batch].
-            tree: the masks.
-            emit: called with what is finished.
-        """
+        """Run a batch [batch, pos], read at ``read`` [batch], for which `begin` was called."""
 
     def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
         """Note what a batch needs; ``read`` is None where the last layer runs everywhere."""

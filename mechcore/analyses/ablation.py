@@ -109,7 +109,7 @@ class Ablation(AblatingNamed, Analysis):
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
-        from mechcore.ablation.cooperative import MOST_EXACT
+        from mechcore.ablation.sets import MOST_EXACT
 
         shape = ModelShape.of(inputs.model)
         n = len(self.named(shape))

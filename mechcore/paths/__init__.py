@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from mechcore.paths.dependence import Readers as Readers
     from mechcore.paths.dependence import beside_random as beside_random
     from mechcore.paths.dependence import core_dependence_table as core_dependence_table
+    from mechcore.paths.dependence import random_senders as random_senders
     from mechcore.paths.dependence import readers_of as readers_of
     from mechcore.paths.search import PathSearch as PathSearch
     from mechcore.paths.search import find_paths as find_paths
-    from mechcore.paths.senders import random_senders as random_senders
     from mechcore.paths.tables import path_information_table as path_information_table
     from mechcore.paths.tables import path_table as path_table
     from mechcore.paths.verdict import Verdict as Verdict

@@ -26,19 +26,30 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
-from mechcore.ablation.effects import Ablations, Answers, ComponentSet, Cut, drawn_from, members_of
+from mechcore.ablation.effects import (
+    Ablations,
+    Answers,
+    ComponentSet,
+    Cut,
+    drawn_from,
+    members_of,
+    own_ends,
+)
+from mechcore.ablation.sets import matched_random
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Evaluation
 from mechcore.evaluation.intervals import Interval, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
+from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import dtype_of
-from mechcore.paths.senders import cuts_behind, random_cuts
-from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
+from mechcore.wording import count
 
 MOST_READERS = 10
 """Components whose dependence on each head of the core is measured and shown: those that lose
@@ -56,22 +67,10 @@ CORE_DEPENDENCE = Schema(
         N,
         *CLUSTERS,
         Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
-        *estimate(
-            "change", "number", "without the component", low="change_low", high="change_high"
-        ),
-        *estimate(
-            "blind_change",
-            "number",
-            "with the component blind to the core",
-            low="blind_change_low",
-            high="blind_change_high",
-        ),
-        *estimate(
-            "share",
-            "number",
-            "blind_change / change, where the interval of change leaves out 0",
-            low="share_low",
-            high="share_high",
+        *own_ends("change", "number", "without the component"),
+        *own_ends("blind_change", "number", "with the component blind to the core"),
+        *own_ends(
+            "share", "number", "blind_change / change, where the interval of change leaves out 0"
         ),
         CONTROL_COLUMNS[0].alike(
             "control_change", "mean of blind_change over random sets of heads"
@@ -133,6 +132,54 @@ class Readers:
         return [*found.values()]
 
 
+def random_senders(
+    core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
+) -> list[tuple[Component, ...]]:
+    """Random sets of as many heads of each layer as the core has, without core heads.
+
+    Args:
+        core: heads.
+        shape: of the model.
+        n_controls: how many sets, all different; fewer where there are not as many.
+        seed: of the draws.
+
+    Raises:
+        InputError: a layer has too few other heads, or an MLP layer is in the core.
+    """
+    for layer in sorted({component.layer for component in core}) if n_controls else ():
+        members = {component for component in core if component.layer == layer}
+        if mlps := [component for component in members if not component.is_head]:
+            raise InputError(f"senders: found {mlps[0]}; expected heads")
+        if (others := shape.n_heads - len(members)) < len(members):
+            raise InputError(
+                f"controls: layer {layer} has {count(others, 'head')} outside the core, which has "
+                f"{len(members)} there; expected at least as many: leave controls out"
+            )
+    drawn = matched_random(core, shape, n_controls, fewer=True, seed=seed)
+    return [each.components for each in drawn.values()]
+
+
+def _cuts_behind(
+    senders: Iterable[Component], receivers: Iterable[Component], model: Any
+) -> dict[Component, PathSet]:
+    """The paths to each receiver from those senders that run before it, where there are any."""
+    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
+    cuts = {}
+    for receiver in receivers:
+        paths = [Path(sender, receiver) for sender in senders]
+        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
+            cuts[receiver] = PathSet.of(earlier)
+    return cuts
+
+
+def _random_cuts(
+    core: Sequence[Component], receivers: Sequence[Component], model: Any, n: int, seed: int
+) -> list[dict[Component, PathSet]]:
+    """The paths to each receiver from each of the random sets of `random_senders`."""
+    drawn = random_senders(core, ModelShape.of(model), n, seed)
+    return [_cuts_behind(senders, receivers, model) for senders in drawn]
+
+
 def readers_of(
     model: Any,
     core: Iterable[ComponentLike],
@@ -167,10 +214,10 @@ def readers_of(
     """
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
-    cut = cuts_behind(heads, possible, model)
+    cut = _cuts_behind(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
-    beside = random_cuts(heads, cut, model, n_controls, seed)
+    beside = _random_cuts(heads, [*cut], model, n_controls, seed)
     alone = {r: ComponentSet((r,)) for r in cut}
     left = [each for each in alone.values() if known is None or each not in known.without]
     again = [] if known is None else _largest(known, alone.values())
@@ -207,12 +254,11 @@ def beside_random(
 
     Args:
         readers: of `readers_of`.
-        model: the same model.
+        model: as there, and so are ``core``, ``data``, ``means`` and ``options``.
         core: the same heads.
         data: the same examples.
         means: the same means.
-        receivers: the components that have controls, those that run after the core; by default
-            all.
+        receivers: the components that have controls, those that run after the core; by default all.
         n_controls: how many random sets of heads; fewer where there are not as many.
         seed: of the sets and draws.
         options: of `mechcore.ablate`.
@@ -222,7 +268,7 @@ def beside_random(
     """
     wanted = readers.blind if receivers is None else set(parse_components(receivers))
     behind = [receiver for receiver in readers.blind if receiver in wanted]
-    beside = random_cuts(parse_components(core), behind, model, n_controls, seed)
+    beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
     cuts = list(dict.fromkeys(cut for each in beside for cut in each.values()))
     if not cuts:
         return readers
@@ -331,14 +377,9 @@ def core_dependence_table(
 def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
     """The components that lose most, or gain most, where they do not see the core.
 
-    Args:
-        dependence: of `core_dependence_table`, in domain and out of domain.
-        n: how many at most.
-
-    Returns:
-        Their names, by the size of blind_change over all examples, out of domain where there are
-        such rows, in information where that is known and else in margin; those that lose and gain
-        nothing are left out.
+    By the size of blind_change over all examples, out of domain where there are such rows, in
+    information where that is known and else in margin; those that lose and gain nothing are left
+    out.
     """
     rows = dependence[dependence["subset"] == ALL]
     for column, wanted in (("split", "ood"), ("metric", "information")):

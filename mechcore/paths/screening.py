@@ -31,20 +31,10 @@ from mechcore.masking.fills import Kind
 from mechcore.masking.interventions import FillName, intervening
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen, hook_mlp_out, hook_z, logits_of, model_inputs
-from mechcore.partial import Partial
 
 
 class Screening:
-    """Predicts what sets of paths cost.
-
-    Args:
-        model: any TransformerLens model.
-        data: the examples.
-        means: the model's mean activations.
-        cuts: sets of paths to one receiver each.
-        fill: what replaces the senders' outputs; it draws nothing at random.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-    """
+    """Predicts what sets of paths to one receiver each cost; its fill draws nothing at random."""
 
     def __init__(
         self,
@@ -54,9 +44,10 @@ class Screening:
         cuts: Sequence[PathSet],
         fill: FillName,
         class_names: Sequence[str] | None,
+        state: str | Path | None = None,
     ) -> None:
         self.model, self.data, self.shape = model, data, ModelShape.of(model)
-        self.means, self.fill, self.cuts = means, fill, cuts
+        self.means, self.fill, self.cuts, self.state = means, fill, cuts, state
         self.readout = Readout.of(model, data, class_names)
         self.correct = self.readout.correct_classes(data)
         self.groups: dict[tuple[frozenset[Component], str], dict[int, Receiver]] = {}
@@ -65,31 +56,13 @@ class Screening:
             self.groups.setdefault((senders, receiver.input), {})[i] = receiver
         self.fills = {key: Blindness(model, means, 0, *key, fill) for key in self.groups}
 
-    def changes(
-        self, n_examples: int, *, seed: int, batch_size: int, state: str | Path | None = None
-    ) -> Float[Tensor, " cut"]:
-        """Predicted changes in margin, nats, over some of the examples.
-
-        Args:
-            n_examples: how many, at most.
-            seed: of their draw.
-            batch_size: examples at a time.
-            state: folder that keeps what was done, so that it is done once.
-        """
+    def changes(self, n_examples: int, *, seed: int, batch_size: int) -> Float[Tensor, " cut"]:
+        """Predicted changes in margin, nats, over at most ``n_examples``, drawn with ``seed``."""
         batches = batches_of(self.data, n_examples, seed, batch_size)
-        kept = Partial(
-            state,
-            "path-screening",
-            model=self.model,
-            data=self.data,
-            means=self.means,
-            fill=self.fill,
-            labels=self.correct,
-            cuts=[[str(path) for path in cut.paths] for cut in self.cuts],
-            batches=batches,
-        )
+        own: dict[str, Any] = {"labels": self.correct, "batches": batches}
+        own["cuts"] = [[str(path) for path in cut.paths] for cut in self.cuts]
         changes = torch.zeros(len(batches), len(self.cuts), dtype=torch.float64)
-        with frozen(self.model), left(kept, changes, len(batches)) as steps:
+        with frozen(self.model), left("path-screening", self, changes, **own) as steps:
             for i in steps:
                 changes[i] = self._of_batch(batches[i])
         return changes.sum(0) / sum(map(len, batches))

@@ -114,8 +114,8 @@ def find_paths(
     searched, reported = halves_of(data, subset, seed)
     own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}
     own |= {**options, "state": state}
-    screened = Screening(model, searched, means, cuts, fill, class_names)
-    changes = screened.changes(screening_examples, seed=seed, batch_size=batch_size, state=state)
+    screened = Screening(model, searched, means, cuts, fill, class_names, state)
+    changes = screened.changes(screening_examples, seed=seed, batch_size=batch_size)
     predicted = dict(zip(cuts, changes.tolist(), strict=True))
     order = sorted(predicted, key=lambda each: -abs(predicted[each]))
     known = ablate(model, order[:n_cut], searched, means, **own)

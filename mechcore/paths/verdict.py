@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
+from mechcore.ablation.effects import own_ends
 from mechcore.ablation.roles import OUT, OUT_ONLY
 from mechcore.components import Component
 from mechcore.evaluation.p_values import p_among
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
-from mechcore.tables import Column, Schema, estimate
+from mechcore.tables import Column, Schema
 from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, count, number
 
 ALPHA = 0.05
@@ -40,13 +41,7 @@ CORE_VERDICT = Schema(
         Column("verdict", "text", "``supported``, ``not supported`` or ``inconclusive``"),
         Column("explanation", "text", "the figures in words, or why there are none"),
         Column("n_receivers", "whole", "components behind the core of which this holds"),
-        *estimate(
-            "blind_change",
-            "points",
-            "with each alone blind to the core",
-            low="blind_change_low",
-            high="blind_change_high",
-        ),
+        *own_ends("blind_change", "points", "with each alone blind to the core"),
         Column("control_change", "points", "blind to random heads of the same layers instead"),
         Column("n_controls", "whole", "random sets of heads"),
         Column("p_control", "number", "of so large a change among them, one sided", shown="small"),
@@ -74,12 +69,7 @@ class Verdict:
 
 
 def generalising(readers: Readers, roles: pd.DataFrame) -> list[Component]:
-    """The components behind the core needed out of domain, and not shown to be needed in domain.
-
-    Args:
-        readers: what components behind the core answer.
-        roles: of `component_roles`.
-    """
+    """The components behind the core needed out of domain, and not shown to be needed in domain."""
     needed = set(roles[roles["role"].isin([OUT, OUT_ONLY])]["component"])
     return [receiver for receiver in readers.blind if str(receiver) in needed]
 

@@ -13,7 +13,7 @@ import torch
 from ablation.few import encoded, means_of
 from helpers import Cases
 
-from mechcore.ablation import ablate, sets, sweep
+from mechcore.ablation import ablate, sets
 from mechcore.ablation.cutting import PathEngine
 from mechcore.ablation.stack_cuts import StackCuts
 from mechcore.components import ModelShape
@@ -114,21 +114,6 @@ def defined(
             logits = readout.read(run(inputs), inputs, batch["index"])
             found[:, batch["index"]] = margins(logits, correct[batch["index"]])
     return found.numpy()
-
-
-def test_components_and_paths_together(cases: Cases, tmp_path: File) -> None:
-    model, data = cases.get("bert").model, encoded()
-    means = means_of(model, data)
-    both = ["L0.H1", "L0.H1>L1.H2", "L0.H1+L1.MLP", "L0.MLP>answer"]
-    found = ablate(model, both, data, means, split="ood", state=tmp_path)
-    assert {str(each) for each in found.without} == set(both)
-    assert [str(each) for each in found.sets] == ["L0.H1", "L0.H1+L1.MLP"]
-    again = ablate(model, both, data, means, split="ood", state=tmp_path)
-    for each, answers in found.without.items():
-        assert np.array_equal(again.without[each].margin, answers.margin)
-    table = sweep(model, both, data, means, split="ood")
-    whole = table[table["subset"] == "all"].set_index("set")["kind"]
-    assert whole.to_dict() == dict(zip(both, ["single", "path", "joint", "path"], strict=True))
 
 
 def test_an_interrupted_sweep_of_paths_goes_on(

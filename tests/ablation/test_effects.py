@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from helpers import Case, Cases
 
-from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table
-from mechcore.components import Component, Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
-from mechcore.errors import InputError, MismatchError
-from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
+from mechcore.ablation import Ablations, ComponentSet, ablation_table
+from mechcore.components import Component
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import mean_interval
-from mechcore.masking.means import MeanActivations
 
 COLUMNS = [
     "set",
@@ -140,13 +131,6 @@ def test_nothing_to_list_is_an_empty_table() -> None:
     assert list(table.columns) == COLUMNS
 
 
-def test_data_without_subsets_is_listed_once() -> None:
-    plain = Ablations.of(evaluation([1.0], ["all"]), {A: evaluation([-1.0], ["all"])}, "x", "id")
-    table = ablation_table(plain, {A: "single"}, n_resamples=5)
-    assert table["subset"].tolist() == ["all"]
-    assert table["accuracy_change"].tolist() == [-1.0]
-
-
 def test_more_sets_join_the_first() -> None:
     joint = ComponentSet.of([*A.components, *B.components])
     more = Ablations.of(BY_HAND.full, {joint: evaluation(FULL, SUBSETS)}, "hans", "ood")
@@ -192,106 +176,3 @@ def test_the_interval_of_a_large_sample_is_the_paired_normal_one() -> None:
     unpaired = math.hypot(difficulty.std(), other.std()) / math.sqrt(n)
     width = row["margin_change_high"] - row["margin_change_low"]
     assert width < 0.2 * 2 * 1.96 * unpaired
-
-
-def test_the_seed_decides_the_interval() -> None:
-    def table(seed: int) -> pd.DataFrame:
-        return ablation_table(BY_HAND, {A: "single"}, n_resamples=15, seed=seed)
-
-    pd.testing.assert_frame_equal(table(1), table(1))
-    assert not table(1).equals(table(2))
-
-
-# -- models ---------------------------------------------------------------------------------------
-
-PAIRS = [
-    ("the cat saw a dog", "the cat saw"),
-    ("a bird ran", "the bird ran quickly , and a cat saw the dog"),
-    ("never", "often"),
-    ("the dog who saw a cat ran here", "no"),
-    ("if a bird ran the dog saw a cat", "the cat never ran"),
-    ("yes", "no , not here"),
-]
-LABELS = ["entailment", "neutral", "contradiction", "non-entailment", "neutral", "entailment"]
-
-
-def encoded(segments: bool = True) -> EncodedExamples:
-    first, second = zip(*PAIRS, strict=True)
-    frame = pd.DataFrame(
-        {"text_a": first, "text_b": second, "label": LABELS, "subset": ["u", "v"] * 3}
-    )
-    return encode(Examples("few", frame), helpers.word_tokenizer(segments), max_length=48)
-
-
-def edited_logits(case: Case, data: EncodedExamples, means: MeanActivations, names: str) -> Any:
-    parts = [Component.parse(name) for name in names.split("+")]
-    heads = {(c.layer, c.head): means.z[c.layer, c.head] for c in parts if c.head is not None}
-    mlps = {c.layer: means.mlp[c.layer] for c in parts if c.head is None}
-    model = helpers.edited(case.reference, heads, mlps)
-    logits = []
-    for i, ids in enumerate(data.input_ids):
-        inputs = {"input_ids": torch.tensor([ids])}
-        if data.token_type_ids is not None:
-            inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
-        with torch.no_grad():
-            logits.append(model(**inputs).logits)
-    return torch.cat(logits)
-
-
-@pytest.mark.parametrize(
-    ("engine", "max_rows"), [("tree", 4), ("restart", 4), ("reference", 1024), ("reference", 4)]
-)
-def test_ablating_is_editing_the_weights(
-    case: Case, engine: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.import_module("mechcore.ablation.engines"), "MAX_ROWS", max_rows)
-    data = encoded(case.architecture == "bert")
-    means = MeanActivations.compute(case.model, data, n_samples=0)
-    names = ["L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0"]
-    sets = [ComponentSet.of([Component.parse(n) for n in each.split("+")]) for each in names]
-    found = ablate(case.model, sets, data, means, engine=engine, split="ood", batch_size=2)
-    assert (found.data, found.split) == ("few", "ood")
-    assert list(found.without) == sets
-    assert found.full.subsets.tolist() == ["u", "v"] * 3
-    for name, each in zip(names, sets, strict=True):
-        expected = edited_logits(case, data, means, name)
-        got = found.without[each]
-        truth = Evaluation(expected, found.full.correct_classes, found.full.subsets, "")
-        np.testing.assert_allclose(got.margin, truth.margin, rtol=0, atol=4e-5)
-        np.testing.assert_allclose(got.kl, kl_divergence(found.full, truth), rtol=0, atol=4e-5)
-        assert got.kl.max() > 1e-4
-        change = found.without[each].correct - found.full.correct.astype(float)
-        np.testing.assert_array_equal(found.changes(each, "accuracy"), change)
-
-
-def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [A], data, None, split="ood", fill="zero")
-    expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), fill="zero")
-    np.testing.assert_allclose(found.without[A].margin, expected.margin, rtol=0, atol=1e-5)
-    swapped = ["neutral", "entailment", "contradiction"]
-    other = ablate(model, [A], data, None, split="ood", fill="zero", class_names=swapped)
-    rows = [i for i, label in enumerate(LABELS) if label == "neutral"]
-    assert other.full.correct_classes[rows].tolist() == [[True, False, False]] * len(rows)
-
-
-def test_no_set_leaves_the_full_model(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [], data, None, split="ood", fill="zero")
-    assert found.without == {}
-    torch.testing.assert_close(
-        found.full.logits, evaluate(model, data, in_domain=False).logits, rtol=0, atol=1e-5
-    )
-
-
-def test_what_cannot_be_ablated(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    with pytest.raises(InputError, match=r"component L2\.H0: out of range"):
-        ablate(model, [A, single("L2.H0")], data, None, split="ood", fill="zero")
-    with pytest.raises(InputError, match="needs means"):
-        ablate(model, [A], data, None, split="ood")
-    other = MeanActivations.compute(
-        cases.get("roberta").model, encoded(segments=False), n_samples=0
-    )
-    with pytest.raises(MismatchError, match="another model"):
-        ablate(model, [A], data, other, split="ood")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,6 @@ import transformers as hf
 from ablation.planted import examples
 from helpers import padded, texts
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from mechcore.ablation import Ablations, ablate
 from mechcore.ablation.restart import (
@@ -239,41 +237,6 @@ def test_the_full_model_is_answered_first_where_other_sets_part_and_it_does_not(
         )
 
 
-@pytest.mark.parametrize(("size", "times"), [(1, 2.0), (2, 3.0)])
-def test_singles_cost_half_and_pairs_a_third_of_whole_forwards(
-    tmp_path: Path, size: int, times: float
-) -> None:
-    """By the multiplications in matrix products, which are no timing."""
-    wide = {"hidden_size": 48, "intermediate_size": 192, "num_attention_heads": 8}
-    model = load_model(saved(tmp_path, "Bert", num_hidden_layers=6, **wide))
-    places = list(itertools.product(range(6), range(8)))
-    values = torch.ones(1 + len(list(itertools.combinations(places, size))), 6, 9)
-    for mask, group in zip(values[1:], itertools.combinations(places, size), strict=True):
-        for place in group:
-            mask[place] = 0
-    batch = padded(texts((20,)))
-    with FlopCounterMode(display=False) as shared:
-        restarted(model, batch, values, max_tokens=2000)
-    with (
-        FlopCounterMode(display=False) as whole,
-        torch.no_grad(),
-        masked(model, Mask(values[-1]), fill="zero") as run,
-    ):
-        run(batch)
-    assert shared.get_total_flops() * times < whole.get_total_flops() * len(values)
-
-
-def test_only_the_position_read_is_unembedded(tmp_path: Path) -> None:
-    model = load_model(saved(tmp_path, "Qwen3", "language model"))
-    shapes = []
-    handle = model.original_model.lm_head.register_forward_pre_hook(
-        lambda module, args: shapes.append(tuple(args[0].shape))
-    )
-    restarted(model, padded(texts((9, 4))), torch.ones(2, N_LAYERS, 5))
-    handle.remove()
-    assert shapes == [(2, 1, helpers.D_MODEL)]
-
-
 # -- the engine -----------------------------------------------------------------------------------
 
 NAMES = ("L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L2.H0", "L1.H2+L2.MLP")
@@ -342,25 +305,3 @@ def test_a_model_whose_layers_cannot_be_told_is_refused(neox: Any) -> None:
     layers.blocks = [torch.nn.Identity()]
     with torch.no_grad(), pytest.raises(InputError, match="called 0 layers of model"):
         layers(model_inputs(neox, padded(texts())), stop=0)
-
-
-def test_another_thread_cannot_run_the_model_meanwhile(neox: Any) -> None:
-    layers, inputs, errors = Layers(neox), model_inputs(neox, padded(texts())), []
-
-    def elsewhere() -> None:
-        try:
-            neox(inputs["input_ids"], attention_mask=inputs["attention_mask"])
-        except MechcoreError as error:
-            errors.append(str(error))
-
-    def run_elsewhere(*_: Any) -> None:
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-
-    handle = neox.blocks[1].original_component.register_forward_pre_hook(run_elsewhere)
-    with torch.no_grad():
-        layers(inputs)
-    handle.remove()
-    assert len(errors) == 1
-    assert "another thread has masked this model" in errors[0]

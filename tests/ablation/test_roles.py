@@ -35,14 +35,12 @@ from mechcore.ablation.roles import (
     ROLES,
     THRESHOLD,
     UNDECIDED,
-    information_change,
     ranked,
 )
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.p_values import selective_p
 from mechcore.pruning.attribution import margin_slopes
-from mechcore.wording import number
 
 SMALL, LARGE = 0.002, 0.02
 """Standard errors: that of changes known well, and that of changes of which little is known."""
@@ -281,33 +279,6 @@ def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
     )
 
 
-def test_of_two_means_the_larger_p_counts_and_1_for_opposite_signs() -> None:
-    found, tables = with_two_means()
-    inside, outside, other = (
-        each[[f"{figure}_p" for figure in ("information", "threshold", "shift")]].to_numpy()
-        for each in tables
-    )
-    opposite = [name == "L0.H7" for name in tables[0]["set"]]
-    both = np.maximum(outside, other)
-    both[opposite, 0] = 1.0
-    p = selective_p(np.hstack([inside, both]))
-    np.testing.assert_allclose(found["information_p_adjusted_ood"], p[:, 3])
-
-
-def test_a_second_mean_that_is_the_same_changes_no_role() -> None:
-    found, tables = with_two_means()
-    plain = component_roles(*tables[:2])
-    same = component_roles(*tables[:2], ood_mean=tables[1])
-    assert {*found} - {*plain} == {
-        *("information_change_ood_mean", "information_change_low_ood_mean"),
-        *("information_change_high_ood_mean", "injected_margin"),
-    }
-    figures = [name for name in plain if name not in ("open", "explanation")]
-    pd.testing.assert_frame_equal(same[figures], plain[figures])
-    with pytest.raises(InputError, match=r"L0\.H0 is in one of the tables only"):
-        component_roles(*tables[:2], ood_mean=tables[2][1:])
-
-
 def test_an_idle_head_has_no_role_by_the_constant_that_the_training_mean_injects(
     tmp_path: Path,
 ) -> None:
@@ -421,11 +392,3 @@ def test_tables_that_do_not_belong_together() -> None:
         component_roles(first, second)
     with pytest.raises(InputError, match=r"L0\.H0 comes twice"):
         component_roles(pd.concat([first, first]), first)
-
-
-def test_a_change_is_rounded_as_in_tables() -> None:
-    """100 * 0.0655 is 6.550000000000001, which alone would be rounded up."""
-    ends = {"": -0.0655, "_low": -0.0665, "_high": -0.0645}
-    row = {f"information_change{end}_ood": value for end, value in ends.items()}
-    change, low, high = (number(100 * ends[end], 1) for end in ("", "_low", "_high"))
-    assert information_change(row, "ood") == f"{change} [{low}, {high}]"

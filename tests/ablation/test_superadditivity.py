@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from ablation.planted import game
@@ -29,7 +26,6 @@ from mechcore.ablation.superadditivity import FLOOR
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.p_values import adjusted_p
 
 SUBSETS = ("mnli", "so_swap", "prep", "embed_if", "embed_verb")
 N = 1000
@@ -113,23 +109,6 @@ def test_floors_of_the_published_accuracies(table_3: Ablations) -> None:
     assert not table.xs("margin", level="metric")["floor"].any()
 
 
-def test_a_floor_through_single_changes_alone() -> None:
-    # Accuracies 0.5, 0.2, 0.2 and 0.1: the losses of 0.3 add up to 0.6 > 0.5, the end is over 0.05.
-    subsets = np.full(10, "s", dtype=object)
-
-    def right(count: int) -> Evaluation:
-        return answers(np.arange(10) < count, subsets)
-
-    without = {of("0.0"): right(2), of("0.1"): right(2), of("0.0 0.1"): right(1)}
-    table = interactions(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
-    first = table.iloc[0]
-    assert (first["subset"], first["metric"], first["floor"]) == ("s", "accuracy", True)
-    assert first["interaction"] == pytest.approx(0.2)
-    without[of("0.1")] = right(3)
-    table = interactions(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
-    assert not table.iloc[0]["floor"]
-
-
 def test_margins_by_hand() -> None:
     subsets = np.array(["u", "u", "v"], dtype=object)
 
@@ -167,34 +146,6 @@ def test_margins_by_hand() -> None:
     for away in (-2 - low, high + 2):
         assert 4.4783 <= away + 1e-3 <= 3 * 4.4783 + 2e-3
     assert margin.loc[("v", pair), ["low", "high"]].isna().all()
-
-
-def test_the_interval_is_that_of_the_interaction_example_by_example() -> None:
-    n = 4000
-    rng = np.random.default_rng(2)
-    common, a, b, extra = (rng.normal(size=n) * scale for scale in (10, 1, 1, 0.5))
-    subsets = np.full(n, "s", dtype=object)
-
-    def of_margin(margin: np.ndarray) -> Evaluation:
-        return answers(margin > 0, subsets, margin)
-
-    ablations = Ablations.of(
-        of_margin(common),
-        {
-            of("0.0"): of_margin(common - a),
-            of("0.1"): of_margin(common - b),
-            of("0.0 0.1"): of_margin(common - a - b - extra - 0.01),
-        },
-        "x",
-        "id",
-    )
-    table = interactions(ablations, n_resamples=4000, seed=1)
-    row = table[(table["metric"] == "margin") & (table["subset"] == "all")].iloc[0]
-    error = extra.std() / math.sqrt(n)
-    mean = -extra.mean() - 0.01
-    assert row["interaction"] == pytest.approx(mean)
-    assert row["low"] == pytest.approx(mean - 1.959964 * error, abs=0.15 * error)
-    assert row["high"] == pytest.approx(mean + 1.959964 * error, abs=0.15 * error)
 
 
 def test_components_without_effect_do_not_interact() -> None:
@@ -266,14 +217,6 @@ def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) 
     table = interactions(Ablations.of(full, {of(n): full for n in names}, "x", "id"))
     assert table.empty
     assert list(table.columns) == superadditivity.INTERACTIONS.required
-
-
-def test_every_set_has_a_row_per_subset_and_metric(table_3: Ablations) -> None:
-    pairs = [of(" ".join(p)) for p in itertools.combinations(("2.5", "3.7", "4.0"), 2)]
-    more = Ablations.of(table_3.full, dict.fromkeys(pairs, table_3.full), "table 3", "ood")
-    table = interactions(table_3.with_more(more), n_resamples=2)
-    assert len(table) == 4 * 6 * 2
-    assert table.groupby(["set", "metric"]).size().tolist() == [6] * 8
 
 
 # -- published accuracies -------------------------------------------------------------------------
@@ -351,29 +294,6 @@ def test_what_is_left_exactly_is_no_floor_by_rounding() -> None:
                 assert not table.loc[0, ["floor", "ceiling"]].any()
 
 
-def test_what_adds_up_is_not_superadditive_by_rounding() -> None:
-    # 0.9 - 0.7 is more than (0.9 - 0.8) + (0.9 - 0.8) by the last digit, or less.
-    for full, a, b in itertools.product((0.9, 0.83, 0.7), (0.69, 0.6, 0.55), (0.68, 0.5, 0.38)):
-        singles, joint = {"a": {"s": a}, "b": {"s": b}}, {"s": round(a + b - full, 9)}
-        table = interaction_from_accuracies({"s": full}, singles, joint)
-        assert not table["superadditive"][0]
-        assert table["interaction"][0] == pytest.approx(0, abs=1e-12)
-
-
-def test_a_ceiling_in_the_table_of_interactions() -> None:
-    subsets = np.full(10, "s", dtype=object)
-
-    def right(count: int) -> Evaluation:
-        return answers(np.arange(10) < count, subsets)
-
-    without = {of("0.0"): right(8), of("0.1"): right(9), of("0.0 0.1"): right(10)}
-    table = interactions(Ablations.of(right(7), without, "x", "id"), n_resamples=5)
-    table = table.drop_duplicates("metric").set_index("metric")
-    assert table["ceiling"].to_dict() == {"accuracy": True, "margin": False}
-    assert not table["floor"].any()
-    assert table.loc["accuracy", "interaction"] == pytest.approx(-0.3 - (-0.1 - 0.2))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -399,83 +319,7 @@ def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message
         interaction_from_accuracies(**{**good, **change})
 
 
-# -- p-values -------------------------------------------------------------------------------------
-
-
 # -- p-values and intervals of the table ----------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def noisy() -> Ablations:
-    """All pairs of four components; each loss is noise about 0.1, a pair's interaction its own."""
-    rng, n = np.random.default_rng(4), 60
-    subsets = np.array(["u", "v", "v"] * (n // 3), dtype=object)
-    common = rng.normal(size=n)
-    losses = {name: rng.normal(0.1, 1, n) for name in ("0.0", "0.1", "1.0", "1.1")}
-
-    def without(margin: np.ndarray) -> Evaluation:
-        return answers(margin > 0, subsets, margin)
-
-    found = {of(name): without(common - loss) for name, loss in losses.items()}
-    for i, (a, b) in enumerate(itertools.combinations(losses, 2)):
-        more = rng.normal(0.1 * i, 0.5, n)
-        found[of(f"{a} {b}")] = without(common - losses[a] - losses[b] - more)
-    return Ablations.of(without(common), found, "x", "ood")
-
-
-def differences(ablations: Ablations, metric: Any) -> Mapping[str, np.ndarray]:
-    """Interaction of every pair, example by example."""
-    return {
-        str(each): ablations.changes(each, metric)
-        - sum(ablations.changes(ComponentSet((c,)), metric) for c in each.components)
-        for each in ablations.without
-        if len(each) == 2
-    }
-
-
-@pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "none"])
-def test_p_values_are_corrected_within_subset_and_metric(noisy: Ablations, correction: Any) -> None:
-    table = interactions(noisy, correction=correction, n_resamples=2)
-    for (subset, metric), rows in table.groupby(["subset", "metric"]):
-        members = np.full(60, True) if subset == "all" else noisy.full.subsets == subset
-        assert len(rows) == 6
-        by_example = differences(noisy, metric)
-        values = [by_example[name][members] for name in rows["set"]]
-        p = [stats.ttest_1samp(each, 0).pvalue for each in values]
-        if metric == "accuracy":  # with two more examples
-            n = int(members.sum())
-            squares = [(v**2).sum() + 1 - v.sum() ** 2 / (n + 2) for v in values]
-            t = [abs(v.sum()) / math.sqrt(q) for v, q in zip(values, squares, strict=True)]
-            p = [2 * stats.t.sf(each, n - 1) for each in t]
-        assert rows["p"].tolist() == pytest.approx(p)
-        wanted = adjusted_p(np.array(p), correction)
-        assert rows["p_adjusted"].tolist() == pytest.approx(wanted.tolist())
-    margin = table[(table["metric"] == "margin") & (table["subset"] == "all")]
-    if correction != "none":
-        assert (margin["p_adjusted"] > margin["p"]).any()
-
-
-def test_an_unknown_correction(noisy: Ablations) -> None:
-    message = "correction is 'bonferroni'; expected one of 'benjamini-hochberg', 'holm', 'westfall"
-    with pytest.raises(InputError, match=message):
-        interactions(noisy, correction="bonferroni", n_resamples=2)  # type: ignore[arg-type]
-
-
-def test_a_lower_level_gives_a_narrower_interval(noisy: Ablations) -> None:
-    def table(level: float, seed: int = 0) -> pd.DataFrame:
-        return interactions(noisy, n_resamples=400, level=level, seed=seed)
-
-    wide, narrow = table(0.95), table(0.5)
-    assert (narrow["low"] > wide["low"]).all()
-    assert (narrow["high"] < wide["high"]).all()
-    inside = narrow["interaction"].between(narrow["low"], narrow["high"])
-    assert inside.all()
-    pd.testing.assert_frame_equal(table(0.5), narrow)
-    assert not table(0.5, seed=1).equals(narrow)
-    # Of a normal mean, the widths are as 1.960 to 0.674.
-    rows = wide["metric"] == "margin"
-    ratio = (wide["high"] - wide["low"])[rows] / (narrow["high"] - narrow["low"])[rows]
-    assert ratio.mean() == pytest.approx(1.95996 / 0.67449, rel=0.1)
 
 
 def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:

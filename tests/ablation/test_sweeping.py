@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -130,22 +129,6 @@ def test_sets_that_cannot_be_read(sets: Any, message: str) -> None:
         as_sets(sets)
 
 
-def test_all_forms_of_a_set_are_the_same_sweep(bert: dict[str, Any]) -> None:
-    shape = ModelShape.of(bert["model"])
-    forms: list[Any] = [
-        ["L0.H1+L1.MLP", "L0.H2"],
-        [["1.mlp", "0.1"], [Component(0, 2)]],
-        [Mask.full(shape).without("0.1", "1.mlp"), "0.2"],
-        {"pair": "0.1,1.mlp", "one": ["0.2"]},
-        iter(["0.1+1.mlp", "0.2"]),
-    ]
-    expected = ablate(**{**bert, "sets": forms[0]})
-    for sets in forms[1:]:
-        assert_equal(ablate(**{**bert, "sets": sets}), expected)
-    named = ablate(**{**bert, "sets": forms[3]})
-    assert list(map(str, named.without)) == ["pair", "one"]
-
-
 # -- what comes out -------------------------------------------------------------------------------
 
 
@@ -209,24 +192,6 @@ def test_sweeping_is_editing_the_weights(cases: Cases, name: str, fill: Any) -> 
 def test_sweeping_a_hooked_transformer_is_editing_the_weights(cases: Cases) -> None:
     case = cases.get("gpt2-lm")
     check_against_edits(helpers.hooked_transformer(case.path), case.reference, "gpt2-lm", "mean")
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", [{"fill": "resample", "seed": 4}, {"per_position": True}])
-def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None:
-    model, data, settings = cases.get(name).model, encoded(name), dict(options)
-    means = means_of(model, data, n_samples=16, per_position=settings.pop("per_position", False))
-    tree, restart, reference = (
-        ablate(model, NAMES, data, means, split="ood", batch_size=2, engine=engine, **settings)
-        for engine in ("tree", "restart", "reference")
-    )
-    assert_close(tree, reference)
-    assert_close(restart, reference)
-    if "seed" in settings:
-        other = ablate(model, NAMES, data, means, split="ood", fill="resample", seed=5)
-        assert not np.allclose(
-            other.without[as_sets(NAMES)[0]].kl, tree.without[as_sets(NAMES)[0]].kl
-        )
 
 
 def as_plain(data: EncodedExamples, labels: torch.Tensor, size: int = 3) -> list[dict[str, Any]]:
@@ -305,14 +270,6 @@ def test_batches_and_limits_do_not_matter(
         assert_close(ablate(**options), expected)
 
 
-def test_many_logits_are_reduced_bit_by_bit(
-    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = ablate(**bert)
-    monkeypatch.setattr(ENGINE, "_PENDING", 1)
-    assert_equal(ablate(**bert), expected)
-
-
 def test_a_language_model_without_answers_is_refused(cases: Cases) -> None:
     model, data = cases.get("gpt2-lm").model, encoded("gpt2")
     assert data.answers is None
@@ -335,66 +292,9 @@ def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> No
 # -- the table ------------------------------------------------------------------------------------
 
 
-def test_the_table_has_a_row_per_set_and_subset(bert: dict[str, Any]) -> None:
-    table = sweep(**{**bert, "sets": {"pair": "0.0+1.mlp", "head": "0.1"}}, n_resamples=50)
-    assert list(table.columns) == [
-        *("set", "kind", "size", "data", "split", "subset", "n", "accuracy", "accuracy_change"),
-        *(
-            "accuracy_change_low",
-            "accuracy_change_high",
-            "margin",
-            "margin_change",
-            "margin_change_low",
-        ),
-        *("margin_change_high", "kl"),
-    ]
-    assert table["set"].tolist() == ["pair", "head"] * 3
-    assert table["kind"].tolist() == ["joint", "single"] * 3
-    assert table["size"].tolist() == [2, 1] * 3
-    assert table["subset"].tolist() == ["u", "u", "v", "v", "all", "all"]
-    assert table["n"].tolist() == [3, 3, 4, 4, 7, 7]
-    assert set(table["data"]) == {"few"}
-    assert set(table["split"]) == {"ood"}
-    found = ablate(**{**bert, "sets": ["0.0+1.mlp", "0.1"]})
-    members = found.full.subsets == "v"
-    row, answers = table.iloc[3], found.without[ComponentSet.of(["0.1"])]
-    assert row["accuracy"] == pytest.approx(answers.correct[members].mean())
-    assert row["margin"] == pytest.approx(answers.margin[members].mean())
-    change = answers.margin[members] - found.full.margin[members]
-    assert row["margin_change"] == pytest.approx(change.mean())
-    assert row["margin_change_low"] <= row["margin_change"] <= row["margin_change_high"]
-    assert row["kl"] == pytest.approx(answers.kl[members].mean())
-
-
-def test_kl_is_that_from_the_full_model_to_the_ablated_one(cases: Cases) -> None:
-    case, data = cases.get("bert"), encoded()
-    means = means_of(case.model, data)
-    full, other = (edited_logits(case.reference, data, means, n).tolist() for n in ("", "L0.H1"))
-    expected = []
-    for a, b in zip(full, other, strict=True):
-        p, q = ([math.exp(v) / sum(map(math.exp, row)) for v in row] for row in (a, b))
-        expected.append(sum(x * math.log(x / y) for x, y in zip(p, q, strict=True)))
-    table = sweep(case.model, ["0.1"], data, means, split="ood", n_resamples=2)
-    assert table[table["subset"] == "all"]["kl"].item() == pytest.approx(
-        np.mean(expected), abs=1e-6
-    )
-    assert np.mean(expected) > 1e-3
-
-
 def test_a_sweep_needs_a_set(bert: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="no set; expected at least one set of components"):
         sweep(**{**bert, "sets": []})
-
-
-def test_progress_is_shown_in_shares(
-    bert: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with progress.shown():
-        ablate(**bert, batch_size=1)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == "ablate on few: 100 %"
-    assert len(lines) > 3
-    assert all(line.startswith("ablate on few: ") and "left" in line for line in lines[:-1])
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -608,25 +508,6 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
     assert len(runs.batches) == left
 
 
-@pytest.mark.usefixtures("in_groups")
-@pytest.mark.parametrize("engine", ["tree", "reference"])
-def test_a_sweep_can_be_interrupted_again_and_again(
-    bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
-) -> None:
-    options = {**bert, "sets": MANY, "fill": "resample", "engine": engine, "batch_size": 3}
-    whole = ablate(**options)
-    path = tmp_path
-    n_parts = 9 if engine == "tree" else 5
-    for _ in range(n_parts - 1):
-        runs.until(1 + (engine == "tree"))
-        with pytest.raises(KeyboardInterrupt):
-            ablate(**options, state=path)
-    runs.until(None)
-    assert_equal(ablate(**options, state=path), whole)
-    assert len(runs.batches) == 1 + (engine == "tree")
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 @pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
 def test_a_finished_sweep_is_not_run_again(
     bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
@@ -637,14 +518,6 @@ def test_a_finished_sweep_is_not_run_again(
     for _ in range(2):
         runs.until(int(engine != "reference"), AssertionError)  # the check, and no more
         assert_equal(ablate(**bert, engine=engine, state=str(path)), whole)
-
-
-def test_without_a_state_nothing_is_written(
-    bert: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ablate(**bert)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_sweeps_take_nothing_from_a_state(

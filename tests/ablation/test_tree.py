@@ -14,8 +14,6 @@ from helpers import ARCHITECTURES, Cases, padded, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mechcore.ablation.tree import Node, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
@@ -23,7 +21,7 @@ from mechcore.masking.fills import fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
+from mechcore.models.running import is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Stack
 from mechcore.models.stack_of import stack_of
 
@@ -73,19 +71,6 @@ def test_the_tree_of_single_components_written_out() -> None:
     # Layer 0 attends once for all; its MLP runs after each of three kinds of heads. Four streams
     # reach layer 1, which attends to each; six its MLP: two come out of one of the four.
     assert Work.of(tree, SMALL) == Work(attention=(1, 4), mlp=(3, 6))
-
-
-def test_the_work_of_pairs_written_out() -> None:
-    names = [str(component) for component in SMALL.components]
-    pairs = [[a, b] for i, a in enumerate(names) for b in names[i + 1 :]]
-    tree = grow(masks_of(SMALL, [], *pairs), SMALL)
-    assert len(pairs) == 15
-    # L0: heads 11, 10, 01, 00, so the MLP runs 4 times. The first three go on with and without
-    # it, 00 only with it (both of its pair are gone): 7 streams reach layer 1. There the MLP is
-    # not needed where the pair's second is L1.MLP. From heads 11 with MLP: the full model and
-    # L1.H0+L1.H1; without MLP: L0.MLP with L1.H0 or L1.H1. From 10, and from 01: with either head
-    # of layer 1, and with L0.MLP. From 00: one. 2 + 2 + (2 + 1) + (2 + 1) + 1 = 11.
-    assert Work.of(tree, SMALL) == Work(attention=(1, 7), mlp=(4, 11))
 
 
 def test_models_without_mlps_have_one_level_a_layer() -> None:
@@ -277,24 +262,6 @@ def test_the_tree_gives_the_logits_of_masks_run_one_by_one(
         assert all(torch.equal(found[masks[0]], found[n]) for n in masks)
 
 
-@pytest.mark.parametrize("max_tokens", [1, HUGE])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_full_model_and_the_empty_one(models: Models, name: str, max_tokens: int) -> None:
-    model, batch = models.model(name), padded(texts(), extra=1)
-    shape, means = ModelShape.of(model), models.means(name, True)
-    values = torch.stack([torch.zeros(2, shape.columns), torch.ones(2, shape.columns)])
-    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, "mean", 0), max_tokens)
-    runner.begin(model_inputs(model, batch))
-    found, order = tree_logits(runner, model, batch, grow(values, shape))
-    assert order == [(1,), (0,)]
-    (expected,) = masked_logits(model, values, [batch], means, "mean")
-    check(found, expected)
-    with torch.no_grad():
-        logits = forward(model, batch)
-    read = read_positions(model, model_inputs(model, batch))
-    check(found[1], logits if logits.ndim == 2 else logits[torch.arange(5), read])
-
-
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("name", ["bert", "gpt2-lm"])
 def test_draws_go_on_from_batch_to_batch_run_or_not(models: Models, name: str, skip: bool) -> None:
@@ -309,22 +276,6 @@ def test_draws_go_on_from_batch_to_batch_run_or_not(models: Models, name: str, s
         if not (skip and i < 2):
             found, _ = tree_logits(runner, model, batch, grow(values, shape))
             check(found, expected[i])
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("fill", ["mean", "resample"])
-def test_models_in_half_precision(cases: Cases, architecture: str, fill: Any) -> None:
-    model, batch = cases.get(architecture, torch.bfloat16).model, padded(texts(), "left")
-    shape = ModelShape.of(model)
-    means = MeanActivations.compute(model, batch, n_samples=8)
-    ablated = [[], ["0.mlp"], ["1.0"], ["0.1", "1.mlp"], ["0.0", "0.1", "0.2", "0.3"]]
-    values = masks_of(shape, *ablated)
-    runner = TreeRunner(stack_of(model), shape, fill_of(model, means, fill, 0), HUGE)
-    runner.begin(model_inputs(model, batch))
-    found, _ = tree_logits(runner, model, batch, grow(values, shape))
-    assert found.dtype == torch.bfloat16
-    (expected,) = masked_logits(model, values, [batch], means, fill)
-    check(found.float(), expected.float(), 5e-2)
 
 
 # -- work and memory ------------------------------------------------------------------------------
@@ -405,15 +356,6 @@ def test_parts_run_as_often_as_counted(models: Models, name: str, plan: str) -> 
     assert stack.calls == stack.nodes
 
 
-def test_singles_run_as_often_as_written_out(models: Models) -> None:
-    # 4 heads: after the first attention 5 kinds of heads, 4 of them with one gone; then the MLP
-    # gone: 6 streams. Each attends; the full model's branches in 5: 10 streams reach the MLP.
-    found = counted(
-        watched_run(models, "bert", masks_of(ModelShape(2, 4), *PLANS["singles"]), 1), 2
-    )
-    assert found == Work((1, 6), (5, 10))
-
-
 def test_nodes_of_a_level_run_together_up_to_the_limit(models: Models) -> None:
     values = masks_of(ModelShape(2, 4), *PLANS["singles"])
     together = watched_run(models, "gpt2", values, HUGE)
@@ -425,17 +367,6 @@ def test_nodes_of_a_level_run_together_up_to_the_limit(models: Models) -> None:
     assert counted(limited, 2) == counted(together, 2)
 
 
-def test_w_o_is_taken_for_as_many_heads_as_fit(models: Models) -> None:
-    values = masks_of(ModelShape(2, 4), *PLANS["singles"])
-    d_head = helpers.D_MODEL // 4
-    together = watched_run(models, "gpt2", values, HUGE)
-    assert together.projected == [4 * d_head, 4 * d_head]  # a head of a layer gone, each of four
-    # One node of 10 tokens at a time: the full model goes on to layer 1 before heads of layer 0.
-    limited = watched_run(models, "gpt2", values, max_tokens=3 * d_head)
-    assert limited.projected == [3 * d_head, d_head, *[d_head] * 4]
-    assert watched_run(models, "gpt2", values, max_tokens=1).projected == [d_head] * 8
-
-
 def test_heads_that_every_mask_ablates_are_not_computed(models: Models) -> None:
     ablated = [["0.1"], ["0.1", "0.2"], ["0.1", "1.0", "1.1", "1.2", "1.3"]]
     stack = watched_run(models, "bert", masks_of(ModelShape(2, 4), *ablated), HUGE)
@@ -443,42 +374,3 @@ def test_heads_that_every_mask_ablates_are_not_computed(models: Models) -> None:
     ablated = [[*names, "1.0", "1.1", "1.2", "1.3"] for names in ablated[:2]]
     stack = watched_run(models, "bert", masks_of(ModelShape(2, 4), *ablated), HUGE)
     assert stack.heads == {0: {(0, 2, 3)}}
-
-
-class Memory(TorchDispatchMode):
-    """The most bytes of new tensors that were alive at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.alive = {key: each for key, each in self.alive.items() if not each[0].expired()}
-        for x in out if isinstance(out, (tuple, list)) else [out]:
-            if torch.is_tensor(x):
-                storage = x.untyped_storage()
-                self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.most = max(self.most, sum(size for _, size in self.alive.values()))
-        return out
-
-
-def test_memory_is_that_of_one_path_from_the_root(models: Models) -> None:
-    model, batch = models.model("deep"), padded(texts((20, 20, 20, 20)))
-    shape, inputs = ModelShape.of(model), model_inputs(model, batch)
-    generator = torch.Generator().manual_seed(1)
-    most: dict[tuple[int, int], int] = {}
-    for n_masks, max_tokens in ((20, 1), (80, 1), (80, 320), (80, HUGE)):
-        values = (torch.rand(n_masks, DEPTH, 5, generator=generator) < 0.9).float()
-        tree, fills = grow(values, shape), fill_of(model, None, "zero", 0)
-        runner = TreeRunner(models.stack("deep"), shape, fills, max_tokens)
-        runner.begin(inputs)
-        with Memory() as memory:
-            runner.run(inputs, torch.full((4,), 19), tree, lambda masks, x: None)
-        most[n_masks, max_tokens] = memory.most
-    path = 2 * DEPTH * 4 * 20 * helpers.D_MODEL * 4  # bytes of one residual stream a level
-    assert most[80, 1] < 4 * path
-    assert most[80, 1] < 1.2 * most[20, 1]  # however many masks there are
-    assert most[80, 320] < 4 * 4 * path  # four nodes of 80 tokens at a time
-    assert most[80, HUGE] > 4 * 4 * path  # all together would not fit

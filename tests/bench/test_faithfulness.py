@@ -1,4 +1,4 @@
-"""Circuits of a ranking: areas by hand and beside MIB's own, and against one evaluation per mask."""
+"""Circuits of a ranking: areas by hand, beside MIB's own, and against one evaluation per mask."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from mechcore.paths.dependence import (
     Readers,
     beside_random,
     core_dependence_table,
+    random_senders,
     readers_of,
 )
-from mechcore.paths.senders import random_senders
 from mechcore.paths.verdict import (
     CORE_VERDICT,
     INCONCLUSIVE,
@@ -207,25 +207,6 @@ def test_controls_that_lose_as_many_answers_are_as_large_whichever_these_are() -
         assert (found.p_control, found.verdict) == (1.0, "not supported")
 
 
-def test_controls_of_some_receivers() -> None:
-    made = readers([0.05, 0.2])
-    controls = [{B: wrong(each)} for each in (0.1, 0.3, 0.0)]
-    some = replace(made, controls=controls)
-    table = core_dependence_table(some, {"both": ("first", "second")})
-    both = table[(table["subset"] == "both") & (table["metric"] == "accuracy")]
-    a, b = (both[both["receiver"] == name].iloc[0] for name in ("L1.H0", "L1.H1"))
-    assert (a["n_controls"], b["n_controls"]) == (0, 3)
-    assert np.isnan(a["p_control"])
-    assert b["p_control"] == 0.5  # one of three is as large: (1 + 1) / (1 + 3)
-    whole = table[(table["subset"] == "all") & (table["metric"] == "accuracy")]
-    assert both["blind_change"].tolist() == whole["blind_change"].tolist()
-    # A is needed out of domain too, and has none: nothing stands beside the two.
-    found = core_dependence_verdict(some, roles(a=OUT, b=OUT_ONLY))
-    assert (found.n_controls, found.verdict) == (0, INCONCLUSIVE)
-    assert "no random heads were tried" in found.explanation
-    assert core_dependence_verdict(some, roles(b=OUT_ONLY)).n_controls == 3
-
-
 @given(
     st.sets(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=5),
     st.integers(0, 100),
@@ -239,13 +220,6 @@ def test_random_senders_match_the_core(core: set[tuple[int, int]], seed: int) ->
         for layer in range(3):
             assert sum(c.layer == layer for c in each) == sum(c.layer == layer for c in heads)
     assert drawn == random_senders(heads, shape, 5, seed)
-
-
-def test_random_senders_are_different_sets() -> None:
-    core, shape = [Component(0, 0), Component(1, 1), Component(1, 2)], ModelShape(2, 4)
-    drawn = random_senders(core, shape, 39)
-    assert sorted(drawn) == [(Component(0, h), Component(1, 0), Component(1, 3)) for h in (1, 2, 3)]
-    assert random_senders(core, shape, 2) == drawn[:2]
 
 
 def test_cores_without_controls() -> None:
@@ -346,16 +320,6 @@ def test_known_ablations_have_to_be_by_the_same_fill(cases: Cases) -> None:
             np.testing.assert_allclose(one[each].margin, two[each].margin, atol=1e-4)
 
 
-def test_a_core_head_named_twice_counts_once(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    means, options = means_of(model, data), {"n_controls": 2, "split": "ood"}
-    once = readers_of(model, ["L0.H1"], data, means, **options)
-    twice = readers_of(model, ["L0.H1", "L0.H1"], data, means, **options)
-    pd.testing.assert_frame_equal(*(core_dependence_table(each) for each in (once, twice)))
-    heads, shape = [Component(0, 1)], ModelShape(1, 4)
-    assert random_senders(heads * 2, shape, 3) == random_senders(heads, shape, 3)
-
-
 def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
@@ -371,9 +335,3 @@ def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Ca
     assert set(found[~rows]["n_controls"]) == {0}
     with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
         beside_random(alone, model, ["L0.H1"], data.part(range(4)), means, n_controls=1)
-
-
-def test_nothing_runs_after_the_core(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    with pytest.raises(InputError, match="core: no component runs after it"):
-        readers_of(model, ["L1.H1"], data, means_of(model, data), receivers=["L0.H1"])
