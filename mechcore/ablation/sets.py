@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mechcore.ablation.effects import ComponentSet
+from mechcore.ablation.cuts import ComponentSet
 from mechcore.components import KINDS, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
 from mechcore.errors import InputError, check_seed, shown

@@ -48,12 +48,12 @@ class Ablation(AblatingNamed, Analysis):
     shows: ClassVar[tuple[str, ...]] = ("ablation", "ablation_controls", "shapley", "dividends")
     splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
     schemas = tables_in(
-        "mechcore.ablation.effects:ABLATION",
-        "mechcore.ablation.superadditivity:INTERACTIONS",
-        "mechcore.ablation.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.controls:ABLATION_CONTROLS",
-        "mechcore.ablation.cooperative:DIVIDENDS",
-        "mechcore.ablation.cooperative:SHAPLEY",
+        "mechcore.ablation.effects.changes:ABLATION",
+        "mechcore.ablation.interactions.exact:INTERACTIONS",
+        "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
+        "mechcore.ablation.effects.controls:ABLATION_CONTROLS",
+        "mechcore.ablation.interactions.dividends:DIVIDENDS",
+        "mechcore.ablation.interactions.dividends:SHAPLEY",
     )
 
     sets: tuple[str, ...] = setting((), "Sets to ablate besides: L1.H0+L2.MLP,L0.H3+L1.H1.")
@@ -245,8 +245,8 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
 
 def _control_table(controls: pd.DataFrame, what: str) -> Table:
     """What was ablated beside others, each row in the unit of its metric."""
-    from mechcore.ablation.controls import ABLATION_CONTROLS
-    from mechcore.ablation.effects import SET
+    from mechcore.ablation.effects.changes import SET
+    from mechcore.ablation.effects.controls import ABLATION_CONTROLS
     from mechcore.evaluation.p_values import FEW_CONTROLS
     from mechcore.report.blocks import table_of
     from mechcore.report.groups import PLACED, placed

@@ -28,7 +28,7 @@ class Interactions(Analysis):
     study_options: ClassVar[tuple[str, ...]] = (
         *("analyses.ablation.components", "analyses.ablation.sets", "analyses.ablation.subsets"),
     )
-    schemas = tables_in("mechcore.ablation.superadditivity:INTERACTIONS")
+    schemas = tables_in("mechcore.ablation.interactions.exact:INTERACTIONS")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """That of the ablation, which measures them."""
@@ -114,7 +114,7 @@ _ENDS = (
 
 def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence[str]) -> str:
     """The interactions on one metric of one data set, told of the largest."""
-    from mechcore.ablation.superadditivity import directions
+    from mechcore.ablation.interactions.exact import directions
 
     sign, n_sets = directions(part, SIGNIFICANT), count(len(part), "joint set")
     superadditive, subadditive = part[sign < 0], part[sign > 0]

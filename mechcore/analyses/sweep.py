@@ -174,8 +174,8 @@ class Sweep(Analysis):
     needs: ClassVar[tuple[str, ...]] = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
-        "mechcore.ablation.information:INFORMATION",
-        "mechcore.ablation.stability:STABILITY",
+        "mechcore.ablation.effects.information:INFORMATION",
+        "mechcore.ablation.effects.stability:STABILITY",
         "mechcore.steps.ablation:SWEEP_OOD_MEAN",
         "mechcore.steps.ablation:INFORMATION_OOD_MEAN",
     )
@@ -205,8 +205,8 @@ class Sweep(Analysis):
         """See `Analysis.compute`."""
         import pandas as pd
 
-        from mechcore.ablation.change_states import INJECTED
-        from mechcore.ablation.stability import change_stability
+        from mechcore.ablation.effects.change_states import INJECTED
+        from mechcore.ablation.effects.stability import change_stability
         from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
 
         swept = ablations_in(work.needed("swept"), self.names)

@@ -25,8 +25,9 @@ from scipy.special import softmax
 from sklearn.linear_model import LassoCV
 from torch import Tensor
 
-from mechcore.ablation.effects import Answers, ComponentSet
-from mechcore.ablation.predicting import (
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.effects.changes import Answers
+from mechcore.ablation.interactions.predictors import (
     MaskedMargins,
     PairRequest,
     Predictions,

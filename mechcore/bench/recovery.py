@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.predicting import PairRequest, Predictions, mean_interactions
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.interactions.predictors import PairRequest, Predictions, mean_interactions
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mechcore.ablation.cooperative import DIVIDENDS, SHAPLEY
-from mechcore.ablation.effects import ABLATION, SET
-from mechcore.ablation.superadditivity import INTERACTIONS, directions
+from mechcore.ablation.effects.changes import ABLATION, SET
+from mechcore.ablation.interactions.dividends import DIVIDENDS, SHAPLEY
+from mechcore.ablation.interactions.exact import INTERACTIONS, directions
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
 from mechcore.report.groups import PLACED, placed
 from mechcore.report.interaction_figures import saturated

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.effects import ABLATION
+from mechcore.ablation.effects.changes import ABLATION
 from mechcore.attention.labels import FEWEST_EXAMPLES
 from mechcore.components import Component
 from mechcore.report.ablation_tables import interaction_table

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.flips import COUNTS, FLIPS
-from mechcore.ablation.roles import NONE, UNDECIDED
+from mechcore.ablation.effects.flips import COUNTS, FLIPS
+from mechcore.ablation.effects.roles import NONE, UNDECIDED
 from mechcore.components import Component
 from mechcore.report.attention_views import pattern_properties
 from mechcore.report.run_folder import RunFolder

@@ -17,15 +17,16 @@ from mechcore.ablation import (
     ablation_table,
     interactions,
 )
-from mechcore.ablation.change_states import INJECTED
-from mechcore.ablation.effects import ABLATION, Cut
-from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.cuts import Cut
+from mechcore.ablation.effects.change_states import INJECTED
+from mechcore.ablation.effects.changes import ABLATION
+from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.stability import interaction_stability
+from mechcore.ablation.paths import Readers
 from mechcore.ablation.settings import OOD_MEAN
-from mechcore.ablation.stability import interaction_stability
 from mechcore.data.examples import ALL
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
-from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs

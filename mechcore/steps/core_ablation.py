@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation import Ablations, ComponentSet, dividends, sets, shapley
-from mechcore.ablation.controls import control_table
+from mechcore.ablation.effects.controls import control_table
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import ablate_on, effect_tables, joined

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.ablation.effects import ComponentSet
+from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench import Truth, mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError

@@ -22,9 +22,9 @@ from transformers import BertModel
 import mechcore
 from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
-from mechcore.ablation.deciding import DECISIONS
-from mechcore.ablation.engines import TreeEngine
-from mechcore.ablation.stability import SEARCH_STABILITY
+from mechcore.ablation.effects.stability import SEARCH_STABILITY
+from mechcore.ablation.engines.engine import TreeEngine
+from mechcore.ablation.interactions.decisions import DECISIONS
 from mechcore.analyses.ablation import Ablation
 from mechcore.cli import main
 from mechcore.components import Mask
