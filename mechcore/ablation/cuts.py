@@ -82,22 +82,22 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
         sets = list(sets)
     if model is not None:
         each_set = sets.values() if isinstance(sets, Mapping) else sets
-        check_masks([each for each in each_set if isinstance(each, Mask)], model)
+        check_masks([value for value in each_set if isinstance(value, Mask)], model)
     if isinstance(sets, Mapping):
-        found = [_cut(each, name) for name, each in sets.items()]
+        found = [_cut(value, name) for name, value in sets.items()]
     else:
-        found = [_cut(each) for each in sets]
+        found = [_cut(value) for value in sets]
     seen: dict[Any, str] = {}
-    for each in found:
-        for key in (each, str(each)):
+    for cut in found:
+        for key in (cut, str(cut)):
             if key in seen:
-                same = f", as {seen[key]}" if seen[key] != str(each) else ""
-                raise InputError(f"sets: {each} is given more than once{same}; leave one out")
-        seen |= {each: str(each), str(each): str(each)}
+                same = f", as {seen[key]}" if seen[key] != str(cut) else ""
+                raise InputError(f"sets: {cut} is given more than once{same}; leave one out")
+        seen |= {cut: str(cut), str(cut): str(cut)}
     return found
 
 
-def _cut(each: CutLike, name: str | None = None) -> Cut:
-    if isinstance(each, (Path, PathSet)) or (isinstance(each, str) and ">" in each):
-        return PathSet.of(each, name)
-    return ComponentSet.of(each.split("+") if isinstance(each, str) else each, name)
+def _cut(value: CutLike, name: str | None = None) -> Cut:
+    if isinstance(value, (Path, PathSet)) or (isinstance(value, str) and ">" in value):
+        return PathSet.of(value, name)
+    return ComponentSet.of(value.split("+") if isinstance(value, str) else value, name)

@@ -92,7 +92,9 @@ def paths(
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not found:
-        ends = [shown(" ".join(map(str, each))) or "none" for each in (sending, receiving)]
+        ends = [
+            shown(" ".join(map(str, components))) or "none" for components in (sending, receiving)
+        ]
         raise InputError(
             f"paths: no sender runs before any receiver (senders: {ends[0]}; receivers: "
             f"{ends[1]}); expected a receiver in a later layer, or the answer"
@@ -104,9 +106,9 @@ def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
     """Names, with those of a kind of component in its place."""
     found: list[Any] = []
     listed = isinstance(given, Iterable) and not isinstance(given, str)
-    for each in given if listed else [given]:
-        found += shape.kind(each) if isinstance(each, str) and each in KINDS else [each]
-        found += in_all if each == "all" else ()
+    for name in given if listed else [given]:
+        found += shape.kind(name) if isinstance(name, str) and name in KINDS else [name]
+        found += in_all if name == "all" else ()
     return list(dict.fromkeys(found))
 
 

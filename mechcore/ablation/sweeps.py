@@ -136,8 +136,8 @@ def ablate(
     """
     _check_options(engine, precision, split, batch_size, seed)
     shape, listed = ModelShape.of(model), as_sets(sets, model)
-    paths = [each for each in listed if isinstance(each, PathSet)]
-    components = [each for each in listed if isinstance(each, ComponentSet)]
+    paths = [cut for cut in listed if isinstance(cut, PathSet)]
+    components = [cut for cut in listed if isinstance(cut, ComponentSet)]
     data = as_data(model, data, split)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
@@ -150,9 +150,10 @@ def ablate(
         ablated = ablate(model, components, data, means, **options)
         return ablated.with_more(ablate(model, paths, data, means, **options))
     whole = Mask.full(shape)
-    values = [each.mask(shape).values for each in components]
-    receivers = [p.receiver.component for each in paths for p in each.paths if p.receiver.component]
-    values += [whole.without(each).values for each in receivers[:1]]  # what engines are checked on
+    values = [cut.mask(shape).values for cut in components]
+    receivers = [p.receiver.component for cut in paths for p in cut.paths if p.receiver.component]
+    # Of paths, what engines are checked on.
+    values += [whole.without(receiver).values for receiver in receivers[:1]]
     job = Job(
         model,
         torch.stack([whole.values, *values]),
@@ -194,16 +195,16 @@ def ablate(
 
 
 def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:
-    if engine not in (engines := get_args(Engine)):
-        raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
+    chosen = {"engine": engine, "precision": precision, "split": split}
+    for (name, value), known in zip(
+        chosen.items(), (get_args(Engine), get_args(Precision), PLACES), strict=True
+    ):
+        if value not in known:
+            expected = " or ".join(map(repr, known))
+            raise InputError(f"sweep: {name} is {value!r}; expected {expected}")
+    check_seed(seed)
     if batch_size < 1:
         raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
-    if precision not in (known := get_args(Precision)):
-        expected = " or ".join(map(repr, known))
-        raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
-    check_seed(seed)
-    if split not in PLACES:
-        raise InputError(f"sweep: split is {split!r}; expected {' or '.join(map(repr, PLACES))}")
 
 
 def _engine(
@@ -250,7 +251,7 @@ def _path_engine(
 
 def member_names(cut: Cut) -> list[str]:
     """What is cut together, whatever the set is called."""
-    return [str(each) for each in (cut.paths if isinstance(cut, PathSet) else cut.components)]
+    return [str(part) for part in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 
 def _work(parts: Parts, buffer: AnswerBuffer, steps: Steps, title: str) -> None:

@@ -77,7 +77,7 @@ def _larger_p(wide: pd.DataFrame, figure: str) -> np.ndarray:
 def change_states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings) -> list[str]:
     """What is known of each component's change: lost, gained, absent, open or missing."""
     outside = ["ood", OOD_MEAN] if f"{figure}_change_{OOD_MEAN}" in wide else ["ood"]
-    pairs = [("id", each) if place == "id" else (each, "id") for each in outside]
+    pairs = [("id", own) if place == "id" else (own, "id") for own in outside]
     changes = np.array([wide[f"{figure}_change_{own}"] for own, _ in pairs], float)
     absence = np.max([_p_of_absence(wide, figure, *pair, settings) for pair in pairs], axis=0)
     absent = adjusted_p(absence, "benjamini-hochberg") < settings.alpha

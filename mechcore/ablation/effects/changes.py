@@ -160,7 +160,7 @@ class Ablations(Shown):
     @property
     def sets(self) -> list[ComponentSet]:
         """The sets of components among what was cut."""
-        return [each for each in self.without if isinstance(each, ComponentSet)]
+        return [cut for cut in self.without if isinstance(cut, ComponentSet)]
 
     def with_more(self, other: Ablations) -> Ablations:
         """These sets and those of ``other``, which ran on the same data."""
@@ -170,7 +170,7 @@ class Ablations(Shown):
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
         """The answers to these examples, see `Evaluation.part`."""
-        without = {cut: each.part(rows) for cut, each in self.without.items()}
+        without = {cut: answers.part(rows) for cut, answers in self.without.items()}
         return replace(self, full=self.full.part(rows), without=without)
 
     def groups(
@@ -235,7 +235,7 @@ def ablation_table(
         The columns of `ABLATION`. Empty if there is nothing to list.
     """
     if kinds is None:
-        kinds = {each: _kind(each) for each in ablations.without}
+        kinds = {cut: _kind(cut) for cut in ablations.without}
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
@@ -268,10 +268,10 @@ def ablation_table(
     return ABLATION.frame(rows)
 
 
-def _kind(each: Cut) -> str:
-    if isinstance(each, PathSet):
+def _kind(cut: Cut) -> str:
+    if isinstance(cut, PathSet):
         return "path"
-    return "joint" if len(each) > 1 else "single"
+    return "joint" if len(cut) > 1 else "single"
 
 
 def place(

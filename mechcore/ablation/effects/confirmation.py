@@ -185,8 +185,8 @@ def confirmation(roles: pd.DataFrame) -> str:
     text = f"{check} no component has an information role on either half of the examples"
     if claimed.any():
         selected, opposite = (
-            number(100 * np.average((np.sign(change) * each)[claimed], weights=n[claimed]), 1)
-            for each in (change, held_out)
+            number(100 * np.average((np.sign(change) * measured)[claimed], weights=n[claimed]), 1)
+            for measured in (change, held_out)
         )
         text = (
             f"{check} {count(int(claimed.any(1).sum()), 'component')} with an information role on "

@@ -57,12 +57,12 @@ def control_table(
     """
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if controls else []:
-        for each, others in controls.items():
+        for cut, others in controls.items():
             for metric in METRICS:
                 change, *beside = (
-                    float(ablations.changes(s, metric)[members].mean()) for s in (each, *others)
+                    float(ablations.changes(s, metric)[members].mean()) for s in (cut, *others)
                 )
-                row = place(ablations, str(each), len(each), subset, members)
+                row = place(ablations, str(cut), len(cut), subset, members)
                 row |= {"metric": metric, "change": change, **among_controls(change, beside)}
                 rows.append(row)
     return pd.DataFrame(rows, columns=ABLATION_CONTROLS.names)

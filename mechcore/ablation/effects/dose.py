@@ -114,11 +114,13 @@ def dose_table(
     options["batch_size"] = batch_size
     cuts = paths(chosen, ANSWER, model, together=False)
     direct = ablate(model, cuts, data, means, split=split, **options)
-    without = [Mask.full(ModelShape.of(model)).without(each).values for each in chosen]
+    without = [Mask.full(ModelShape.of(model)).without(component).values for component in chosen]
     masks = Mask.stack([Mask(1 - dose * (1 - v)) for v in without for dose in DOSES])
     answers = evaluate(model, data, mask=masks, means=means, in_domain=split == "id", **options)
     full = direct.full.margin
-    changes = np.stack([each.margin for each in answers]).reshape(-1, len(DOSES), len(full)) - full
+    changes = (
+        np.stack([of_mask.margin for of_mask in answers]).reshape(-1, len(DOSES), len(full)) - full
+    )
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     rows = []
     for component, cut, by_dose in zip(chosen, cuts, changes, strict=True):
@@ -141,4 +143,4 @@ def _monotone(by_dose: np.ndarray, sample: Sample, **statistics: Any) -> str:
         return MONOTONE
     level = 1 - 0.05 / len(DOSES)
     intervals = mean_intervals(steps, clusters=sample, level=level, **statistics)
-    return NOT_MONOTONE if any(each.high < 0 for each in intervals) else OPEN
+    return NOT_MONOTONE if any(interval.high < 0 for interval in intervals) else OPEN

@@ -42,7 +42,7 @@ FLIPS = Schema(
         Column("rank", "whole", "of the example among those of its component, from 1"),
         *PLACE,
         Column("example", "whole", "its number among those drawn, from 0"),
-        Column("change", "text", " or ".join(f"``{each}``" for each in CHANGES)),
+        Column("change", "text", " or ".join(f"``{kind}``" for kind in CHANGES)),
         Column("text_a", "text", "its first text"),
         Column("text_b", "text", "its second text; may be empty"),
         Column("label", "text", "its label"),
@@ -79,21 +79,23 @@ def flip_table(
     Returns:
         The columns of `FLIPS`, by component.
     """
-    ordered = sorted(found, key=lambda each: OUT_FIRST.index(each.split))
-    alone = [each for each in ordered[0].sets if len(each) == 1] if ordered else []
+    ordered = sorted(found, key=lambda ablations: OUT_FIRST.index(ablations.split))
+    alone = [cut for cut in ordered[0].sets if len(cut) == 1] if ordered else []
     rows: list[dict[str, Any]] = []
     for name in alone:
         counts: dict[str, int] = {}
         chosen: list[dict[str, Any]] = []
-        for each in ordered:
-            right, now = each.full.correct, each.without[name].correct
+        for ablations in ordered:
+            right, now = ablations.full.correct, ablations.without[name].correct
             for change, before in CHANGES.items():
                 flipped = (right == before) & (now != before)
-                counts[COUNTS[change, each.split]] = int(flipped.sum())
+                counts[COUNTS[change, ablations.split]] = int(flipped.sum())
             where = np.flatnonzero(right != now)
-            size = np.abs(each.changes(name, "margin")[where])
+            size = np.abs(ablations.changes(name, "margin")[where])
             ranked = where[np.argsort(-size, kind="stable")][: most - len(chosen)]
-            chosen += [_row(each, name, int(i), examples[each.split], classes) for i in ranked]
+            chosen += [
+                _row(ablations, name, int(i), examples[ablations.split], classes) for i in ranked
+            ]
         about = {"component": str(name.components[0])}
         rows += [about | {"rank": i} | row | counts for i, row in enumerate(chosen, start=1)]
     return pd.DataFrame(rows, columns=FLIPS.names)
@@ -110,7 +112,7 @@ def _row(
         "split": ablations.split,
         "subset": full.subsets[i],
         "example": i,
-        "change": next(each for each, before in CHANGES.items() if before == full.correct[i]),
+        "change": next(kind for kind, before in CHANGES.items() if before == full.correct[i]),
         **{column: text[column] for column in ("text_a", "text_b", "label")},
         "answer": classes[int(full.logits[i].argmax())],
         "answer_without": classes[int(torch.from_numpy(without.logits[i]).argmax())],

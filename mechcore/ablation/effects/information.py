@@ -57,7 +57,7 @@ INFORMATION = Schema(
         N,
         *CLUSTERS,
         Column("df", "number", "degrees of freedom of the errors over clusters", optional=True),
-        *(column for each in FIGURES.items() for column in _change_columns(*each)),
+        *(column for described in FIGURES.items() for column in _change_columns(*described)),
         REASON,
     ),
 )
@@ -161,8 +161,8 @@ def _columns(
             level=1 - (1 - level) / effect.n_choices,
             seed=seed,
         )
-        columns[f"{figure}_change_{whose}low"] = [each.low for each in intervals]
-        columns[f"{figure}_change_{whose}high"] = [each.high for each in intervals]
+        columns[f"{figure}_change_{whose}low"] = [interval.low for interval in intervals]
+        columns[f"{figure}_change_{whose}high"] = [interval.high for interval in intervals]
     effect = effect.drawn(samples[""])
     p = effect.p_values(answers=answers)
     return columns | {

@@ -155,7 +155,8 @@ def component_roles(
         for figure in FIGURES
     }
     judged = [
-        _judge(dict(zip(states, each, strict=True))) for each in zip(*states.values(), strict=True)
+        _judge(dict(zip(states, of_component, strict=True)))
+        for of_component in zip(*states.values(), strict=True)
     ]
     wide["component"] = wide.index
     wide["role"] = [role for role, _ in judged]
@@ -165,7 +166,8 @@ def component_roles(
     ]
     if ood_mean is not None:
         alone = [
-            component_roles(in_domain, each, settings)["role"] for each in (out_of_domain, ood_mean)
+            component_roles(in_domain, outside, settings)["role"]
+            for outside in (out_of_domain, ood_mean)
         ]
         for doubt, training, own in zip(doubts, *alone, strict=True):
             if training != own:
@@ -304,7 +306,7 @@ def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
     """The role, and which parts of it are open."""
     inside, outside = state["information_id"], state["information_ood"]
     information = {"information_id": inside, "information_ood": outside}
-    unknown = [name for name, each in information.items() if each in ("open", "missing")]
+    unknown = [name for name, known in information.items() if known in ("open", "missing")]
     if inside == outside == "lost":
         return BOTH, []
     if outside == "gained":
@@ -318,7 +320,7 @@ def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
     moved = {state[f"{figure}_{place}"] for figure in ("threshold", "shift") for place in PLACES}
     if moved & {"lost", "gained"}:
         return THRESHOLD, unknown
-    still_open = [name for name, each in state.items() if each in ("open", "missing")]
+    still_open = [name for name, known in state.items() if known in ("open", "missing")]
     return (UNDECIDED if "missing" in state.values() else NONE), still_open
 
 

@@ -118,9 +118,9 @@ def change_stability(
         The columns of `STABILITY`, over all examples. Empty under `FEWEST` components, and where
         the examples are of too few clusters, see `mechcore.evaluation.clusters`.
     """
-    singles = [each for each in ablations.sets if len(each) == 1]
+    singles = [cut for cut in ablations.sets if len(cut) == 1]
     values = {
-        metric: np.stack([ablations.changes(each, metric) for each in singles])
+        metric: np.stack([ablations.changes(single, metric) for single in singles])
         for metric in METRICS
         if singles
     }
@@ -143,8 +143,8 @@ def interaction_stability(
         left out.
     """
     rows: list[dict[str, Any]] = []
-    for _, each in groupby(sorted(with_members(ablations), key=len), key=len):
-        sets = list(each)
+    for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
+        sets = list(same_size)
         values = {
             metric: np.subtract(*joint_and_alone(ablations, sets, metric)) for metric in METRICS
         }
@@ -167,8 +167,12 @@ def _rows(
     place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
     names = list(map(str, sets))
     return [
-        {**place, "metric": metric, **_agreement(sample.totals(each)[0], names, n_resamples, seed)}
-        for metric, each in values.items()
+        {
+            **place,
+            "metric": metric,
+            **_agreement(sample.totals(by_example)[0], names, n_resamples, seed),
+        }
+        for metric, by_example in values.items()
     ]
 
 
@@ -181,7 +185,7 @@ def _agreement(
     drawn = resampled(values, n_resamples, generator)
     top = min(TOP, len(names) // 2)
     of_whole = largest(whole, top, generator)
-    of_halves = [largest(each, top, generator) for each in halves]
+    of_halves = [largest(half, top, generator) for half in halves]
     of_drawn = largest(drawn, top, generator)
     again = np.mean(of_halves, axis=(0, 2))
     order = [i for i in np.argsort(-whole[:, 0], kind="stable") if of_whole[i, 0]]

@@ -147,7 +147,7 @@ class ReferenceEngine:
         options |= {"means": job.means, "fill": job.fill, "seed": job.seed}
         found = evaluate(job.model, job.data, mask=masks, **options)
         every = torch.arange(len(job.correct_classes))
-        logits = torch.stack([each.logits for each in found])
+        logits = torch.stack([evaluation.logits for evaluation in found])
         buffer.note(numbers, every, logits, job.correct_classes, buffer.full)
 
 

@@ -133,8 +133,8 @@ class PathEngine:
     ) -> None:
         self.job, self.sets = job, sets
         parallel = runs_in_parallel(job.model)
-        for each in sets:
-            for path in each.paths:
+        for cut in sets:
+            for path in cut.paths:
                 path.check(job.shape, parallel=parallel)
         self.division = [self.name, *base.division]
         rest = list(range(len(sets)))
@@ -181,9 +181,9 @@ class PathEngine:
                         return more
             return senders
 
-        single = [(row, each) for row, each in enumerate(self.sets) if len(each.senders) == 1]
-        for row, each in sorted(single, key=lambda pair: -len(pair[1])):
-            [(receiver, senders)] = each.senders.items()
+        single = [(row, cut) for row, cut in enumerate(self.sets) if len(cut.senders) == 1]
+        for row, cut in sorted(single, key=lambda pair: -len(pair[1])):
+            [(receiver, senders)] = cut.senders.items()
             key = (home(receiver, senders), receiver.input)
             found.setdefault(key, {})[receiver] = row
         return found
@@ -200,7 +200,7 @@ class PathEngine:
         without = [full.without(changed_with(job.model, r)).values for r in receivers]
         fill = partial(Blindness, senders=senders, what=what, fill=job.fill)
         engine = base.like(job.changed(torch.stack([full.values, *without]), fill))
-        engine.rows = torch.tensor([*(rows[each] for each in receivers), -1])
+        engine.rows = torch.tensor([*(rows[receiver] for receiver in receivers), -1])
         return _Group(engine, rows.get(Receiver(None)))
 
     def check(self) -> None:

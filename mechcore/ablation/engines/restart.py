@@ -161,10 +161,10 @@ class RestartRunner(Runner):
             self._logits(x, nodes)
             return
         by_parting: dict[bool, list[Child]] = {}  # the full mask's first, as it is handed out first
-        for each in children_of(nodes):
-            parting = self._parts_at(layer + 1, each[-1]) < self.last
-            by_parting.setdefault(parting, []).append(each)
-        for part in chain.from_iterable(self._parts(each, x) for each in by_parting.values()):
+        for child in children_of(nodes):
+            parting = self._parts_at(layer + 1, child[-1]) < self.last
+            by_parting.setdefault(parting, []).append(child)
+        for part in chain.from_iterable(self._parts(family, x) for family in by_parting.values()):
             children = [child for *_, child in part]
             stop = min(self._parts_at(layer + 1, child) for child in children)
             self.z = None
@@ -190,8 +190,8 @@ class RestartRunner(Runner):
             rows = torch.arange(len(self.read), device=self.read.device)
             z = self._call(inputs, self.last, x)
             z, at = (
-                each[:, rows.to(each.device), self.read.to(each.device)][:, :, None]
-                for each in (z, x)
+                whole[:, rows.to(whole.device), self.read.to(whole.device)][:, :, None]
+                for whole in (z, x)
             )
             inputs = self.read_inputs
         for part in self._parts(children_of(nodes), x):

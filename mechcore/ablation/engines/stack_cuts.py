@@ -91,8 +91,8 @@ class StackCuts:
     def rows_at_once(self, n_pos: int) -> int:
         """Rows of so many positions of which `start` keeps no more than `MAX_KEPT` bytes."""
         weight = self.stack.layers[0].o.weight
-        each = 4 * self.shape.n_layers * n_pos * len(weight) * weight.element_size()
-        return max(1, MAX_KEPT // each)
+        bytes_of_row = 4 * self.shape.n_layers * n_pos * len(weight) * weight.element_size()
+        return max(1, MAX_KEPT // bytes_of_row)
 
     # -- the answer -----------------------------------------------------------------------------
 
@@ -145,12 +145,12 @@ class StackCuts:
     def _components(
         self, senders: frozenset[Component], receivers: Sequence[Component]
     ) -> Float[Tensor, "set batch d_model"]:
-        first = min(each.layer for each in senders)
+        first = min(sender.layer for sender in senders)
         view, x = self.known.before[first], self.known.before[0].new_empty(0)
         for layer in range(first, self.shape.n_layers):
-            here = [each for each in receivers if each.layer == layer]
+            here = [receiver for receiver in receivers if receiver.layer == layer]
             x = self._attention(layer, x)
-            heads = [each.head for each in here if each.head is not None]
+            heads = [receiver.head for receiver in here if receiver.head is not None]
             if heads:
                 x = _joined(x, self._blind_heads(layer, view, heads))
             if receivers[-1].layer >= layer:
@@ -232,7 +232,7 @@ class StackCuts:
 
 def _seen(senders: Sequence[frozenset[Component]], components: Sequence[Component]) -> Tensor:
     """Which components each answer sees, [set, component]."""
-    return torch.tensor([[c not in each for c in components] for each in senders])
+    return torch.tensor([[c not in unseen for c in components] for unseen in senders])
 
 
 def _joined(x: Tensor, more: Tensor) -> Tensor:

@@ -158,17 +158,17 @@ class Effects:
         running = [self.sets[row] for row in rows]
         if self.effect == "change":
             return running
-        members = sorted({c for each in running for c in each.components})
+        members = sorted({c for cut in running for c in cut.components})
         return [*(ComponentSet((c,)) for c in members), *running]
 
     def see(self, found: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int) -> None:
         """Note the effects on some more examples."""
-        changes = {each: found.changes(each, self.metric) for each in found.sets}
+        changes = {cut: found.changes(cut, self.metric) for cut in found.sets}
         for row in rows:
-            each = self.sets[row]
-            self.values[row, start:stop] = changes[each]
+            cut = self.sets[row]
+            self.values[row, start:stop] = changes[cut]
             if self.effect == "interaction":
-                for component in each.components:
+                for component in cut.components:
                     self.values[row, start:stop] -= changes[ComponentSet((component,))]
         self.seen[rows] = stop
 

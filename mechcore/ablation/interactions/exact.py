@@ -164,7 +164,7 @@ def joint_and_alone(
     ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
     """Changes without each of some sets, and the sums of those without each member alone."""
-    members = {c for each in sets for c in each.components}
+    members = {c for cut in sets for c in cut.components}
     single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
     joint = np.stack([ablations.changes(s, metric) for s in sets])
     return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])

@@ -71,12 +71,12 @@ class PairRequest:
     @property
     def pairs(self) -> list[ComponentSet]:
         """All pairs of the components."""
-        return [ComponentSet.of(each) for each in itertools.combinations(self.components, 2)]
+        return [ComponentSet.of(pair) for pair in itertools.combinations(self.components, 2)]
 
     @property
     def singles(self) -> list[ComponentSet]:
         """Each component alone."""
-        return [ComponentSet((each,)) for each in self.components]
+        return [ComponentSet((component,)) for component in self.components]
 
     @property
     def options(self) -> dict[str, Any]:

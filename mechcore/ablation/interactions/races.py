@@ -93,8 +93,8 @@ class Race(Shown):
     def decided(self, decision: str) -> list[ComponentSet]:
         """The sets with a decision, lowest effects first."""
         made, effects = self.decisions["decision"], self.effects
-        found = [each for each, its in zip(self.sets, made, strict=True) if its == decision]
-        return sorted(found, key=lambda each: effects[each])
+        found = [cut for cut, its in zip(self.sets, made, strict=True) if its == decision]
+        return sorted(found, key=lambda cut: effects[cut])
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
@@ -234,22 +234,11 @@ def race(
     known = Effects(chosen, n_all, metric, effect, error / len(chosen), bound or 1.0)
     course = _Course(known, ablated, layers)
     course.run(goal, audited)
-    return Race(
-        tuple(chosen),
-        known.table(data.examples.name, options.get("split", "id")),
-        known.audit(np.flatnonzero(audited), goal),
-        metric,
-        least,
-        largest,
-        error,
-        n_all,
-        tuple(course.after),
-        course.layers,
-        course.exact_layers,
-        bound,
-        source,
-        int((known.steps > 0).sum()),
-    )
+    audit = known.audit(np.flatnonzero(audited), goal)
+    decisions = known.table(data.examples.name, options.get("split", "id"))
+    n_broken, work = int((known.steps > 0).sum()), (course.layers, course.exact_layers)
+    asked, after = (metric, least, largest, error, n_all), tuple(course.after)
+    return Race(tuple(chosen), decisions, audit, *asked, after, *work, bound, source, n_broken)
 
 
 @dataclass(eq=False)
@@ -327,12 +316,12 @@ def _checked(sets: Sequence[Any], effect: Effect) -> list[ComponentSet]:
         raise InputError(f"race: effect is {effect!r}; expected 'interaction' or 'change'")
     if not sets:
         raise InputError("race: no set; expected at least one")
-    for each in sets:
-        if isinstance(each, PathSet):
-            raise InputError(f"race: {each} is a set of paths; expected sets of components")
-        if effect == "interaction" and len(each) < 2:
+    for cut in sets:
+        if isinstance(cut, PathSet):
+            raise InputError(f"race: {cut} is a set of paths; expected sets of components")
+        if effect == "interaction" and len(cut) < 2:
             raise InputError(
-                f"race: {each} has no interaction; expected two components or more, or effect "
+                f"race: {cut} has no interaction; expected two components or more, or effect "
                 "'change'"
             )
     return list(sets)

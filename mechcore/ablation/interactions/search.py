@@ -377,11 +377,11 @@ def _grown(
         return exact.get(both, predicted[both])
 
     found: dict[ComponentSet, float] = {}
-    for each in sets:
+    for cut in sets:
         for component in components:
-            if component not in each.components:
-                more = ComponentSet.of([*each.components, component])
-                score = exact[each] + sum(pair(component, c) for c in each.components)
+            if component not in cut.components:
+                more = ComponentSet.of([*cut.components, component])
+                score = exact[cut] + sum(pair(component, c) for c in cut.components)
                 found[more] = min(score, found.get(more, np.inf))
     return sorted(found, key=lambda s: found[s])
 

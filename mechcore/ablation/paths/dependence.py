@@ -105,13 +105,13 @@ class Readers:
         found: dict[str, Effect] = {}
         for metric in METRICS:
             own = full.values(metric)[members]
-            without = np.stack([each.values(metric)[members] for each in given])
+            without = np.stack([without_one.values(metric)[members] for without_one in given])
             found[metric] = Effect(float(own.mean()), without - own, sample=sample)
         correct = full.correct_classes.numpy()[members]
-        logits = [each.logits for each in given]
-        if reason_against(correct) or any(each is None for each in logits):
+        logits = [without_one.logits for without_one in given]
+        if reason_against(correct) or any(of_one is None for of_one in logits):
             return found
-        without = np.stack([each[members] for each in logits if each is not None])
+        without = np.stack([of_one[members] for of_one in logits if of_one is not None])
         options: dict[str, Any] = {"clusters": clusters, "seed": seed}
         parts = decompose(full.logits.numpy()[members], without, correct, **options)
         return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | found
@@ -119,9 +119,9 @@ class Readers:
     def different(self, receivers: Sequence[Component]) -> list[int]:
         """Numbers of the controls of all these components, each once that is another to them."""
         found: dict[tuple[Answers, ...], int] = {}
-        for i, each in enumerate(self.controls):
-            if all(receiver in each for receiver in receivers):
-                found.setdefault(tuple(each[receiver] for receiver in receivers), i)
+        for i, control in enumerate(self.controls):
+            if all(receiver in control for receiver in receivers):
+                found.setdefault(tuple(control[receiver] for receiver in receivers), i)
         return [*found.values()]
 
 
@@ -149,7 +149,7 @@ def random_senders(
                 f"{len(members)} there; expected at least as many: leave controls out"
             )
     drawn = matched_random(core, shape, n_controls, fewer=True, seed=seed)
-    return [each.components for each in drawn.values()]
+    return [heads.components for heads in drawn.values()]
 
 
 def _cuts_behind(
@@ -212,20 +212,20 @@ def readers_of(
         raise InputError("core: no component runs after it; expected one that may read it")
     beside = _random_cuts(heads, [*cut], model, n_controls, seed)
     alone = {r: ComponentSet((r,)) for r in cut}
-    left = [each for each in alone.values() if known is None or each not in known.without]
+    left = [single for single in alone.values() if known is None or single not in known.without]
     again = [] if known is None else _largest(known, alone.values())
     sets: list[Cut] = [*left, *again, *cut.values(), *(s for c in beside for s in c.values())]
     found = ablate(model, list(dict.fromkeys(sets)), data, means, split=split, seed=seed, **options)
     if known is not None:
         _check_same(known.full, found.full)
-        for each in again:
-            _check_same_ablation(each, known, found, dtype_of(model))
+        for single in again:
+            _check_same_ablation(single, known, found, dtype_of(model))
         found = known.with_more(found)
     return Readers(
         found.full,
-        {r: found.without[each] for r, each in alone.items()},
-        {r: found.without[each] for r, each in cut.items()},
-        [{r: found.without[each] for r, each in c.items()} for c in beside],
+        {r: found.without[single] for r, single in alone.items()},
+        {r: found.without[paths] for r, paths in cut.items()},
+        [{r: found.without[paths] for r, paths in c.items()} for c in beside],
         found.data,
         split,
     )
@@ -262,13 +262,13 @@ def beside_random(
     wanted = readers.blind if receivers is None else set(parse_components(receivers))
     behind = [receiver for receiver in readers.blind if receiver in wanted]
     beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
-    cuts = list(dict.fromkeys(cut for each in beside for cut in each.values()))
+    cuts = list(dict.fromkeys(cut for control in beside for cut in control.values()))
     if not cuts:
         return readers
     options |= {"split": readers.split, "seed": seed}
     found = ablate(model, cuts, data, means, **options)
     _check_same(readers.full, found.full)
-    controls = [{r: found.without[cut] for r, cut in each.items()} for each in beside]
+    controls = [{r: found.without[cut] for r, cut in control.items()} for control in beside]
     return replace(readers, controls=controls)
 
 
@@ -285,16 +285,16 @@ def _check_same(known: Evaluation, found: Evaluation) -> None:
 
 def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSet]:
     """The one of the sets that is known to change margins most, if any is known."""
-    both = [each for each in sets if each in known.without]
-    change = {each: np.abs(known.changes(each, "margin")).mean() for each in both}
-    return sorted(both, key=lambda each: -change[each])[:1]
+    both = [single for single in sets if single in known.without]
+    change = {single: np.abs(known.changes(single, "margin")).mean() for single in both}
+    return sorted(both, key=lambda single: -change[single])[:1]
 
 
 def _check_same_ablation(
     of: ComponentSet, known: Ablations, found: Ablations, dtype: torch.dtype
 ) -> None:
     """Make sure that a set was ablated in the same way in both."""
-    before, now = (each.without[of].margin for each in (known, found))
+    before, now = (ablations.without[of].margin for ablations in (known, found))
     near = 1e-2 if dtype.itemsize >= 4 else 0.1
     if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
         raise InputError(
@@ -335,13 +335,13 @@ def core_dependence_table(
         own = readers.effects((readers.without[r] for r in names), members, seed)
         blind = readers.effects((readers.blind[r] for r in names), members, seed)
         controls = [
-            readers.effects((each[r] for r in controlled), members, seed)
-            for each in (readers.controls if controlled else [])
+            readers.effects((control[r] for r in controlled), members, seed)
+            for control in (readers.controls if controlled else [])
         ]
         for metric in own:
             changes, blind_changes = (
-                each[metric].intervals(answers=metric != "margin", **statistics)
-                for each in (own, blind)
+                effects[metric].intervals(answers=metric != "margin", **statistics)
+                for effects in (own, blind)
             )
             shares = ratio_intervals(
                 blind[metric].in_answers,
@@ -350,7 +350,7 @@ def core_dependence_table(
                 clusters=own[metric].sample,
                 level=level,
             )
-            of_controls = np.array([each[metric].changes for each in controls])
+            of_controls = np.array([effects[metric].changes for effects in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"split": readers.split, "subset": subset, "n": int(members.sum())}

@@ -51,8 +51,8 @@ class Screening:
         self.readout = Readout.of(model, data, class_names)
         self.correct = self.readout.correct_classes(data)
         self.groups: dict[tuple[frozenset[Component], str], dict[int, Receiver]] = {}
-        for i, each in enumerate(cuts):
-            [(receiver, senders)] = each.senders.items()
+        for i, cut in enumerate(cuts):
+            [(receiver, senders)] = cut.senders.items()
             self.groups.setdefault((senders, receiver.input), {})[i] = receiver
         self.fills = {key: Blindness(model, means, 0, *key, fill) for key in self.groups}
 
@@ -85,9 +85,9 @@ class Screening:
                     blind = self.readout.read(fill.answers, inputs, rows).float().cpu()
                     found[i] = (margins(blind, correct) - full).sum()
                     continue
-                for each in changed_with(self.model, receiver):
-                    of_layer = changed["z" if each.is_head else "mlp", each.layer]
-                    found[i] += of_layer[each.head].sum().item()
+                for component in changed_with(self.model, receiver):
+                    of_layer = changed["z" if component.is_head else "mlp", component.layer]
+                    found[i] += of_layer[component.head].sum().item()
         return found
 
     def _gradients(

@@ -117,14 +117,14 @@ def find_paths(
     screened = Screening(model, searched, means, cuts, fill, class_names, state)
     changes = screened.changes(screening_examples, seed=seed, batch_size=batch_size)
     predicted = dict(zip(cuts, changes.tolist(), strict=True))
-    order = sorted(predicted, key=lambda each: -abs(predicted[each]))
+    order = sorted(predicted, key=lambda cut: -abs(predicted[cut]))
     known = ablate(model, order[:n_cut], searched, means, **own)
-    exact = {each: float(known.changes(each, "margin").mean()) for each in order[:n_cut]}
-    best = sorted(exact, key=lambda each: -abs(exact[each]))[:n_found]
+    exact = {cut: float(known.changes(cut, "margin").mean()) for cut in order[:n_cut]}
+    best = sorted(exact, key=lambda cut: -abs(exact[cut]))[:n_found]
     screening = pd.DataFrame(
         [
-            {"set": str(each), "predicted": predicted[each], "margin_change": exact.get(each)}
-            for each in order
+            {"set": str(cut), "predicted": predicted[cut], "margin_change": exact.get(cut)}
+            for cut in order
         ]
     ).astype({"margin_change": float})
     return PathSearch(
@@ -138,12 +138,11 @@ def find_paths(
 def _check(cuts: Sequence[PathSet]) -> None:
     if not cuts:
         raise InputError("paths: none to search; expected at least one set")
-    twice = [each for each, n in Counter(cuts).items() if n > 1]
+    twice = [cut for cut, n in Counter(cuts).items() if n > 1]
     if twice:
         raise InputError(f"paths: {twice[0]} is given more than once; leave one out")
-    for each in cuts:
-        if len(each.senders) != 1:
+    for cut in cuts:
+        if len(cut.senders) != 1:
             raise InputError(
-                f"paths {each}: found {len(each.senders)} receivers; expected one: make a set of "
-                "each"
+                f"paths {cut}: found {len(cut.senders)} receivers; expected one: make a set of each"
             )

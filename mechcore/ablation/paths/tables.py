@@ -72,10 +72,10 @@ def _paths_of(ablations: Ablations) -> Ablations:
     found: dict[Cut, Answers] = {
         cut: answers for cut, answers in ablations.without.items() if isinstance(cut, PathSet)
     }
-    for each in found:
-        if isinstance(each, PathSet) and len(each.senders) != 1:
+    for cut in found:
+        if isinstance(cut, PathSet) and len(cut.senders) != 1:
             raise InputError(
-                f"paths {each}: found {len(each.senders)} receivers; expected one: make a set of "
+                f"paths {cut}: found {len(cut.senders)} receivers; expected one: make a set of "
                 "each, or take mechcore.ablation.ablation_table"
             )
     return replace(ablations, without=found)
@@ -83,11 +83,11 @@ def _paths_of(ablations: Ablations) -> Ablations:
 
 def _with_ends(table: pd.DataFrame, cut: Ablations) -> pd.DataFrame:
     ends: dict[str, tuple[str, ...]] = {}
-    for each in cut.without:
-        assert isinstance(each, PathSet)
-        [(receiver, senders)] = each.senders.items()
+    for paths in cut.without:
+        assert isinstance(paths, PathSet)
+        [(receiver, senders)] = paths.senders.items()
         to = "answer" if receiver.component is None else str(receiver.component)
-        ends[str(each)] = ("+".join(map(str, sorted(senders))), to, receiver.input)
+        ends[str(paths)] = ("+".join(map(str, sorted(senders))), to, receiver.input)
     columns = zip(*(ends[name] for name in table["set"]), strict=True) if len(table) else [[]] * 3
     named = zip((column.name for column in ENDS), columns, strict=True)
     return table.assign(**{name: list(values) for name, values in named})

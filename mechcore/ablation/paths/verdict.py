@@ -102,11 +102,11 @@ def core_dependence_verdict(
         readers.effects((c[r] for r in names), everything, seed)["information"].changes.mean()
         for c in (readers.controls[i] for i in readers.different(names))
     ]
-    p = p_among(-total, [-each for each in controls])
+    p = p_among(-total, [-control for control in controls])
     mean = float(np.mean(controls)) if controls else math.nan
     n, are = len(names), "is" if len(names) == 1 else "are"
     change, most, fewest, beside = (
-        number(100 * each, 1, signed=True) for each in (total, low, high, mean)
+        number(100 * size, 1, signed=True) for size in (total, low, high, mean)
     )
     text = (
         f"blind to the core, each alone, the {count(n, 'component')} behind it that {are} needed "
@@ -126,5 +126,5 @@ def core_dependence_verdict(
     elif (high < 0 and 1 / (1 + len(controls)) < ALPHA) or low > -least:
         verdict = NOT_SUPPORTED
     p = p if controls else math.nan
-    total, low, high, mean, p = (float(each) for each in (total, low, high, mean, p))
+    total, low, high, mean, p = (float(figure) for figure in (total, low, high, mean, p))
     return Verdict(verdict, text, n, total, low, high, mean, len(controls), p)

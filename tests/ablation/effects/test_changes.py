@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -151,28 +150,3 @@ def test_identical_models_change_by_exactly_nothing() -> None:
     # That none of 50 answers changes leaves it open whether one in 30 would.
     assert (table["accuracy_change_low"] == -table["accuracy_change_high"]).all()
     assert table["accuracy_change_high"].between(0.03, 0.05).all()
-
-
-def test_the_interval_of_a_large_sample_is_the_paired_normal_one() -> None:
-    # The two models share the examples' difficulty, which a paired interval does not see.
-    n = 4000
-    rng = np.random.default_rng(1)
-    difficulty = rng.normal(0.5, 5, n)
-    other = difficulty - rng.normal(0.3, 0.5, n)
-    ablations = Ablations.of(
-        evaluation(difficulty.tolist()), {A: evaluation(other.tolist())}, "x", "id"
-    )
-    table = ablation_table(ablations, {A: "single"}, n_resamples=4000, seed=3)
-    row = table[table["subset"] == "all"].iloc[0]
-    for metric, changes in (
-        ("margin", other - difficulty),
-        ("accuracy", (other > 0).astype(float) - (difficulty > 0)),
-    ):
-        error = changes.std() / math.sqrt(n)
-        assert row[f"{metric}_change"] == pytest.approx(changes.mean(), abs=1e-6)
-        for end, sign in (("low", -1), ("high", 1)):
-            expected = changes.mean() + sign * 1.959964 * error
-            assert row[f"{metric}_change_{end}"] == pytest.approx(expected, abs=0.15 * error)
-    unpaired = math.hypot(difficulty.std(), other.std()) / math.sqrt(n)
-    width = row["margin_change_high"] - row["margin_change_low"]
-    assert width < 0.2 * 2 * 1.96 * unpaired

@@ -13,7 +13,6 @@ import pytest
 import torch
 import transformers as hf
 from ablation.planted import planted
-from scipy import stats
 
 from mechcore.ablation import (
     Ablations,
@@ -120,30 +119,6 @@ def test_few_clusters_have_changes_and_a_reason_for_the_rest() -> None:
     assert not roles["sure"].any()
     assert "a change of -12.5 points; 5 clusters" in roles["open"].iloc[1]
     assert "nan" not in roles["explanation"].str.cat()
-
-
-def unchanged(label: np.ndarray) -> pd.Series:
-    """The row of a component without which every answer is as before, and right."""
-    logits, correct = torch.tensor(np.eye(2)[label]), torch.tensor(np.eye(2, dtype=bool)[label])
-    same = Evaluation(logits, correct, np.full(len(label), "all", dtype=object), "")
-    return information_table(Ablations.of(same, {A: same}, "made up", "ood")).iloc[0]
-
-
-def test_that_no_answer_changes_has_an_error_of_its_own() -> None:
-    for label in (np.repeat([0, 1], 50), np.repeat([0, 1], [50, 450])):
-        row, n, rare = unchanged(label), len(label), 50
-        # As if two examples more had changed by half an answer each, both of the rare label, where
-        # an answer counts n / (2 * rare) times.
-        error = n / (2 * rare) / (n + 2)
-        reach = stats.t.ppf(0.975, n - 1) * error
-        for figure in ("balanced_accuracy", "information", "threshold", "shift"):
-            change, low, high, found, p = (
-                row[figure + end]
-                for end in ("_change", "_change_low", "_change_high", "_change_se", "_p")
-            )
-            assert (change, p) == (0, 1)
-            assert (low, high, found) == pytest.approx((-reach, reach, error))
-    assert unchanged(np.repeat([0, 1], 50))["information_change_high"] > 0.019
 
 
 def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:

@@ -262,22 +262,6 @@ def test_the_tree_gives_the_logits_of_masks_run_one_by_one(
         assert all(torch.equal(found[masks[0]], found[n]) for n in masks)
 
 
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("name", ["bert", "gpt2-lm"])
-def test_draws_go_on_from_batch_to_batch_run_or_not(models: Models, name: str, skip: bool) -> None:
-    model = models.model(name)
-    shape, means = ModelShape.of(model), models.means(name, False)
-    batches = [padded(texts(lengths)) for lengths in ((5, 2), (9, 9, 4), (3,))]
-    values = torch.rand(4, 2, 5, generator=torch.Generator().manual_seed(0)).round()
-    expected = masked_logits(model, values, batches, means, "resample", seed=8)
-    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, "resample", 8), HUGE)
-    for i, batch in enumerate(batches):
-        runner.begin(model_inputs(model, batch))
-        if not (skip and i < 2):
-            found, _ = tree_logits(runner, model, batch, grow(values, shape))
-            check(found, expected[i])
-
-
 # -- work and memory ------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,9 @@ from scipy import stats
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
-    ablation_table,
     dividends,
     interaction_from_accuracies,
     interactions,
-    shapley,
 )
 from mechcore.ablation.interactions import exact
 from mechcore.ablation.interactions.exact import FLOOR
@@ -146,20 +143,6 @@ def test_margins_by_hand() -> None:
     for away in (-2 - low, high + 2):
         assert 4.4783 <= away + 1e-3 <= 3 * 4.4783 + 2e-3
     assert margin.loc[("v", pair), ["low", "high"]].isna().all()
-
-
-def test_components_without_effect_do_not_interact() -> None:
-    subsets = np.array(["u", "v"] * 10, dtype=object)
-    full = answers(np.arange(20) % 3 > 0, subsets)
-    without = dict.fromkeys([of("0.0"), of("0.1"), of("0.0 0.1")], full)
-    table = interactions(Ablations.of(full, without, "x", "id"))
-    assert len(table) == 6
-    columns = ["joint_change", "sum_of_single_changes", "interaction"]
-    assert (table[columns] == 0).all(axis=None)
-    margin = table["metric"] == "margin"
-    assert (table.loc[margin, ["low", "high"]] == 0).all(axis=None)
-    assert (table.loc[~margin, "high"] == -table.loc[~margin, "low"]).all()
-    assert not table[["superadditive", "floor"]].any(axis=None)
 
 
 @pytest.mark.parametrize(
@@ -317,27 +300,3 @@ def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message
     assert len(interaction_from_accuracies(**good)) == 1
     with pytest.raises(InputError, match=message):
         interaction_from_accuracies(**{**good, **change})
-
-
-# -- p-values and intervals of the table ----------------------------------------------------------
-
-
-def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
-    rng, ten = np.random.default_rng(2), np.repeat(np.arange(40), 10)
-    subsets = np.full(40, "all", dtype=object)
-    full, *others = (answers(m > 0, subsets, m) for m in rng.normal(1, 1, (4, 40)))
-    names = ("1.1", "1.2", "1.1 1.2")
-    once = Ablations.of(full, dict(zip(map(of, names), others, strict=True)), "made up", "ood")
-    copied = once.part(ten)
-    known = replace(copied, full=replace(copied.full, clusters=ten))
-    ends = ["interaction", "low", "high", "p"]
-    tables = [interactions(each, n_resamples=50).set_index("metric") for each in (once, known)]
-    margins = [table.loc["margin", ends].to_numpy(float) for table in tables]
-    np.testing.assert_allclose(margins[1], margins[0])
-    assert list(tables[0].columns) == [n for n in tables[1] if n in tables[0]]
-    other = tables[1].loc["margin", ["other_low", "other_high"]].to_numpy(float)
-    assert np.ptp(other) < 0.4 * np.ptp(margins[0][1:3])
-    for table in (ablation_table(known, n_resamples=50), interactions(known, n_resamples=50)):
-        assert (table["n_clusters"] == 40).all()
-    values = shapley(known, ["L1.H1", "L1.H2"], n_resamples=50)
-    assert (values["other_high"] < values["high"]).all()

@@ -335,3 +335,9 @@ def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Ca
     assert set(found[~rows]["n_controls"]) == {0}
     with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
         beside_random(alone, model, ["L0.H1"], data.part(range(4)), means, n_controls=1)
+
+
+def test_nothing_runs_after_the_core(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    with pytest.raises(InputError, match="core: no component runs after it"):
+        readers_of(model, ["L1.H1"], data, means_of(model, data), receivers=["L0.H1"])
