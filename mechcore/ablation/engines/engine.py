@@ -1,8 +1,8 @@
 """Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
 
 The third is in `mechcore.ablation.engines.restart`. All divide a sweep into parts that are finished
-one after another, and write the answers of every finished task to the same `Kept`, so that an
-interrupted sweep can go on.
+one after another, and write the answers of every finished task to the same `AnswerBuffer`, so that
+an interrupted sweep can go on.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Work:
         return cls(tuple(counts[::parts]), tuple(mlp))
 
     def layers(self, stack: Stack) -> float:
-        """Layers' worth of work, by weights; the last, run for one position, counts 0."""
+        """Work in whole layers, by weights; the last layer, run for one position, counts 0."""
         total = 0.0
         for weights, attention, mlp in zip(stack.layers, self.attention, self.mlp, strict=True):
             if weights is stack.layers[-1]:
