@@ -35,6 +35,7 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
+from mechcore.ablation.paths.dependence import Readers, core_dependence_table, readers_of
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate
 from mechcore.bench.planting import Form, plant, tokenizer_of
 from mechcore.bench.population import Population, as_texts
@@ -45,7 +46,6 @@ from mechcore.evaluation.evaluate import METRICS
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.paths.dependence import Readers, core_dependence_table, readers_of
 from mechcore.subnetworks.core import heuristic_core
 from mechcore.tables import write_tables
 

@@ -28,8 +28,8 @@ import pandas as pd
 import torch
 
 from mechcore.ablation import ComponentSet, Race, ablate, race, sets
-from mechcore.ablation.deciding import Effects, Goal
-from mechcore.ablation.racing import RARE, looks, span_of
+from mechcore.ablation.interactions.decisions import Effects, Goal
+from mechcore.ablation.interactions.races import RARE, looks, span_of
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import KINDS, ModelShape
 from mechcore.data.encoding import EncodedExamples

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 
 from mechcore.ablation import Ablations, ComponentSet, component_roles, information_table
-from mechcore.ablation.roles import BOTH, HARMFUL_OUT, IN_ONLY, NONE, OUT_ONLY, THRESHOLD
+from mechcore.ablation.effects.roles import BOTH, HARMFUL_OUT, IN_ONLY, NONE, OUT_ONLY, THRESHOLD
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.recalibration import decompose

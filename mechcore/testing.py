@@ -113,7 +113,7 @@ def check_fill(kind: FillMaker) -> None:
         _agree(protocol.forward(model, batch), whole, "of the model before and after")
         _agree(logits[1], whole, "under a mask of ones and of the model")
         if all(drawn is None for drawn in draws.values()):
-            points, names = model.hook_dict, {"z": running.hook_z, "mlp": running.hook_mlp_out}
+            points, names = model.hook_dict, {"z": protocol.hook_z, "mlp": protocol.hook_mlp_out}
             for (part, layer), value in values.items():
                 wide = value.expand(*positions.shape, *getattr(means, part)[layer].shape)
                 point = points[names[part](layer)]
@@ -134,13 +134,13 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
     """
     with _checking("architecture", kind), torch.no_grad(), TemporaryDirectory() as folder:
         model: Any = load_model(checkpoint)
-        config: Any = running.weights_of(model).config
+        config: Any = protocol.weights_of(model).config
         family = architecture_of(config)
         expected = ARCHITECTURES[kind] if isinstance(kind, str) else kind
         line = f"the checkpoint is of {config.model_type}, which is {type(family).__name__}"
         _expect(type(family) is expected, f"{line}; expected {expected.__name__}")
         real, pad = torch.arange(7) < torch.tensor([[7], [3], [5]]), config.pad_token_id or 0
-        ids = (pad + 1 + torch.arange(21).reshape(3, 7)) % running.n_tokens(model)
+        ids = (pad + 1 + torch.arange(21).reshape(3, 7)) % protocol.n_tokens(model)
         batch = {"input_ids": ids.where(real, torch.tensor(pad)), "attention_mask": real.long()}
         means, full = MeanActivations.compute(model, [batch]), Mask.full(model)
         some, whole = full.without(*full.shape.components[::2]), protocol.forward(model, batch)
@@ -150,10 +150,10 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
         line = f"logits change by {change:.2g} without {len(some.ablated)} components"
         _expect(change > 0.01, f"{line}; expected more: give it larger weights")
         if type(family).stack is not Architecture.stack:
-            inputs, values = running.model_inputs(model, batch), [full.values, some.values]
-            read, zeros = running.read_position(model, inputs), (0 * means.z, 0 * means.mlp)
+            inputs, values = protocol.model_inputs(model, batch), [full.values, some.values]
+            read, zeros = protocol.read_position(model, inputs), (0 * means.z, 0 * means.mlp)
             of_stack = masked_stack(stack_of(model), inputs, read, torch.stack(values), *zeros)
-            at = () if running.is_classifier(model) else (range(len(read)), read)
+            at = () if protocol.is_classifier(model) else (range(len(read)), read)
             _agree(of_stack, torch.stack([whole[at], logits[at]]), "of the stack and of the model")
         if family.projections:
             export_checkpoint(checkpoint, Path(folder, "out"), some, fill="zero")
@@ -174,7 +174,7 @@ def check_pruning_method(method: str | PruningMethod) -> None:
     with _checking("pruning method", method), TemporaryDirectory() as folder:
         find = METHODS[method] if isinstance(method, str) else method
         (model, data), targets, seeds = _embedded(), (0.25, 0.5), (1, 2)
-        weights = running.named_weights(model)
+        weights = protocol.named_weights(model)
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         means, n = MeanActivations.compute(model, data), len(Mask.full(model).kept)
         settings = PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1)

@@ -49,7 +49,11 @@ def missing_hooked() -> str | None:
 
 
 ASKS_TRANSFORMER_LENS = (
-    *("ablation/test_cutting.py", "ablation/test_restart.py", "ablation/test_sweeping.py"),
+    *(
+        "ablation/engines/test_path_cuts.py",
+        "ablation/engines/test_restart.py",
+        "ablation/test_sweeps.py",
+    ),
     *("attention/test_inputs.py", "attention/test_patterns.py", "evaluation/test_readout.py"),
     *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),

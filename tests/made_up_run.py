@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.ablation.controls import ABLATION_CONTROLS
-from mechcore.ablation.dose import COLUMNS, DOSE
-from mechcore.ablation.flips import FLIPS
-from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.roles import component_roles
-from mechcore.ablation.stability import STABILITY
+from mechcore.ablation.effects.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects.dose import COLUMNS, DOSE
+from mechcore.ablation.effects.flips import FLIPS
+from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.roles import component_roles
+from mechcore.ablation.effects.stability import STABILITY
+from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
+from mechcore.ablation.paths.tables import PATH_INFORMATION, PATHS
+from mechcore.ablation.paths.verdict import CORE_VERDICT
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
-from mechcore.paths.dependence import CORE_DEPENDENCE
-from mechcore.paths.tables import PATH_INFORMATION, PATHS
-from mechcore.paths.verdict import CORE_VERDICT
 from mechcore.steps.groups import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core
 from mechcore.subnetworks.effective_size import mean_effective_size

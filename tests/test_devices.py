@@ -19,9 +19,9 @@ from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.predicting import PairRequest
+from mechcore.ablation.interactions.predictors import PairRequest
 from mechcore.attention import categorize_heads
-from mechcore.bench.hessian import hessian
+from mechcore.bench.predictors import hessian
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import evaluate

@@ -118,8 +118,8 @@ found = [
 ]
 print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
 """
-    homes = ["subnetworks.effective_size", "evaluation.evaluate", "ablation.sweeping"]
-    homes += ["attention.categories", "ablation.sweeping", "pruning.discretise"]
+    homes = ["subnetworks.effective_size", "evaluation.evaluate", "ablation.sweeps"]
+    homes += ["attention.categories", "ablation.sweeps", "pruning.discretise"]
     homes += ["papers.extractive.ranks", "papers.cognitive.verdicts"]
     assert json.loads(output_of(program)) == [["function", f"mechcore.{each}"] for each in homes]
 

@@ -36,6 +36,7 @@ from mechcore.ablation import (
     race,
     sets,
 )
+from mechcore.ablation.paths import find_paths, readers_of
 from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
 from mechcore.bench import methods as bench
@@ -44,7 +45,6 @@ from mechcore.main_study.config import StudyConfig
 from mechcore.models.export import export_checkpoint
 from mechcore.models.protocol import forward
 from mechcore.papers.cognitive.probing import activations_at, decode
-from mechcore.paths import find_paths, readers_of
 from mechcore.pruning import (
     RANKINGS,
     PruneSettings,

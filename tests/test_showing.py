@@ -149,7 +149,7 @@ def test_no_public_result_prints_its_tensors() -> None:
     """What passes between functions of one room, and is handed to nobody, may."""
     others = {name for name, each in results().items() if each.__repr__ is not Shown.__repr__}
     assert {name.removeprefix("mechcore.") for name in others} == {
-        "ablation.tree.Node",
+        "ablation.engines.tree.Node",
         "attention.labels.Explanation",  # has a text of its own
         "attention.scores.Tally",
         "attention.tokens.TokenInfo",

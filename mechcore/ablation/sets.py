@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
 
-from mechcore import progress
-from mechcore.ablation.effects import ComponentSet
-from mechcore.components import (
-    KINDS,
-    Component,
-    ComponentLike,
-    ModelShape,
-    parse_components,
-)
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.components import KINDS, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
 from mechcore.errors import InputError, check_seed, shown
 from mechcore.masking.blinding import runs_in_parallel
+
+MOST_EXACT = 10
+"""Components up to which all subsets are ablated."""
 
 
 def singles(model: Any, *, heads: bool = True, mlps: bool = True) -> list[ComponentSet]:
@@ -47,19 +43,19 @@ def subsets(
     Raises:
         InputError: there are not enough components, or more than 10 without given sizes.
     """
-    found = sorted(set(parse_components(components)))
-    if sizes is None and len(found) > 10:
+    chosen = sorted(set(parse_components(components)))
+    if sizes is None and len(chosen) > MOST_EXACT:
         raise InputError(
-            f"subsets: {len(found)} components have {2 ** len(found) - 1} subsets; give sizes, or "
-            "at most 10 components"
+            f"subsets: {len(chosen)} components have {2 ** len(chosen) - 1} subsets; give sizes, "
+            f"or at most {MOST_EXACT} components"
         )
-    wanted = list(range(1, len(found) + 1) if sizes is None else sizes)
-    if not wanted or not all(1 <= size <= len(found) for size in wanted):
+    wanted = list(range(1, len(chosen) + 1) if sizes is None else sizes)
+    if not wanted or not all(1 <= size <= len(chosen) for size in wanted):
         raise InputError(
-            f"subsets: sizes {wanted} of {len(found)} different components; expected sizes from 1 "
+            f"subsets: sizes {wanted} of {len(chosen)} different components; expected sizes from 1 "
             "to their number"
         )
-    return [ComponentSet(each) for size in wanted for each in itertools.combinations(found, size)]
+    return [ComponentSet(some) for size in wanted for some in itertools.combinations(chosen, size)]
 
 
 def paths(
@@ -96,7 +92,9 @@ def paths(
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not found:
-        ends = [shown(" ".join(map(str, each))) or "none" for each in (sending, receiving)]
+        ends = [
+            shown(" ".join(map(str, components))) or "none" for components in (sending, receiving)
+        ]
         raise InputError(
             f"paths: no sender runs before any receiver (senders: {ends[0]}; receivers: "
             f"{ends[1]}); expected a receiver in a later layer, or the answer"
@@ -108,9 +106,9 @@ def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
     """Names, with those of a kind of component in its place."""
     found: list[Any] = []
     listed = isinstance(given, Iterable) and not isinstance(given, str)
-    for each in given if listed else [given]:
-        found += shape.kind(each) if isinstance(each, str) and each in KINDS else [each]
-        found += in_all if each == "all" else ()
+    for name in given if listed else [given]:
+        found += shape.kind(name) if isinstance(name, str) and name in KINDS else [name]
+        found += in_all if name == "all" else ()
     return list(dict.fromkeys(found))
 
 
@@ -119,20 +117,16 @@ def matched_random(
     model: Any,
     n: int = 10,
     *,
-    disjoint: bool = True,
     fewer: bool = False,
-    besides: Collection[ComponentSet] = (),
     seed: int = 0,
 ) -> dict[str, ComponentSet]:
-    """Random sets with as many heads in each layer, and as many MLPs, as ``components``.
+    """Random sets of other components: as many heads of each layer, and as many MLPs.
 
     Args:
         components: the set that they are controls of.
         model: a TransformerLens model, or its shape.
         n: how many sets, all different.
-        disjoint: draw from the other components only.
         fewer: return all there are, perhaps none, where there are not as many.
-        besides: sets that are not drawn, as they are looked at already.
         seed: of the draw.
 
     Returns:
@@ -147,42 +141,30 @@ def matched_random(
         shape.index(component)
     check_seed(seed)
     rng = np.random.default_rng(seed)
-    pools: list[tuple[list[Component], int]] = []
-    for layer in range(shape.n_layers):
-        heads = [c for c in shape.heads if c.layer == layer]
-        pools.append((heads, sum(c in chosen for c in heads)))
-    pools.append((shape.mlps, sum(not c.is_head for c in chosen)))
-    if disjoint:
-        pools = [([c for c in pool if c not in chosen], size) for pool, size in pools]
-    sizes = [size for _, size in pools]
-    known = {
-        each
-        for each in besides
-        if len(each) == sum(sizes)
-        and [sum(c in each.components for c in pool) for pool, _ in pools] == sizes
-    }
-    n_different = math.prod(math.comb(len(pool), size) for pool, size in pools) - len(known)
+    layers = range(shape.n_layers)
+    alike = [*([c for c in shape.heads if c.layer == layer] for layer in layers), shape.mlps]
+    sizes = [len(chosen.intersection(pool)) for pool in alike]
+    pools = [[c for c in pool if c not in chosen] for pool in alike]
+    n_different = math.prod(map(math.comb, map(len, pools), sizes))
     if fewer:
         n = min(n, n_different)
-    for pool, size in pools if n else []:
-        if size > len(pool):
+    for pool, size in zip(pools, sizes, strict=True):
+        if n and size > len(pool):
             raise InputError(
                 f"matched random sets: {size} of {len(pool)} other components wanted among "
-                f"{', '.join(map(str, pool)) or 'none'}; pass disjoint=False"
+                f"{', '.join(map(str, pool)) or 'none'}; expected a smaller set"
             )
     if n > n_different:
         raise InputError(
             f"matched random sets: only {n_different} different ones found, {n} wanted; ask for "
             "fewer"
         )
-    found: dict[ComponentSet, None] = {}  # in order
-    with progress.bar("random sets", n) as advance:
-        while len(found) < n:
-            drawn: list[Component] = []
-            for pool, size in pools:
-                drawn += [pool[i] for i in rng.choice(len(pool), size, replace=False)]
-            each = ComponentSet.of(drawn)
-            if each not in found and each not in known:
-                found[each] = None
-                advance()
-    return {f"random {i}": each for i, each in enumerate(found, 1)}
+    drawn: dict[ComponentSet, None] = {}  # in order
+    while len(drawn) < n:
+        members = [
+            pool[i]
+            for pool, size in zip(pools, sizes, strict=True)
+            for i in rng.choice(len(pool), size, replace=False)
+        ]
+        drawn[ComponentSet.of(members)] = None
+    return {f"random {i}": cut for i, cut in enumerate(drawn, 1)}

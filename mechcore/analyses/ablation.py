@@ -47,12 +47,12 @@ class Ablation(AblatingNamed, Analysis):
     shows = ("ablation", "ablation_controls", "shapley", "dividends")
     splits = TEST_SPLITS
     schemas = tables_in(
-        "mechcore.ablation.effects:ABLATION",
-        "mechcore.ablation.superadditivity:INTERACTIONS",
-        "mechcore.ablation.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.controls:ABLATION_CONTROLS",
-        "mechcore.ablation.cooperative:DIVIDENDS",
-        "mechcore.ablation.cooperative:SHAPLEY",
+        "mechcore.ablation.effects.changes:ABLATION",
+        "mechcore.ablation.interactions.exact:INTERACTIONS",
+        "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
+        "mechcore.ablation.effects.controls:ABLATION_CONTROLS",
+        "mechcore.ablation.interactions.dividends:DIVIDENDS",
+        "mechcore.ablation.interactions.dividends:SHAPLEY",
     )
 
     sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")
@@ -108,7 +108,7 @@ class Ablation(AblatingNamed, Analysis):
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
-        from mechcore.ablation.cooperative import MOST_EXACT
+        from mechcore.ablation.sets import MOST_EXACT
 
         shape = ModelShape.of(inputs.model)
         n = len(self.named(shape))

@@ -30,12 +30,12 @@ class Dose(Ablating, Analysis):
     label = "doses"
     needs = ("means", "roles")
     splits = TEST_SPLITS
-    schemas = tables_in("mechcore.ablation.dose:DOSE")
+    schemas = tables_in("mechcore.ablation.effects.dose:DOSE")
 
     components: int = setting(
         6,
         "Components, those whose role matters most, that are ablated by degrees, see "
-        "`mechcore.ablation.dose`.",
+        "`mechcore.ablation.effects.dose`.",
         least=1,
     )
     max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)
@@ -51,15 +51,15 @@ class Dose(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        from mechcore.ablation.dose import DOSES
+        from mechcore.ablation.effects.dose import DOSES
 
         tested = sum(min(self.max_examples, size.examples.get(split, 0)) for split in TEST_SPLITS)
         return tested * self.components * (len(DOSES) + BEHIND)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.ablation.dose import dose_table
-        from mechcore.ablation.roles import ranked
+        from mechcore.ablation.effects.dose import dose_table
+        from mechcore.ablation.effects.roles import ranked
         from mechcore.steps.ablation import joined
 
         inputs = inputs_of(work).sampled(TEST_SPLITS, self.max_examples, self.seed)
@@ -76,7 +76,7 @@ class Dose(Ablating, Analysis):
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """The changes by dose, component and data set."""
-        from mechcore.ablation.dose import DOSE, DOSES
+        from mechcore.ablation.effects.dose import DOSE, DOSES
         from mechcore.report.blocks import Paragraph, table_of
         from mechcore.report.groups import PLACED, placed
 
@@ -93,7 +93,7 @@ class Dose(Ablating, Analysis):
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
         """How many change the margin more with every dose, and which are repaired."""
-        from mechcore.ablation.dose import MONOTONE, NOT_MONOTONE, repairs
+        from mechcore.ablation.effects.dose import MONOTONE, NOT_MONOTONE, repairs
 
         table = run.filled("dose")
         if table is None:

@@ -36,20 +36,20 @@ class Flips(Analysis):
     label = "answers that flip"
     needs = ("swept", "roles")
     splits = TEST_SPLITS
-    schemas = tables_in("mechcore.ablation.flips:FLIPS")
+    schemas = tables_in("mechcore.ablation.effects.flips:FLIPS")
 
     names: Mapping[str, str] = of_study()
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        from mechcore.ablation.flips import SHOWN
+        from mechcore.ablation.effects.flips import SHOWN
 
         return float(SHOWN * size.n_heads)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.ablation.flips import flip_table
-        from mechcore.ablation.roles import ranked
+        from mechcore.ablation.effects.flips import flip_table
+        from mechcore.ablation.effects.roles import ranked
         from mechcore.attention.examples import FLIPS_ATTENTION_FILE
         from mechcore.components import Component
         from mechcore.files import write_json
@@ -70,8 +70,8 @@ class Flips(Analysis):
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """The texts of all components that were found to do something."""
-        from mechcore.ablation.flips import FLIPS, SHOWN
-        from mechcore.ablation.roles import ranked
+        from mechcore.ablation.effects.flips import FLIPS, SHOWN
+        from mechcore.ablation.effects.roles import ranked
         from mechcore.report.blocks import table_of
         from mechcore.report.groups import PLACED, placed
 
@@ -101,12 +101,12 @@ def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any
 
     Args:
         inputs: the model and the data.
-        flips: rows of `mechcore.ablation.flips.FLIPS`, of heads.
+        flips: rows of `mechcore.ablation.effects.flips.FLIPS`, of heads.
 
     Returns:
         For each rank the `AttentionExample` objects as JSON has them; none of long texts.
     """
-    from mechcore.ablation.flips import SHOWN
+    from mechcore.ablation.effects.flips import SHOWN
     from mechcore.attention import attention_examples
     from mechcore.data.examples import Examples
 

@@ -45,10 +45,10 @@ class Paths(Ablating, Analysis):
     reads = ("roles", "swept")
     splits = TEST_SPLITS
     schemas = tables_in(
-        "mechcore.paths.dependence:CORE_DEPENDENCE",
-        "mechcore.paths.verdict:CORE_VERDICT",
-        "mechcore.paths.tables:PATHS",
-        "mechcore.paths.tables:PATH_INFORMATION",
+        "mechcore.ablation.paths.dependence:CORE_DEPENDENCE",
+        "mechcore.ablation.paths.verdict:CORE_VERDICT",
+        "mechcore.ablation.paths.tables:PATHS",
+        "mechcore.ablation.paths.tables:PATH_INFORMATION",
     )
 
     senders: tuple[str, ...] = setting(
@@ -118,7 +118,7 @@ class Paths(Ablating, Analysis):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        from mechcore.paths.dependence import MOST_READERS
+        from mechcore.ablation.paths.dependence import MOST_READERS
 
         tested, outside = (
             sum(min(self.max_examples, size.examples.get(split, 0)) for split in splits)
@@ -162,7 +162,7 @@ class Paths(Ablating, Analysis):
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """The verdict, the graph of paths, the components that change most, and direct effects."""
-        from mechcore.paths.dependence import largest_readers
+        from mechcore.ablation.paths.dependence import largest_readers
         from mechcore.report.blocks import Paragraph
         from mechcore.report.path_blocks import (
             TABLES,
@@ -240,7 +240,7 @@ def _called(run: RunFolder) -> str:
 
 def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     """The component that changes most when it does not see the senders, out of domain."""
-    from mechcore.paths.dependence import largest_readers
+    from mechcore.ablation.paths.dependence import largest_readers
     from mechcore.report.path_blocks import change_of
 
     rows = dependence[(dependence["subset"] == ALL) & (dependence["split"] == "ood")]

@@ -25,7 +25,7 @@ OPEN_ROWS = 15
 _LOOKS = (
     *("both", "harmful-out", "in", "in", "out", "out", "harmful-in", "threshold", "none", "none"),
 )
-"""CSS classes of `mechcore.ablation.roles.ROLES`; the same for what may be the same."""
+"""CSS classes of `mechcore.ablation.effects.roles.ROLES`; the same for what may be the same."""
 _CHANGE = "change without it"
 
 
@@ -40,7 +40,7 @@ class Roles(RoleSettings, Analysis):
     label = "roles of components"
     needs = ("sweep", "swept")
     reads = (OOD_MEAN,)
-    schemas = tables_in("mechcore.ablation.confirmed:ROLES_TABLE")
+    schemas = tables_in("mechcore.ablation.effects.confirmation:ROLES_TABLE")
 
     names: Mapping[str, str] = of_study()
     seed: int = of_study()
@@ -118,7 +118,7 @@ def in_order(roles: pd.DataFrame) -> pd.DataFrame:
     """All components: those that were found to do something first, then by their largest change."""
     import pandas as pd
 
-    from mechcore.ablation.roles import ranked
+    from mechcore.ablation.effects.roles import ranked
 
     acting = ranked(roles)
     rest = roles.drop(index=acting.index)
@@ -168,7 +168,7 @@ def _text(reading: Reading | None, unit: str = "") -> str:
 
 def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
     """Every component on two axes."""
-    from mechcore.ablation.roles import NONE, ROLES, UNDECIDED
+    from mechcore.ablation.effects.roles import NONE, ROLES, UNDECIDED
     from mechcore.report.scatter_block import Spot, scatter
 
     looks = dict(zip(ROLES, _LOOKS, strict=True))
@@ -201,7 +201,7 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
 
 def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Iterator[Table]:
     """Every component; those after the first are folded."""
-    from mechcore.ablation.confirmed import ROLES_TABLE, held_out_change
+    from mechcore.ablation.effects.confirmation import ROLES_TABLE, held_out_change
     from mechcore.report.blocks import table_of
 
     known = [measures[place] for place in OUT_FIRST if measures[place].readings]
@@ -242,7 +242,7 @@ def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) 
 
 def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[Shown]:
     """What the list has of the components on the data of a place."""
-    from mechcore.ablation.confirmed import ROLES_TABLE
+    from mechcore.ablation.effects.confirmation import ROLES_TABLE
 
     place = measure.place
     if measure.name == "accuracy":

@@ -26,9 +26,9 @@ class Stability(Analysis):
     always = True
     needs = ("sweep",)
     schemas = tables_in(
-        "mechcore.ablation.stability:STABILITY",
-        "mechcore.ablation.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.stability:SEARCH_STABILITY",
+        "mechcore.ablation.effects.stability:STABILITY",
+        "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
+        "mechcore.ablation.effects.stability:SEARCH_STABILITY",
         "mechcore.subnetworks.halves:HALF_CORES",
         "mechcore.subnetworks.halves:HALF_OVERLAP",
         "mechcore.steps.masks:MISSING_HALF_MASKS",
@@ -86,7 +86,7 @@ class Stability(Analysis):
 def _rankings(run: RunFolder) -> Iterator[Block]:
     import pandas as pd
 
-    from mechcore.ablation.stability import STABILITY
+    from mechcore.ablation.effects.stability import STABILITY
     from mechcore.report.blocks import Paragraph, table_of
     from mechcore.report.groups import PLACED, placed
     from mechcore.tables import Column

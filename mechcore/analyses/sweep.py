@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import Ablations
-    from mechcore.ablation.effects import Cut
+    from mechcore.ablation.cuts import Cut
     from mechcore.masking.means import MeanActivations
     from mechcore.report.blocks import Block
     from mechcore.report.run_folder import RunFolder
@@ -190,8 +190,8 @@ class Sweep(Analysis):
     needs = ("means",)
     schemas = tables_in(
         "mechcore.steps.ablation:SWEEP",
-        "mechcore.ablation.information:INFORMATION",
-        "mechcore.ablation.stability:STABILITY",
+        "mechcore.ablation.effects.information:INFORMATION",
+        "mechcore.ablation.effects.stability:STABILITY",
         "mechcore.steps.ablation:SWEEP_OOD_MEAN",
         "mechcore.steps.ablation:INFORMATION_OOD_MEAN",
     )
@@ -221,8 +221,8 @@ class Sweep(Analysis):
         """See `Analysis.compute`."""
         import pandas as pd
 
-        from mechcore.ablation.change_states import INJECTED
-        from mechcore.ablation.stability import change_stability
+        from mechcore.ablation.effects.change_states import INJECTED
+        from mechcore.ablation.effects.stability import change_stability
         from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
 
         swept = ablations_in(work.needed("swept"), self.names)

@@ -103,9 +103,12 @@ def optimal_constants(
         means, z=means.z.clone().requires_grad_(), mlp=means.mlp.clone().requires_grad_()
     )
     groups = [
-        {"params": [each], "lr": lr * (float(each.detach().square().mean().sqrt()) or 1.0)}
-        for each in (trained.z, trained.mlp)
-        if each.numel()
+        {
+            "params": [constants],
+            "lr": lr * (float(constants.detach().square().mean().sqrt()) or 1.0),
+        }
+        for constants in (trained.z, trained.mlp)
+        if constants.numel()
     ]
     optimiser = torch.optim.Adam(groups)
     falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mechcore.ablation.effects import ComponentSet
+from mechcore.ablation.cuts import ComponentSet
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.showing import Shown
@@ -19,19 +19,17 @@ class Truth:
     Attributes:
         components: those that its answers depend on.
         interactions: Interaction({a, b}) of the pairs for which it is not 0, on the mean margin of
-            the population of texts, in nats where sizes are known and otherwise 1 or -1, their
-            sign. Pairs that are not there have none. None where interactions are unknown.
+            the population of texts, in nats. Pairs that are not there have none. None where
+            interactions are unknown.
         core: components of the smallest subnetwork that answers in domain as the whole model does;
             None where that is unknown or there are several.
         generalising: components needed out of domain only; None where that is unknown.
-        sized: whether interactions are known by size, not by sign alone.
     """
 
     components: frozenset[Component]
     interactions: Mapping[ComponentSet, float] | None = None
     core: frozenset[Component] | None = None
     generalising: frozenset[Component] | None = None
-    sized: bool = True
 
 
 @dataclass(frozen=True, eq=False, repr=False)

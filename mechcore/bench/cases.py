@@ -26,7 +26,9 @@ def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
     """
     groups = {"planted": list(CATALOGUE), "trained": [f"{_TRAINED}{name}" for name in TRAINED]}
     known = [name for names in groups.values() for name in names]
-    found = [name for each in wanted for name in groups.get(each, [each])]
+    found = [
+        name for name_or_group in wanted for name in groups.get(name_or_group, [name_or_group])
+    ]
     unknown = [name for name in found if name not in known]
     if unknown or not found:
         what = f"{unknown[0]!r} is none" if unknown else "found none"

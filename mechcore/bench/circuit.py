@@ -127,19 +127,19 @@ class Circuit:
     distractors: Sequence[Copy] = field(default=())
 
     def __post_init__(self) -> None:
-        names = [each.head for each in (*self.heads, *self.distractors)]
+        names = [head.head for head in (*self.heads, *self.distractors)]
         twice = sorted({str(name) for name in names if names.count(name) > 1})
         if twice:
             raise InputError(f"circuit: {', '.join(twice)} has two things to do; expected one each")
-        for each in (*self.heads, *self.distractors):
-            if isinstance(each, Copy) and not 0 <= each.slot < self.n_slots:
+        for head in (*self.heads, *self.distractors):
+            if isinstance(head, Copy) and not 0 <= head.slot < self.n_slots:
                 raise InputError(
-                    f"circuit: {each.head} copies slot {each.slot}; expected 0 to "
+                    f"circuit: {head.head} copies slot {head.slot}; expected 0 to "
                     f"{self.n_slots - 1}"
                 )
         read = {f for gate in self.gates for f in gate.inputs} | {ANSWER}
-        read |= {each.source for each in self.heads if isinstance(each, Relay)}
-        read |= {each.unless for each in self.heads if isinstance(each, Copy) and each.unless}
+        read |= {head.source for head in self.heads if isinstance(head, Relay)}
+        read |= {head.unless for head in self.heads if isinstance(head, Copy) and head.unless}
         unread = [str(h.head) for h in self.distractors if read & set(h.into)]
         if unread:
             raise InputError(
@@ -151,23 +151,23 @@ class Circuit:
     def features(self) -> list[str]:
         """All features in order of their first mention."""
         parts = (*self.heads, *self.distractors, *self.gates)
-        return list(dict.fromkeys([ANSWER, *(f for each in parts for f in each.into)]))
+        return list(dict.fromkeys([ANSWER, *(f for part in parts for f in part.into)]))
 
     @property
     def components(self) -> frozenset[Component]:
         """Those that have a part in some answer."""
         return frozenset(
-            [each.head for each in self.heads] + [Component(gate.layer) for gate in self.gates]
+            [head.head for head in self.heads] + [Component(gate.layer) for gate in self.gates]
         )
 
     @property
     def n_layers(self) -> int:
         """The layers needed."""
-        return 1 + max(each.layer for each in self._active)
+        return 1 + max(component.layer for component in self._active)
 
     @property
     def _active(self) -> list[Component]:
-        return [*self.components, *(each.head for each in self.distractors)]
+        return [*self.components, *(head.head for head in self.distractors)]
 
     def answers(
         self,
@@ -245,14 +245,14 @@ class Circuit:
         outputs: dict[Component, np.ndarray | Features] = {}
         for layer in range(self.n_layers):
             before = {name: values.copy() for name, values in stream.items()}
-            for each in (*self.heads, *self.distractors):
-                if each.head.layer != layer:
+            for head in (*self.heads, *self.distractors):
+                if head.head.layer != layer:
                     continue
-                value = _attended(each, tokens, before, seen)
-                outputs[each.head] = value
-                if each.head in without:
-                    value = np.full(tokens.shape, means[each.head])
-                for name, weight in each.into.items():
+                value = _attended(head, tokens, before, seen)
+                outputs[head.head] = value
+                if head.head in without:
+                    value = np.full(tokens.shape, means[head.head])
+                for name, weight in head.into.items():
                     stream[name] += weight * value
             mlp, written = Component(layer), dict[str, np.ndarray]()
             for gate in (gate for gate in self.gates if gate.layer == layer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mechcore.ablation.predicting import INTERACTION_METHODS, InteractionMethod
+from mechcore.ablation.interactions.predictors import INTERACTION_METHODS, InteractionMethod
 from mechcore.bench.alone import optimal_scores, singles_scores
 from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
 from mechcore.pruning.methods import METHODS, PruningMethod, by_ranking
@@ -31,10 +31,10 @@ PREDICTORS: Registry[InteractionMethod] = Registry(
     "way to predict interactions",
     "mechcore.bench_interaction_methods",
     {
-        "hessian": "mechcore.bench.hessian:hessian",
-        "integrated-hessian": "mechcore.bench.hessian:integrated_hessian",
-        "proxy": "mechcore.bench.proxy:proxy",
-        "co-ablation": "mechcore.bench.co_ablation:co_ablation",
+        "hessian": "mechcore.bench.predictors:hessian",
+        "integrated-hessian": "mechcore.bench.predictors:integrated_hessian",
+        "proxy": "mechcore.bench.predictors:proxy",
+        "co-ablation": "mechcore.bench.predictors:co_ablation",
     },
     base=INTERACTION_METHODS,
 )

@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from mechcore.ablation.effects import ComponentSet
+from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Case, Truth
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
 from mechcore.bench.planting import Family, Form, plant, tokenizer_of
@@ -72,9 +72,9 @@ class Planted:
         wanted = self.oracle.accuracy("id") - _FAITHFUL
         for size in range(len(parts) + 1):
             kept = [
-                frozenset(each)
-                for each in itertools.combinations(parts, size)
-                if self.oracle.accuracy("id", set(parts) - set(each)) >= wanted
+                frozenset(some)
+                for some in itertools.combinations(parts, size)
+                if self.oracle.accuracy("id", set(parts) - set(some)) >= wanted
             ]
             if kept:
                 return kept[0] if len(kept) == 1 else None
@@ -89,7 +89,7 @@ class Planted:
             return self.oracle.accuracy(domain) - self.oracle.accuracy(domain, [part])
 
         return frozenset(
-            each for each in parts if lost(each, "ood") > _NEEDED and lost(each, "id") <= _NEEDED
+            part for part in parts if lost(part, "ood") > _NEEDED and lost(part, "id") <= _NEEDED
         )
 
     def case(self, name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
@@ -242,8 +242,8 @@ def _catalogue() -> dict[str, Planted]:
             form = Form(family, norms=(i + j) % 2 == 0, seed=i)
             found[f"{name}-{family}"] = Planted(circuit, population, form)
     for name in ("or-encoder", "backup-decoder", "heuristic-encoder", "mixed-decoder"):
-        each = found[name]
-        found[f"{name}-noisy"] = replace(each, form=replace(each.form, noise=NOISE))
+        plain = found[name]
+        found[f"{name}-noisy"] = replace(plain, form=replace(plain.form, noise=NOISE))
     return found
 
 

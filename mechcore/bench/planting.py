@@ -147,8 +147,8 @@ def _check_fits(circuit: Circuit, form: Form) -> None:
             f"planting: a stream of {form.d_model} dimensions and heads of {form.d_head}; this "
             f"circuit needs at least {needed} and {n_positions}"
         )
-    for each in (*circuit.heads, *circuit.distractors):
-        head = each.head
+    for planted in (*circuit.heads, *circuit.distractors):
+        head = planted.head
         if head.head is None or head.layer >= form.n_layers or head.head >= form.n_heads:
             raise InputError(
                 f"planting: {head} is in the circuit; expected heads of {form.n_layers} layers "
@@ -187,20 +187,20 @@ def _weights(
     ask = basis["constant"] / (CONSTANT if form.norms else 1.0)
     sharp = SHARP * form.d_head**0.5
     places = torch.stack([basis[f"place {i}"] for i in range(n_positions)], dim=1)
-    for each in (*circuit.heads, *circuit.distractors):
-        assert each.head.head is not None
-        at = each.head.layer, each.head.head
-        o[at][0] = sum(w * basis[name] for name, w in each.into.items())
-        if isinstance(each, Relay):
-            v[at][:, 0] = basis[each.source]
+    for planted in (*circuit.heads, *circuit.distractors):
+        assert planted.head.head is not None
+        at = planted.head.layer, planted.head.head
+        o[at][0] = sum(w * basis[name] for name, w in planted.into.items())
+        if isinstance(planted, Relay):
+            v[at][:, 0] = basis[planted.source]
             q[at][:, :n_positions] = sharp * places
             k[at][:, :n_positions] = places
             continue
         v[at][:, 0] = basis["value"]
         q[at][:, 0] = sharp * ask
-        k[at][:, 0] = places[:, each.slot + 1]
-        if each.unless is not None:
-            q[at][:, 1] = 2 * sharp * basis[each.unless]
+        k[at][:, 0] = places[:, planted.slot + 1]
+        if planted.unless is not None:
+            q[at][:, 1] = 2 * sharp * basis[planted.unless]
             k[at][:, 1] = places[:, 0]
     used = [0] * form.n_layers
     for gate in circuit.gates:
@@ -218,12 +218,12 @@ def _add_noise(
     weights: _Weights, constant: Tensor, size: float, generator: torch.Generator
 ) -> None:
     """Noise in every weight; what reads the stream stays blind to the constant direction."""
-    for name, each in vars(weights).items():
-        noise = size * torch.randn(each.shape, generator=generator)
+    for name, matrix in vars(weights).items():
+        noise = size * torch.randn(matrix.shape, generator=generator)
         if name in ("q", "k", "v", "w_in"):
             along = torch.einsum("...ij,i->...j", noise, constant)
             noise -= constant[:, None] * along[..., None, :]
-        each += noise
+        matrix += noise
 
 
 def _encoder(
@@ -248,8 +248,8 @@ def _encoder(
         embeddings.position_embeddings.weight.copy_(places)
         for i, layer in enumerate(model.bert.encoder.layer):
             attention = layer.attention
-            for name, each in (("query", weights.q), ("key", weights.k), ("value", weights.v)):
-                getattr(attention.self, name).weight.copy_(each[i].transpose(1, 2).flatten(0, 1))
+            for name, matrix in (("query", weights.q), ("key", weights.k), ("value", weights.v)):
+                getattr(attention.self, name).weight.copy_(matrix[i].transpose(1, 2).flatten(0, 1))
             attention.output.dense.weight.copy_(weights.o[i].flatten(0, 1).T)
             layer.intermediate.dense.weight.copy_(weights.w_in[i].T)
             layer.intermediate.dense.bias.copy_(weights.b_in[i])
@@ -283,7 +283,7 @@ def _decoder(
         base.wpe.weight.copy_(places)
         for i, layer in enumerate(base.h):
             parts = [
-                each[i].transpose(0, 1).flatten(1) for each in (weights.q, weights.k, weights.v)
+                matrix[i].transpose(0, 1).flatten(1) for matrix in (weights.q, weights.k, weights.v)
             ]
             layer.attn.c_attn.weight.copy_(torch.cat(parts, dim=1))
             layer.attn.c_proj.weight.copy_(weights.o[i].flatten(0, 1))

@@ -66,12 +66,6 @@ class Population:
             turned[:, second] = turned[:, first] * -values[:, first] * values[:, second]
         return turned
 
-    def examples(self, name: str, n: int, domain: Domain, seed: int) -> Examples:
-        """Texts drawn at random, with words that say nothing between the slots and the end."""
-        values, labels = self.draw(n, domain, seed)
-        n_fillers = np.random.default_rng([seed, 1]).integers(0, MOST_FILLERS + 1, n)
-        return as_texts(name, values, labels, n_fillers)
-
     def every(self, domain: Domain) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All values of the slots [text, slot], labels and probabilities [text]."""
         rows = itertools.product([1, -1], repeat=self.n_slots + 1)

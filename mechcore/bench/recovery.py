@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.predicting import PairRequest, Predictions
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.interactions.predictors import PairRequest, Predictions, mean_interactions
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS
@@ -118,9 +118,7 @@ def recovered_nodes(
             with counted(model, len(train)) as cost:
                 (found,) = RANKERS[method](request)
             scores, mask = found.scores, found.mask
-        faithful = faithfulness_of(
-            model, scores, case.data["id"], means, n_resamples=2, batch_size=batch_size
-        )
+        faithful = faithfulness_of(model, scores, case.data["id"], means, batch_size=batch_size)
         rows.append(
             {
                 "case": case.name,
@@ -128,10 +126,10 @@ def recovered_nodes(
                 "seed": seed,
                 "n_true": len(case.truth.components),
                 "n": len(shape.components),
-                "auroc": node_auroc(_without_rounding(scores), case.truth),
-                "distance": mask_distance(mask, case.truth).distance,
-                "cpr": faithful.cpr.mean,
-                "cmd": faithful.cmd.mean,
+                "auroc": node_auroc(_without_rounding(scores), case.truth, shape),
+                "distance": mask_distance(mask, case.truth),
+                "cpr": faithful.cpr,
+                "cmd": faithful.cmd,
                 **asdict(cost),
             }
         )
@@ -156,16 +154,16 @@ def _with_pairs(
     """The largest of every component's change and its interactions, by size, in nats."""
     shape = ModelShape.of(case.model)
     request = _pair_request(case, "train", means, 0, batch_size)
-    found = request.ablate([*request.singles, *request.pairs])
-    changes = {each: float(found.changes(each, "margin").mean()) for each in found.sets}
+    ablated = request.ablate([*request.singles, *request.pairs])
     scores = torch.zeros(shape.n_layers, shape.columns)
-    for each in request.components:
-        scores[shape.index(each)] = abs(changes[ComponentSet((each,))])
-    for pair in request.pairs:
-        size = abs(changes[pair] - sum(changes[ComponentSet((c,))] for c in pair.components))
-        for each in pair.components:
-            scores[shape.index(each)] = max(size, float(scores[shape.index(each)]))
-    return scores, Cost(forwards=1 + len(found.sets))
+    for alone in request.singles:
+        place = shape.index(alone.components[0])
+        scores[place] = abs(float(ablated.changes(alone, "margin").mean()))
+    for pair, size in mean_interactions(ablated, request.pairs).items():
+        for component in pair.components:
+            place = shape.index(component)
+            scores[place] = max(abs(size), float(scores[place]))
+    return scores, Cost(forwards=1 + len(ablated.sets))
 
 
 def _pair_request(

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.ablation.effects import ComponentSet
+from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Case, Truth
 from mechcore.components import Component
 from mechcore.data.encoding import EncodedExamples, encode

@@ -1,7 +1,7 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
 This and what cuts paths (`mechcore.masking.blinding`) and restarts models
-(`mechcore.ablation.restart`) by it are the only code that writes to
+(`mechcore.ablation.engines.restart`) by it are the only code that writes to
 ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
 The fill is the component's mean activation (arXiv 2403.03942, section 3), zero, the activation
 of another token or text, or a registered one, see `mechcore.masking.fills`.

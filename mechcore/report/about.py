@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.effects import ABLATION
-from mechcore.ablation.flips import COUNTS, FLIPS
-from mechcore.ablation.roles import NONE, UNDECIDED
+from mechcore.ablation.effects.changes import ABLATION
+from mechcore.ablation.effects.flips import COUNTS, FLIPS
+from mechcore.ablation.effects.roles import NONE, UNDECIDED
 from mechcore.attention.labels import FEWEST_EXAMPLES
 from mechcore.components import Component
 from mechcore.report.ablation_tables import interaction_table

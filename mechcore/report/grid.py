@@ -10,7 +10,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.colors import Normalize, to_hex
 
-from mechcore.ablation.effects import ABLATION
+from mechcore.ablation.effects.changes import ABLATION
 from mechcore.components import Component
 from mechcore.report.blocks import Paragraph
 from mechcore.report.drawing import SCALES, ink

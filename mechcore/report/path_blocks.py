@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
 from mechcore.components import Component
 from mechcore.components.paths import ANSWER
-from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
 from mechcore.report.graph_block import Edge, Graph, Node, graph
 from mechcore.wording import ALL, OUT_FIRST, PLACES, count, listed, whole, with_interval

@@ -10,12 +10,12 @@ import pandas as pd
 import torch
 
 from mechcore.ablation import Ablations, ComponentSet
-from mechcore.ablation.change_states import INJECTED
-from mechcore.ablation.effects import ABLATION
-from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.effects.change_states import INJECTED
+from mechcore.ablation.effects.changes import ABLATION
+from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.paths import Readers
 from mechcore.ablation.settings import OOD_MEAN
 from mechcore.data.examples import ALL
-from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.wording import FULL

@@ -20,8 +20,8 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.ablation.controls import control_table
-from mechcore.ablation.stability import interaction_stability
+from mechcore.ablation.effects.controls import control_table
+from mechcore.ablation.effects.stability import interaction_stability
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import joined

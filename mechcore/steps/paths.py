@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from mechcore.ablation import Ablations, sets
-from mechcore.components import Component, ModelShape
-from mechcore.components.paths import ANSWER
-from mechcore.errors import InputError, warn
-from mechcore.masking.means import MeanActivations
-from mechcore.paths import (
+from mechcore.ablation.paths import (
     Readers,
     Verdict,
     core_dependence_table,
@@ -23,8 +19,12 @@ from mechcore.paths import (
     random_senders,
     readers_of,
 )
-from mechcore.paths.dependence import CORE_DEPENDENCE, beside_random, largest_readers
-from mechcore.paths.verdict import generalising
+from mechcore.ablation.paths.dependence import CORE_DEPENDENCE, beside_random, largest_readers
+from mechcore.ablation.paths.verdict import generalising
+from mechcore.components import Component, ModelShape
+from mechcore.components.paths import ANSWER
+from mechcore.errors import InputError, warn
+from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import joined, known_groups
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs

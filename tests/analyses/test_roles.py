@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pages import tables_of, with_tables
 
-from mechcore.ablation.confirmed import confirmation
-from mechcore.ablation.roles import verdict
+from mechcore.ablation.effects.confirmation import confirmation
+from mechcore.ablation.effects.roles import verdict
 from mechcore.analyses.roles import OPEN_ROWS, Roles, in_order
 from mechcore.evaluation.recalibration import CANNOT_TELL
 from mechcore.report.blocks import Paragraph, Section

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from ablation.few import encoded, means_of, plain_logits, plain_margin
-from ablation.planted import DIRECT, DIRECT_SIZE, PAIR, SIZE, TRIPLE, examples, game, planted
+from ablation.planted import DIRECT, PAIR, SIZE, TRIPLE, examples, game, planted
 from helpers import Cases
 
-from mechcore.ablation import ComponentSet, find_superadditive
-from mechcore.ablation.predicting import INTERACTION_METHODS, MaskedMargins, PairRequest
-from mechcore.bench.hessian import N_POINTS
+from mechcore.ablation import ComponentSet
+from mechcore.ablation.interactions.predictors import MaskedMargins, PairRequest
 from mechcore.bench.methods import PREDICTORS
+from mechcore.bench.predictors import N_POINTS
 from mechcore.components import ModelShape, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
@@ -29,8 +29,6 @@ DATA = examples()
 RULES = ("or", "and", "or of three")
 WHOLE = "+".join(PAIR)
 TOLERANCE = 1e-4
-GRID = np.geomspace(1e-4, 1, 60)
-"""Of penalties, as shares of the one from which on nothing is fitted."""
 
 
 def predict(name: str, request: PairRequest) -> dict[str, float]:
@@ -124,30 +122,6 @@ def test_the_integrated_hessian_is_a_weighted_mean_on_the_way_down(plain: Plain)
     assert_near(predict("integrated-hessian", plain.request), expected, 2e-4)
 
 
-def test_screening_is_the_integral_of_the_hessian_along_one_side(plain: Plain) -> None:
-    """Both sides, by Simpson's rule over finite differences."""
-    h, steps = 1e-3, 6
-    simpson = [1, *[4, 2] * (steps // 2 - 1), 4, 1]
-
-    def slope(along: int, other: int, at: float) -> float:
-        """d2M at m_along = at, with the other in full."""
-        terms = [
-            s * t * plain.margin({along: at + s * h, other: 1 + t * h})
-            for s, t in itertools.product((1, -1), (1, -1))
-        ]
-        return sum(terms) / (4 * h * h)
-
-    def side(along: int, other: int) -> float:
-        heights = [slope(along, other, i / steps) for i in range(steps + 1)]
-        return float(np.dot(simpson, heights)) / (3 * steps)
-
-    a, b = PAIRS[0]
-    found = predict("screening", plain.request)[f"{NAMES[a]}+{NAMES[b]}"]
-    expected = (side(a, b) + side(b, a)) / 2
-    assert found == pytest.approx(expected, abs=1e-3)
-    assert abs(expected) > 0.02
-
-
 def test_co_ablation_is_the_growth_of_an_effect_on_the_answers(plain: Plain) -> None:
     full = plain.logits()
     chances = full.softmax(-1)
@@ -168,13 +142,6 @@ def test_co_ablation_is_the_growth_of_an_effect_on_the_answers(plain: Plain) -> 
     assert_near(predict("co-ablation", plain.request), expected, 2e-6)
 
 
-def test_half_the_energy_of_a_small_change_is_a_divergence() -> None:
-    logits, change = torch.tensor([0.3, -1.0, 2.0]).double(), torch.tensor([1.0, 2.0, -1.0]) * 1e-3
-    p, q = logits.softmax(-1), (logits + change).softmax(-1)
-    variance = (p * change**2).sum() - (p * change).sum() ** 2
-    assert float((p * (p / q).log()).sum()) == pytest.approx(float(variance / 2), rel=2e-3)
-
-
 # -- on models of known truth ---------------------------------------------------------------------
 
 
@@ -190,13 +157,6 @@ def of_planted(model: Any, names: Any = None, **options: Any) -> PairRequest:
 
 
 @pytest.mark.parametrize(("rule", "size"), [("or", -SIZE), ("and", SIZE), ("or of three", 0.0)])
-def test_exact_finds_what_was_planted(models: Any, rule: str, size: float) -> None:
-    found = predict("exact", of_planted(models[rule], (*TRIPLE, DIRECT)))
-    assert len(found) == 6
-    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: size}, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize(("rule", "size"), [("or", -SIZE), ("and", SIZE), ("or of three", 0.0)])
 def test_screening_sees_a_backup_but_not_how_far_it_goes(
     models: Any, rule: str, size: float
 ) -> None:
@@ -204,16 +164,6 @@ def test_screening_sees_a_backup_but_not_how_far_it_goes(
     found = predict("screening", of_planted(models[rule], (*TRIPLE, DIRECT)))
     expected = dict.fromkeys(found, 0.0) | {WHOLE: size / 0.75}
     assert found == pytest.approx(expected, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("name", ["hessian", "integrated-hessian"])
-def test_second_derivatives_see_nothing_where_all_curvature_is_in_kinks(
-    models: Any, name: str
-) -> None:
-    """A network of ReLUs is piecewise linear in mask values: an OR as well as an AND is missed."""
-    for rule in ("or", "and"):
-        found = predict(name, of_planted(models[rule], (*PAIR, DIRECT)))
-        assert found == pytest.approx(dict.fromkeys(found, 0.0), abs=TOLERANCE)
 
 
 def gelu(x: float) -> float:
@@ -245,15 +195,6 @@ def test_second_derivatives_see_a_backup_where_the_model_is_smooth(tmp_path: Pat
     found = predict("integrated-hessian", request)
     assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: integrated}, abs=TOLERANCE)
     assert max(exact, hessian) < -1.5
-
-
-@pytest.mark.parametrize("rule", ["or", "and"])
-def test_co_ablation_finds_backups_without_labels(models: Any, rule: str) -> None:
-    """A change of the margin by c has the energy p (1 - p) c^2, where p is the full answer's."""
-    found = predict("co-ablation", of_planted(models[rule], (*PAIR, DIRECT)))
-    p = 1 / (1 + math.exp(-SIZE - DIRECT_SIZE))
-    grown = (-1 if rule == "or" else 1) * p * (1 - p) * SIZE**2 / 2
-    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: grown}, abs=TOLERANCE)
 
 
 # -- the proxy on games ---------------------------------------------------------------------------
@@ -327,36 +268,3 @@ def test_costs_are_passes(
     n_batches = 2
     assert cost == Cost(len(rows) / 4, sum(back) / n_batches)
     assert cost.backwards == backwards
-
-
-@pytest.mark.parametrize("name", ["exact", "co-ablation"])
-def test_all_pairs_cost_a_run_each(plain: Plain, name: str) -> None:
-    assert PREDICTORS[name](plain.request).cost == Cost(forwards=1 + 4 + 6)
-
-
-@pytest.mark.parametrize("name", INTERACTION_METHODS.names())
-def test_a_search_takes_any_of_them(models: Any, name: str) -> None:
-    heads = ModelShape.of(models["or"]).heads
-    options: dict[str, Any] = {"fill": "zero", "split": "ood", "n_pairs": 1, "max_size": 2}
-    search = find_superadditive(
-        models["or"],
-        DATA,
-        None,
-        components=heads,
-        screening_by=name,
-        n_resamples=2,
-        **options,
-    )
-    assert (search.n_pairs, search.n_tested) == (28, 1)
-    assert search.screening["set"].iloc[0] == WHOLE
-    assert search.screening["predicted"].is_monotonic_increasing
-    assert search.cost.forwards >= 1
-
-
-def test_only_the_examples_asked_for_are_looked_at(plain: Plain) -> None:
-    for name in ("exact", "hessian"):
-        few = PairRequest(**{**vars(plain.request), "n_examples": 2, "seed": 3})
-        rows = np.random.default_rng(3).permutation(4)[:2].tolist()
-        part = plain.request.data.part(rows)
-        alone = PairRequest(**{**vars(plain.request), "data": part})
-        assert predict(name, few) == pytest.approx(predict(name, alone), abs=1e-5)

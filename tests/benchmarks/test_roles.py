@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmarks.in_process import benchmark
 
-from mechcore.ablation.roles import NONE
+from mechcore.ablation.effects.roles import NONE
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import yaml
 
 from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
-from mechcore.ablation.stability import SEARCH_STABILITY
+from mechcore.ablation.effects.stability import SEARCH_STABILITY
 from mechcore.cli import main
 from mechcore.components import Mask
 from mechcore.data.encoding import encode

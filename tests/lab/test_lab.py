@@ -209,7 +209,7 @@ def test_another_lab_finds_what_was_done(
         settings=SMALL,
     )
     keys = again.store.keys()
-    monkeypatch.setattr("mechcore.ablation.sweeping.TreeEngine.run", None)
+    monkeypatch.setattr("mechcore.ablation.sweeps.TreeEngine.run", None)
     assert [each.mask for each in again.subnetworks()] == [each.mask for each in trained]
     pd.testing.assert_frame_equal(again.roles().table, roles)
     assert again.store.keys() == keys

@@ -20,7 +20,7 @@ from helpers import undrawn
 from safetensors import safe_open
 
 import mechcore
-from mechcore.ablation.roles import verdict
+from mechcore.ablation.effects.roles import verdict
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.sweep import Sweep
 from mechcore.cli import main

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from steps.few_inputs import inputs_of
 
 from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, ablation_table, sets
-from mechcore.ablation.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects.controls import ABLATION_CONTROLS
 from mechcore.analyses.ablation import Ablation
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.evaluation.evaluate import evaluate
@@ -207,7 +207,7 @@ def test_named_components_are_beside_others_like_them_and_go_on_when_interrupted
     controls = tables["ablation_controls"].query("subset == 'all' and metric == 'margin'")
     # Of a head of layer 0 and the other MLP there are three sets.
     assert set(controls.query("size == 2")["n_controls"]) == {3}
-    monkeypatch.setattr("mechcore.ablation.engines.TreeEngine.run", None)
+    monkeypatch.setattr("mechcore.ablation.engines.engine.TreeEngine.run", None)
     again = core_ablation_tables(inputs, means, members, named, {}, tmp_path)
     for name, table in tables.items():
         pd.testing.assert_frame_equal(again[name], table)

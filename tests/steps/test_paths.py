@@ -13,12 +13,12 @@ from ablation.few import encoded, means_of
 from helpers import Cases, word_tokenizer
 
 from mechcore.ablation import ComponentSet, ablate
-from mechcore.ablation.effects import Answers
-from mechcore.ablation.roles import NONE, OUT_ONLY
+from mechcore.ablation.effects.changes import Answers
+from mechcore.ablation.effects.roles import NONE, OUT_ONLY
+from mechcore.ablation.paths.dependence import largest_readers
 from mechcore.analyses.paths import Paths
 from mechcore.components import ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
-from mechcore.paths.dependence import largest_readers
 from mechcore.steps.base import Size
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs

@@ -19,12 +19,12 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation.confirmed import ROLES_TABLE
-from mechcore.ablation.controls import ABLATION_CONTROLS
-from mechcore.ablation.effects import members_of
-from mechcore.ablation.flips import FLIPS
-from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.stability import STABILITY
+from mechcore.ablation.effects.changes import members_of
+from mechcore.ablation.effects.confirmation import ROLES_TABLE
+from mechcore.ablation.effects.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects.flips import FLIPS
+from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.stability import STABILITY
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.engines import Precision
+from mechcore.ablation.engines.engine import Precision
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import mean_intervals

@@ -1,0 +1,103 @@
+"""What is cut out of a model: sets of components, or of paths between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.components.paths import Path, PathSet
+from mechcore.errors import InputError
+from mechcore.models.model_identity import check_masks
+
+
+@dataclass(frozen=True)
+class ComponentSet:
+    """Components ablated together, in order, with a name for tables, if they are to have one.
+
+    >>> str(ComponentSet.of([Component(2, 1), Component(0, 3)]))
+    'L0.H3+L2.H1'
+    """
+
+    components: tuple[Component, ...]
+    name: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, components: SetLike, name: str | None = None) -> ComponentSet:
+        """A set from components or their names in any order, or from what a mask ablates.
+
+        Raises:
+            InputError: a name cannot be read, or the mask is batched or continuous.
+        """
+        if isinstance(components, ComponentSet):
+            return components if name is None else cls(components.components, name)
+        if isinstance(components, Mask):
+            return cls(tuple(components.ablated), name)
+        return cls(tuple(sorted(set(parse_components(components)))), name)
+
+    def mask(self, shape: ModelShape) -> Mask:
+        """The full model's mask without these components.
+
+        Raises:
+            InputError: a component is out of range.
+        """
+        return Mask.full(shape).without(self.components)
+
+    def __str__(self) -> str:
+        return self.name or "+".join(map(str, self.components)) or "nothing"
+
+    def __len__(self) -> int:
+        return len(self.components)
+
+
+SetLike: TypeAlias = ComponentSet | Mask | ComponentLike | Iterable[ComponentLike]
+
+Cut: TypeAlias = ComponentSet | PathSet
+"""What is cut out of a model: components, or paths between them."""
+
+CutLike: TypeAlias = SetLike | PathSet | Path
+
+
+def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None = None) -> list[Cut]:
+    """Sets from lists of component names, masks, paths, or a dict of these by name.
+
+    Names of components separated by ``+`` in a string are one set, too; with ``>`` it is a set of
+    paths, see `mechcore.components.paths.PathSet.of`.
+
+    Args:
+        sets: the sets.
+        model: the TransformerLens model that the sets are for, to check masks against.
+
+    Raises:
+        InputError: a name cannot be read, or a set or name comes twice.
+        MismatchError: a mask is another model's.
+    """
+    if isinstance(sets, (str, Mask, Component, ComponentSet, Path, PathSet)):
+        raise InputError(
+            f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets: put "
+            "it into brackets"
+        )
+    if not isinstance(sets, Mapping):
+        sets = list(sets)
+    if model is not None:
+        each_set = sets.values() if isinstance(sets, Mapping) else sets
+        check_masks([value for value in each_set if isinstance(value, Mask)], model)
+    if isinstance(sets, Mapping):
+        found = [_cut(value, name) for name, value in sets.items()]
+    else:
+        found = [_cut(value) for value in sets]
+    seen: dict[Any, str] = {}
+    for cut in found:
+        for key in (cut, str(cut)):
+            if key in seen:
+                same = f", as {seen[key]}" if seen[key] != str(cut) else ""
+                raise InputError(f"sets: {cut} is given more than once{same}; leave one out")
+        seen |= {cut: str(cut), str(cut): str(cut)}
+    return found
+
+
+def _cut(value: CutLike, name: str | None = None) -> Cut:
+    if isinstance(value, (Path, PathSet)) or (isinstance(value, str) and ">" in value):
+        return PathSet.of(value, name)
+    return ComponentSet.of(value.split("+") if isinstance(value, str) else value, name)

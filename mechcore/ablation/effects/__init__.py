@@ -1,0 +1,1 @@
+"""What ablating sets of components does, and what that is evidence for."""

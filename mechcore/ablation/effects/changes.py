@@ -1,0 +1,311 @@
+"""What ablating sets of components did to every example, and tables of it with intervals.
+
+The change without S is metric(full without S) - metric(full), the negative of the drop D(S) of
+arXiv 2403.03942, section 5. Intervals are paired bootstraps over examples: both models answer the
+same examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from mechcore.ablation.cuts import ComponentSet, Cut
+from mechcore.components.paths import PathSet
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError
+from mechcore.evaluation.clusters import Sample
+from mechcore.evaluation.evaluate import (
+    METRICS,
+    Evaluation,
+    Metric,
+    check_metric,
+    kl_divergence,
+)
+from mechcore.evaluation.intervals import mean_intervals
+from mechcore.showing import Shown
+from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
+
+SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
+SIZE = Column("size", "whole", "components in the set")
+METRIC = Column(
+    "metric",
+    "text",
+    "``accuracy`` or ``margin``",
+    names={"accuracy": "accuracy (points)", "margin": "margin (nats)"},
+)
+
+
+def own_ends(name: str, kind: Kind, meaning: str, **options: Any) -> tuple[Column, ...]:
+    """`estimate` with the ends of the interval in columns that begin with its name."""
+    return estimate(name, kind, meaning, low=f"{name}_low", high=f"{name}_high", **options)
+
+
+ABLATION = Schema(
+    "ablation",
+    "What changes without every ablated set of components, on every subset of the data; negative: "
+    "worse without it.",
+    (
+        SET,
+        Column(
+            "kind",
+            "text",
+            "``single``, ``joint``, ``path``, or ``non-core`` for a mean of others",
+        ),
+        SIZE,
+        *PLACE,
+        N,
+        *CLUSTERS,
+        Column("accuracy", "share", "accuracy without the set"),
+        *own_ends(
+            "accuracy_change",
+            "points",
+            "accuracy without the set less that of the full model",
+            header="change of accuracy",
+            populations=True,
+        ),
+        Column("margin", "number", "mean log-odds of the correct classes", unit="nats"),
+        *own_ends(
+            "margin_change",
+            "number",
+            "margin without the set less that of the full model",
+            header="change of margin",
+            populations=True,
+            unit="nats",
+            signed=True,
+        ),
+        Column("kl", "number", "KL from the full model's answers", "nats", header="KL"),
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Answers(Shown):
+    """How one ablated model did on every example.
+
+    Attributes:
+        correct: whether its answer is correct.
+        margin: log-odds of the correct classes, nats.
+        kl: KL(full || ablated) of the class distributions, nats.
+        logits: of the classes; None where they are a whole vocabulary.
+    """
+
+    correct: Bool[np.ndarray, " example"]
+    margin: Float[np.ndarray, " example"]
+    kl: Float[np.ndarray, " example"]
+    logits: Float[np.ndarray, "example cls"] | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
+        """From the logits of the ablated and the full model."""
+        kl = kl_divergence(full, evaluation)
+        return cls(evaluation.correct, evaluation.margin, kl, evaluation.logits.numpy())
+
+    def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
+        """The answers to these examples, see `Evaluation.part`."""
+        logits = None if self.logits is None else self.logits[rows]
+        return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
+
+    def values(self, metric: Metric) -> np.ndarray:
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example].
+
+        Raises:
+            InputError: another metric.
+        """
+        check_metric(metric)
+        return (self.correct if metric == "accuracy" else self.margin).astype(float)
+
+    def _summary(self) -> str:
+        figures = f"accuracy={self.correct.mean():.3f}, margin={self.margin.mean():.3f} nats"
+        return f"n={len(self.correct)}, {figures}, KL={self.kl.mean():.3g} nats"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ablations(Shown):
+    """Answers of the full model and of the model without each set, on one data set.
+
+    Attributes:
+        full: the full model's answers.
+        without: answers without each set.
+        data: name of the data set.
+        split: ``"id"`` or ``"ood"``.
+        agreement: share of answers that are those of float32, on a sample, where the engine ran
+            in another precision.
+        layers: evaluations of a layer that the answers took for each example; None if unknown.
+    """
+
+    full: Evaluation
+    without: Mapping[Cut, Answers]
+    data: str
+    split: str
+    agreement: float | None = None
+    layers: float | None = None
+
+    @classmethod
+    def of(
+        cls, full: Evaluation, without: Mapping[ComponentSet, Evaluation], data: str, split: str
+    ) -> Ablations:
+        """From the models' logits."""
+        return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, split)
+
+    def changes(self, cut: Cut, metric: Metric) -> np.ndarray:
+        """Change of ``metric`` on every example, [example]; negative is worse."""
+        return self.without[cut].values(metric) - self.full.values(metric)
+
+    @property
+    def sets(self) -> list[ComponentSet]:
+        """The sets of components among what was cut."""
+        return [cut for cut in self.without if isinstance(cut, ComponentSet)]
+
+    def with_more(self, other: Ablations) -> Ablations:
+        """These sets and those of ``other``, which ran on the same data."""
+        without, both = {**self.without, **other.without}, (self.layers, other.layers)
+        layers = None if None in both else sum(filter(None, both))
+        return replace(self, without=without, layers=layers)
+
+    def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
+        """The answers to these examples, see `Evaluation.part`."""
+        without = {cut: answers.part(rows) for cut, answers in self.without.items()}
+        return replace(self, full=self.full.part(rows), without=without)
+
+    def groups(
+        self, named: Mapping[str, Sequence[str]] | None = None
+    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
+        """See `members_of`."""
+        return members_of(self.full, named)
+
+    def _summary(self) -> str:
+        full = f"full accuracy={self.full.accuracy:.3f}"
+        return f"{len(self.without)} sets, {self.data!r} ({self.split}), {full}"
+
+    def _rows(self) -> pd.DataFrame:
+        table = ablation_table(self)
+        return table[table["subset"] == ALL]
+
+
+def members_of(
+    full: Evaluation, groups: Mapping[str, Sequence[str]] | None = None
+) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
+    """Member flags of every subset and of all examples, each once; then of groups of subsets.
+
+    Raises:
+        InputError: a group names an unknown subset, or is called as a subset or all examples are.
+    """
+    names = full.subset_names
+    found = {name: full.subsets == name for name in names}
+    found[ALL] = np.ones(len(full.subsets), dtype=bool)
+    for group, members in (groups or {}).items():
+        unknown = [name for name in members if name not in names]
+        if unknown or not members or group in (*names, ALL):
+            wrong = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
+            raise InputError(
+                f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
+                f"name that is none of theirs, nor {ALL!r}, the name for all examples"
+            )
+        found[group] = np.isin(full.subsets.astype(str), list(members))
+    return [*found.items()]
+
+
+def ablation_table(
+    ablations: Ablations,
+    kinds: Mapping[Any, str] | None = None,
+    *,
+    average: tuple[str, Sequence[ComponentSet]] | None = None,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Changes of every set on every subset.
+
+    Args:
+        ablations: the answers.
+        kinds: the sets to list, and what to call each in the column ``kind``; by default all,
+            as ``"single"``, ``"joint"`` and ``"path"``.
+        average: name and members of a group of sets whose mean change is listed as one row.
+        n_resamples: bootstrap resamples.
+        level: of the intervals.
+        seed: of the resamples.
+
+    Returns:
+        The columns of `ABLATION`. Empty if there is nothing to list.
+    """
+    if kinds is None:
+        kinds = {cut: _kind(cut) for cut in ablations.without}
+    listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
+    if average is not None and average[1]:
+        listed.append((average[0], "non-core", 1, list(average[1])))
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.groups() if listed else []:
+        columns: dict[str, list[dict[str, float]]] = {}
+        means: dict[str, float] = {}
+        samples = ablations.full.samples(members)
+        for metric in METRICS:
+            before = ablations.full.values(metric)[members]
+            changes = [
+                np.mean([ablations.without[s].values(metric)[members] - before for s in sets], 0)
+                for *_, sets in listed
+            ]
+            columns[metric] = ends(
+                f"{metric}_change_", np.stack(changes), samples, metric == "accuracy", **statistics
+            )
+            means[metric] = before.mean()
+        for i, (name, kind, size, sets) in enumerate(listed):
+            row = place(ablations, name, size, subset, members)
+            row["kind"] = kind
+            for metric in METRICS:
+                change = columns[metric][i]
+                row[metric] = means[metric] + change["mean"]
+                row |= change
+                row[f"{metric}_change"] = row.pop("mean")
+            row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
+            rows.append(row)
+    return ABLATION.frame(rows)
+
+
+def _kind(cut: Cut) -> str:
+    if isinstance(cut, PathSet):
+        return "path"
+    return "joint" if len(cut) > 1 else "single"
+
+
+def place(
+    ablations: Ablations, name: str, size: int, subset: str, members: np.ndarray
+) -> dict[str, Any]:
+    """The columns that say what was ablated and where it was measured."""
+    return {
+        "set": name,
+        "size": size,
+        "data": ablations.data,
+        "split": ablations.split,
+        "subset": subset,
+        "n": int(members.sum()),
+    } | drawn_from(ablations.full, members)
+
+
+def drawn_from(full: Evaluation, members: np.ndarray) -> dict[str, Any]:
+    """The columns that say how many clusters there are, where that is known, and the population."""
+    if full.clusters is None:
+        return {}
+    return {"n_clusters": len(np.unique(full.clusters[members])), "population": full.population}
+
+
+def ends(
+    name: str,
+    values: Float[np.ndarray, "row example"],
+    samples: Mapping[str, Sample],
+    answers: bool,
+    **statistics: Any,
+) -> list[dict[str, float]]:
+    """The means of rows, and the ends of their intervals in columns that begin with ``name``."""
+    rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]
+    for whose, sample in samples.items():
+        intervals = mean_intervals(values, answers=answers, clusters=sample, **statistics)
+        for row, interval in zip(rows, intervals, strict=True):
+            row |= {f"{name}{whose}low": interval.low, f"{name}{whose}high": interval.high}
+    return rows

@@ -1,0 +1,210 @@
+"""Whether roles that are found on one half of the examples hold on the other half.
+
+Where the same examples select changes and measure them, the largest come out too large (the
+winner's curse). So the examples of each domain are dealt into two random halves, clusters as one,
+stratified by subset and label, and roles are judged on each half. The changes that a role there
+claims (`CLAIMS`) are measured on the opposite half, which had no part in the selection.
+
+Of a component, the *found* change is the mean of the changes on the halves that claim it, the
+*confirmed* change that of the changes opposite to these. Claimed on both halves, it is the mean of
+two independent estimates, with the standard error sqrt(se1^2 + se2^2) / 2. The component is
+*confirmed* if all its claims hold on the opposite half: the change has the same sign, and its p,
+corrected over all claims of a half (Benjamini-Hochberg), is under alpha.
+
+The mean over claims, where one on both halves counts twice, is free of selection bias. A single
+component's figure is so on average only: claimed on both halves it tends to be too large still,
+claimed on one too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int
+
+from mechcore.ablation.effects import roles as names
+from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.effects.information import information_table
+from mechcore.ablation.effects.roles import COMPONENT_ROLES, component_roles
+from mechcore.ablation.settings import OOD_MEAN, RoleSettings
+from mechcore.data.examples import ALL
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.p_values import adjusted_p
+from mechcore.evaluation.recalibration import folds_of
+from mechcore.tables import Column
+from mechcore.wording import OUT_FIRST, PLACES, count, number
+
+CLAIMS: Mapping[str, tuple[int, int]] = {
+    names.BOTH: (-1, -1),
+    names.HARMFUL_OUT: (0, 1),
+    **dict.fromkeys((names.IN_ONLY, names.IN), (-1, 0)),
+    **dict.fromkeys((names.OUT_ONLY, names.OUT), (0, -1)),
+    names.HARMFUL_IN: (1, 0),
+}
+"""Signs of the changes in information that a role claims in domain and out of domain; 0: none."""
+
+ROLES_TABLE = COMPONENT_ROLES.named(
+    "roles",
+    "",
+    Column(
+        "confirmed",
+        "flag",
+        "whether it has an information role on a random half of the examples, whose claims hold "
+        "on the other half",
+        optional=True,
+    ),
+    *(
+        Column(f"{name}_{place}", kind, f"{PLACES[place]}, {meaning}", optional=True)  # type: ignore[arg-type]
+        for place in PLACES
+        for name, kind, meaning in (
+            ("halves_found", "whole", "halves, 0 to 2, whose role claims a change"),
+            ("information_change_found", "points", "mean change on these: selected, so too large"),
+            ("information_change_confirmed", "points", "mean on the halves opposite to these"),
+            ("information_change_confirmed_se", "share", "standard error of that"),
+        )
+    ),
+    Column("reason_confirmed", "text", "why halves cannot be judged, if so", optional=True),
+)
+"""`COMPONENT_ROLES` with what `confirm_roles` adds."""
+
+
+def confirm_roles(
+    roles: pd.DataFrame,
+    answers: Mapping[str, Ablations],
+    settings: RoleSettings | None = None,
+    *,
+    subset: str = ALL,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Judge roles on each half of the examples, and measure what they claim on the other half.
+
+    Args:
+        roles: of `component_roles`, on all examples; these stay as they are.
+        answers: that they were judged by, in domain (``"id"``), out of domain (``"ood"``), and
+            there with the mean of its texts as the fill (``"ood_mean"``), where that was taken.
+        settings: how to judge.
+        subset: of the out-of-domain data, or a group of subsets.
+        groups: out-of-domain subsets by the name of their group.
+        seed: of the halves, and of the folds on each.
+
+    Returns:
+        ``roles`` with the other columns of `ROLES_TABLE`. Changes and errors are shares; where a
+        half has too few examples or clusters, those of the domain are missing, with the reason.
+    """
+    settings = settings or RoleSettings()
+    components = roles["component"].tolist()
+    halves = [
+        _on_halves(answers["id"], ALL, None, seed),
+        _on_halves(answers["ood"], subset, groups, seed),
+    ]
+    reasons = ["".join([*filter(None, pd.concat(both)["reason"])][:1]) for both in halves]
+    again: Sequence[pd.DataFrame | None] = (None, None)
+    if OOD_MEAN in answers:
+        again = _on_halves(answers[OOD_MEAN], subset, groups, seed)
+    judged = [
+        component_roles(inside, outside, settings, ood_mean=own)
+        for inside, outside, own in zip(*halves, again, strict=True)
+    ]
+    on_half = [table.set_index("component")["role"].loc[components] for table in judged]
+    # All that follows is [domain, half, component].
+    sign = np.array([[CLAIMS.get(role, (0, 0)) for role in half] for half in on_half])
+    sign = sign.transpose(2, 0, 1)
+    sign[[bool(reason) for reason in reasons]] = 0
+    tables = [[table.set_index("set").loc[components] for table in both] for both in halves]
+    change, error, p = (
+        np.array([[table[f"information_{name}"] for table in both] for both in tables], float)
+        for name in ("change", "change_se", "p")
+    )
+    claimed, opposite = sign != 0, change[:, ::-1]
+    p = np.where(claimed, p[:, ::-1], np.nan)
+    for half in (0, 1):
+        p[:, half] = adjusted_p(p[:, half].ravel(), "benjamini-hochberg").reshape(p[:, half].shape)
+    holds = (sign * opposite > 0) & (p < settings.alpha)
+    n = np.where(np.array(reasons)[:, None] == "", claimed.sum(1), np.nan)
+    with np.errstate(invalid="ignore"):
+        figures = {
+            "halves_found": n,
+            "information_change_found": np.where(claimed, change, 0).sum(1) / n,
+            "information_change_confirmed": np.where(claimed, opposite, 0).sum(1) / n,
+            "information_change_confirmed_se": np.sqrt((claimed * error[:, ::-1] ** 2).sum(1)) / n,
+        }
+    columns = {f"{k}_{place}": v[i] for i, place in enumerate(PLACES) for k, v in figures.items()}
+    told = [
+        f"{PLACES[place]}, on a half of the examples: {reason}"
+        for place, reason in zip(PLACES, reasons, strict=True)
+        if reason and roles[f"information_change_{place}"].notna().any()
+    ]
+    confirmed = claimed.any((0, 1)) & (holds | ~claimed).all((0, 1))
+    return roles.assign(confirmed=confirmed, **columns, reason_confirmed="; ".join(told))
+
+
+def _on_halves(
+    ablations: Ablations, subset: str, groups: Mapping[str, Sequence[str]] | None, seed: int
+) -> list[pd.DataFrame]:
+    """The information table of each half of a subset."""
+    members = np.flatnonzero(dict(ablations.groups(groups))[subset])
+    half_of = _half_of(ablations.full.part(members), seed)
+    parts = [ablations.part(members[half_of == half]) for half in (0, 1)]
+    # The ends of intervals are not used, so two resamples do.
+    return [information_table(part, subsets=[ALL], n_resamples=2, seed=seed) for part in parts]
+
+
+def _half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
+    """The half, 0 or 1, of every example; no cluster is split, and strata are halved."""
+    label = np.unique(full.correct_classes.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
+    kinds = np.stack([full.subsets.astype(str), label.astype(str)])
+    stratum = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
+    if full.clusters is not None and len(np.unique(full.clusters)) > 1:
+        return folds_of(stratum, seed, full.clusters, n_folds=2)
+    half = np.empty(len(stratum), dtype=int)
+    order = np.lexsort((np.random.default_rng(seed).random(len(stratum)), stratum))
+    half[order] = np.arange(len(stratum)) % 2  # so that not one half has more of every odd stratum
+    return half
+
+
+def confirmation(roles: pd.DataFrame) -> str:
+    """How many roles were found on a half and confirmed on the other, with their mean effects.
+
+    In a sentence, with sizes in points in the direction found; empty without the columns of
+    `confirm_roles`.
+    """
+    if "confirmed" not in roles or roles.empty:
+        return ""
+    reason, check = roles["reason_confirmed"].fillna("").iloc[0], "Split-half check:"
+    n, change, held_out = (
+        roles[[f"{name}_{place}" for place in PLACES]].to_numpy(float)
+        for name in ("halves_found", "information_change_found", "information_change_confirmed")
+    )
+    if np.isnan(n).all():
+        return f"{check} not possible ({reason})." if reason else ""
+    claimed = n > 0
+    text = f"{check} no component has an information role on either half of the examples"
+    if claimed.any():
+        selected, opposite = (
+            number(100 * np.average((np.sign(change) * measured)[claimed], weights=n[claimed]), 1)
+            for measured in (change, held_out)
+        )
+        text = (
+            f"{check} {count(int(claimed.any(1).sum()), 'component')} with an information role on "
+            f"at least one half of the examples, {int(roles['confirmed'].sum())} confirmed on the "
+            f"other, where effects average {opposite} points of information in place of {selected}"
+        )
+    return text + (f" (not possible {reason})." if reason else ".")
+
+
+def held_out_change(row: Any) -> str:
+    """A component's changes in information on the halves that did not select it, in points.
+
+    >>> held_out_change(table.iloc[0])  # doctest: +SKIP
+    '-4.1 out of domain, confirmed'
+    """
+    parts = [
+        f"{number(100 * row[f'information_change_confirmed_{p}'], 1, signed=True)} {PLACES[p]}"
+        for p in OUT_FIRST
+        if row[f"halves_found_{p}"] > 0
+    ]
+    return ", ".join([*parts, "confirmed" if row["confirmed"] else "not confirmed"] * bool(parts))

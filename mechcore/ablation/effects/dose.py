@@ -1,0 +1,146 @@
+"""How a component's effect grows with its dose, and what the rest of the model makes of it.
+
+The dose is the share 1 - m of an output that its fill replaces: at 0 the model is whole, at 1 the
+component is ablated. The *direct* effect is what changes where the answer alone does not see the
+component, while everything else does (`mechcore.masking.blinding`). The rest of the effect at dose
+1 is *indirect*: it goes through later components. Where that has the opposite sign and is smaller,
+they undo part of the direct effect ("self-repair", arXiv 2307.15771).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from mechcore.ablation.effects.changes import own_ends
+from mechcore.ablation.sets import paths
+from mechcore.ablation.sweeps import ablate
+from mechcore.components import Mask, ModelShape, parse_components
+from mechcore.components.paths import ANSWER
+from mechcore.evaluation.clusters import Sample
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.evaluation.intervals import mean_intervals
+from mechcore.masking.fills import FillMaker
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
+from mechcore.session import plain_session
+from mechcore.tables import COMPONENT, DATA, SPLIT, Column, N, Schema
+
+DOSES = (0.25, 0.5, 0.75, 1.0)
+MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
+
+COLUMNS = {
+    **{f"change_{dose:.0%}"[:-1]: f"change in margin at a dose of {dose:g}" for dose in DOSES},
+    "direct": "change in margin where the answer alone does not see the component",
+    "indirect": "change at dose 1 less the direct one; of the opposite sign and smaller, it is "
+    "what later components repair",
+}
+"""Changes in `DOSE`, and what they mean."""
+
+DOSE = Schema(
+    "dose",
+    "Changes in margin as a component is ablated by degrees, and which part of them is direct.",
+    (
+        COMPONENT,
+        DATA,
+        SPLIT,
+        N,
+        *(
+            column
+            for name, meaning in COLUMNS.items()
+            for column in own_ends(name, "number", meaning, unit="nats")
+        ),
+        Column(
+            "monotone",
+            "text",
+            "whether every further dose adds to the change: ``yes``; ``no`` if one is shown to "
+            "take from it (95 % intervals, Bonferroni over doses); else ``open``",
+        ),
+    ),
+)
+
+
+def repairs(row: pd.Series) -> bool:
+    """Whether later components are shown to undo part of the direct effect, in a row of `DOSE`."""
+    direct, indirect = (
+        np.sign([row[f"{name}_{end}"] for end in ("low", "high")]).sum() / 2
+        for name in ("direct", "indirect")
+    )
+    return bool(direct * indirect == -1 and direct * row["change_100"] >= 0)
+
+
+@plain_session()
+def dose_table(
+    model: Any,
+    components: Sequence[Any],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    fill: FillMaker = "mean",
+    split: Literal["id", "ood"] = "id",
+    class_names: Sequence[str] | None = None,
+    batch_size: int = 64,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Changes in margin (nats) at several doses, and the direct and the indirect part of the last.
+
+    Args:
+        model: any TransformerLens model.
+        components: heads and MLPs, each looked at alone.
+        data: labelled examples of any form, see `mechcore.data.given`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        fill: what replaces outputs, see `mechcore.masked`.
+        split: ``"id"`` or ``"ood"``, of the data.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch.
+        n_resamples: bootstrap resamples over examples, or over their clusters.
+        seed: of all draws.
+
+    Returns:
+        The columns of `DOSE`, one row per component.
+
+    Raises:
+        InputError: a component is out of range, or labels cannot be matched.
+    """
+    chosen = parse_components(components)
+    if not chosen:
+        return DOSE.frame([])
+    data = as_encoded(model, data, split=split)
+    options: dict[str, Any] = {"fill": fill, "class_names": class_names, "seed": seed}
+    options["batch_size"] = batch_size
+    cuts = paths(chosen, ANSWER, model, together=False)
+    direct = ablate(model, cuts, data, means, split=split, **options)
+    without = [Mask.full(ModelShape.of(model)).without(component).values for component in chosen]
+    masks = Mask.stack([Mask(1 - dose * (1 - v)) for v in without for dose in DOSES])
+    answers = evaluate(model, data, mask=masks, means=means, in_domain=split == "id", **options)
+    full = direct.full.margin
+    changes = (
+        np.stack([of_mask.margin for of_mask in answers]).reshape(-1, len(DOSES), len(full)) - full
+    )
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    rows = []
+    for component, cut, by_dose in zip(chosen, cuts, changes, strict=True):
+        blind = direct.changes(cut, "margin")
+        values = np.stack([*by_dose, blind, by_dose[-1] - blind])
+        sample = direct.full.samples()[""]
+        intervals = mean_intervals(values, clusters=sample, **statistics)
+        row: dict[str, Any] = {"component": str(component), "data": direct.data, "split": split}
+        row |= {"n": len(full), "monotone": _monotone(by_dose, sample, **statistics)}
+        for name, interval in zip(COLUMNS, intervals, strict=True):
+            row |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+        rows.append(row)
+    return DOSE.frame(rows)
+
+
+def _monotone(by_dose: np.ndarray, sample: Sample, **statistics: Any) -> str:
+    """Whether each further dose adds to the change at dose 1, of margins [dose, example]."""
+    steps = np.diff(by_dose, axis=0, prepend=0) * np.sign(by_dose[-1].mean())
+    if (steps.mean(1) >= 0).all():
+        return MONOTONE
+    level = 1 - 0.05 / len(DOSES)
+    intervals = mean_intervals(steps, clusters=sample, level=level, **statistics)
+    return NOT_MONOTONE if any(interval.high < 0 for interval in intervals) else OPEN

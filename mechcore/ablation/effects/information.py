@@ -1,0 +1,172 @@
+"""What ablating each set cost in information, and what it cost by moving the threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechcore.ablation.cuts import Cut
+from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, place
+from mechcore.errors import InputError
+from mechcore.evaluation.clusters import Sample, degrees_of_freedom
+from mechcore.evaluation.p_values import adjusted_p
+from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
+
+FIGURES = {
+    "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",
+    "information": "change in balanced accuracy after one bias per label is refitted",
+    "threshold": "the rest, which moving the threshold between the labels makes good",
+    "shift": "change in how often the label is said whose share of the answers changes most, "
+    "labels weighed alike; not 0 for a moved threshold that costs one label what it gives another",
+    "auc": "change in the area under the curve of the margin, where there are two labels",
+}
+
+
+def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
+    change = f"{figure}_change"
+    return (
+        *own_ends(change, "points", meaning, populations=True),
+        Column(
+            f"{change}_se", "share", f"standard error of {change}, as in its interval", shown="bare"
+        ),
+        Column(
+            f"{figure}_p", "number", f"p of {change} being 0, as in its interval", shown="small"
+        ),
+        Column(
+            f"{figure}_p_adjusted",
+            "number",
+            "corrected over the sets of a subset (Benjamini-Hochberg)",
+            shown="small",
+        ),
+    )
+
+
+REASON = Column("reason", "text", "why figures or their intervals are missing, where they are")
+INFORMATION = Schema(
+    "information",
+    "What ablating each set costs in information, and what by a moved threshold, on every subset "
+    "and group of subsets; negative: worse without it.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        *CLUSTERS,
+        Column("df", "number", "degrees of freedom of the errors over clusters", optional=True),
+        *(column for described in FIGURES.items() for column in _change_columns(*described)),
+        REASON,
+    ),
+)
+
+
+def information_table(
+    ablations: Ablations,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    *,
+    subsets: Collection[str] | None = None,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Changes of every set in information and by a moved threshold, see `recalibration`.
+
+    Args:
+        ablations: the answers, with their logits.
+        groups: subsets to take together under a name, with one threshold for all; beside every
+            subset and all examples.
+        subsets: subsets and groups to list; by default all.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of folds and resamples.
+
+    Returns:
+        One row per set and subset. All changes are shares, negative where the model is worse
+        without the set: balanced_accuracy_change, its parts information_change and
+        threshold_change, shift_change (how much more or less often the label is said of which that
+        changes most), and auc_change, that of the area under the curve of the margin where there
+        are two labels. Each has an interval, a standard error, the p of its being 0 by a t test of
+        what the interval is made of, and that p corrected over the sets (Benjamini-Hochberg, within
+        a subset and figure). Interval and p of shift_change are corrected for the labels among
+        which it is the largest (Bonferroni). ``reason`` says why figures are missing, where they
+        are.
+
+    Raises:
+        InputError: a group names an unknown subset, or logits were not kept.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.groups(groups):
+        if subsets is not None and subset not in subsets:
+            continue
+        correct = ablations.full.correct_classes.numpy()[members]
+        samples = ablations.full.samples(members)
+        clusters = next((s for s in samples.values() if s.clusters is not None), Sample())
+        reason = reason_against(correct)
+        found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
+        if found and not reason:
+            full = ablations.full.logits.numpy()[members]
+            without = np.stack([_logits(ablations, s)[members] for s in ablations.without])
+            parts = decompose(full, without, correct, clusters=clusters, seed=seed)
+            for figure, effect in _effects(parts).items():
+                columns = _columns(figure, effect, samples, n_resamples, level, seed)
+                for row, *values in zip(found, *columns.values(), strict=True):
+                    row.update(zip(columns, values, strict=True))
+            sample = parts.accuracy.drawn(samples[""]).sample
+            reason, found = sample.reason, [row | _df(sample) for row in found]
+        rows += [row | {"reason": reason} for row in found]
+    return INFORMATION.frame(rows)
+
+
+def _df(sample: Sample) -> dict[str, float]:
+    """The column of degrees of freedom, where there are clusters."""
+    if sample.clusters is None:
+        return {}
+    sizes = np.unique(sample.clusters, return_counts=True)[1].astype(float)
+    return {"df": float("nan") if sample.reason else degrees_of_freedom(sizes)}
+
+
+def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:
+    logits = ablations.without[cut].logits
+    if logits is None:
+        raise InputError(
+            f"information: the logits without {cut} were not kept, as the classes are a "
+            "whole vocabulary; give the data's labels answer words"
+        )
+    return logits
+
+
+def _effects(parts: Decomposition) -> dict[str, Effect]:
+    effects = (parts.accuracy, parts.information, parts.threshold, parts.shift, parts.auc)
+    named = zip(FIGURES, effects, strict=True)
+    return {name: effect for name, effect in named if effect is not None}
+
+
+def _columns(
+    figure: str,
+    effect: Effect,
+    samples: Mapping[str, Sample],
+    n_resamples: int,
+    level: float,
+    seed: int,
+) -> dict[str, Sequence[float] | np.ndarray]:
+    answers = figure != "auc"
+    columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_change": effect.changes}
+    for whose, sample in samples.items():
+        intervals = effect.drawn(sample).intervals(
+            answers=answers,
+            n_resamples=n_resamples,
+            level=1 - (1 - level) / effect.n_choices,
+            seed=seed,
+        )
+        columns[f"{figure}_change_{whose}low"] = [interval.low for interval in intervals]
+        columns[f"{figure}_change_{whose}high"] = [interval.high for interval in intervals]
+    effect = effect.drawn(samples[""])
+    p = effect.p_values(answers=answers)
+    return columns | {
+        f"{figure}_change_se": effect.errors(answers=answers),
+        f"{figure}_p": p,
+        f"{figure}_p_adjusted": adjusted_p(p, "benjamini-hochberg"),
+    }

@@ -1,0 +1,207 @@
+"""Whether other examples of the same kind would rank components, or sets of them, the same way.
+
+From the answers of a sweep; no model runs. See `mechcore.evaluation.agreement` for what resamples
+and halves say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
+from mechcore.ablation.interactions.exact import joint_and_alone, with_members
+from mechcore.evaluation.agreement import (
+    halved,
+    jaccard,
+    jaccard_by_chance,
+    largest,
+    resampled,
+    spearman,
+    spearman_brown,
+)
+from mechcore.evaluation.evaluate import METRICS, Metric
+from mechcore.tables import DATA, SPLIT, Column, N, Schema
+
+TOP = 10
+"""How many of the largest are compared, of 20 or more; of fewer, half of them."""
+
+FEWEST = 3
+"""Fewer things make no ranking."""
+
+STABILITY = Schema(
+    "stability",
+    "How far the ranking of single components by their changes would be found again: between "
+    "random halves of the examples, and in bootstrap resamples of all of them.",
+    (
+        Column("size", "whole", "components in each of the sets ranked; 1 for single components"),
+        DATA,
+        SPLIT,
+        N,
+        METRIC.called("metric", names={}),
+        Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
+        *own_ends(
+            "halves_rho",
+            "number",
+            "mean Spearman's rho between two halves; 0 where one ranks all the same",
+            over="over splits",
+            header="rho",
+        ),
+        Column(
+            "predicted_rho",
+            "number",
+            "between two data sets of this size, by the Spearman-Brown formula from halves_rho; "
+            "missing where that is below 0",
+            header="predicted rho",
+        ),
+        Column("top", "whole", "how many of the lowest changes or interactions are compared"),
+        *own_ends(
+            "halves_jaccard",
+            "number",
+            "mean Jaccard index of the ``top`` largest of two halves, ties broken at random",
+            over="over splits",
+            header="Jaccard of the top",
+        ),
+        Column("jaccard_by_chance", "number", "that of two random choices", header="by chance"),
+        *own_ends(
+            "resamples_rho",
+            "number",
+            "mean Spearman's rho of resamples with all examples; about 0.7 for noise alone",
+            over="over resamples",
+            header="rho",
+        ),
+        *own_ends(
+            "resamples_jaccard",
+            "number",
+            "mean Jaccard index of the ``top`` largest of resamples and of all examples",
+            over="over resamples",
+            header="Jaccard of the top",
+        ),
+        Column(
+            "largest",
+            "text",
+            "the ``top`` largest over all examples, each with the share of halves that have it "
+            "among their own",
+        ),
+    ),
+)
+"""Every such table; those of interactions have names of their own."""
+
+_SETS = (
+    "How far the ranking of sets of equal size by their interactions would be found again; as "
+    "``stability``."
+)
+INTERACTION_STABILITY = STABILITY.named("interaction_stability", _SETS)
+SEARCH_STABILITY = STABILITY.named(
+    "search_stability",
+    "The same of the sets that a search found, on the half of the data that it did not see.",
+)
+
+
+def change_stability(
+    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """Stability of the ranking of single components by their changes of accuracy and margin.
+
+    Args:
+        ablations: what `mechcore.ablate` returned.
+        n_resamples: bootstrap resamples, and splits into halves.
+        seed: of both.
+
+    Returns:
+        The columns of `STABILITY`, over all examples. Empty under `FEWEST` components, and where
+        the examples are of too few clusters, see `mechcore.evaluation.clusters`.
+    """
+    singles = [cut for cut in ablations.sets if len(cut) == 1]
+    values = {
+        metric: np.stack([ablations.changes(single, metric) for single in singles])
+        for metric in METRICS
+        if singles
+    }
+    rows = _rows(ablations, singles, values, n_resamples, seed)
+    return pd.DataFrame(rows, columns=STABILITY.names)
+
+
+def interaction_stability(
+    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
+) -> pd.DataFrame:
+    """Stability of the ranking of sets by their interactions, those of each size by themselves.
+
+    Args:
+        ablations: what `mechcore.ablate` returned, with every member of the sets alone.
+        n_resamples: bootstrap resamples, and splits into halves.
+        seed: of both.
+
+    Returns:
+        The columns of `STABILITY`, over all examples. Sizes with fewer than `FEWEST` sets are
+        left out.
+    """
+    rows: list[dict[str, Any]] = []
+    for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
+        sets = list(same_size)
+        values = {
+            metric: np.subtract(*joint_and_alone(ablations, sets, metric)) for metric in METRICS
+        }
+        rows += _rows(ablations, sets, values, n_resamples, seed)
+    return pd.DataFrame(rows, columns=STABILITY.names)
+
+
+def _rows(
+    ablations: Ablations,
+    sets: Sequence[ComponentSet],
+    values: Mapping[Metric, Float[np.ndarray, "set example"]],
+    n_resamples: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """A row per metric of sets of equal size, ranked by values on every example, lowest first."""
+    sample = ablations.full.samples()[""]
+    if len(sets) < FEWEST or sample.reason:
+        return []
+    place = {"size": len(sets[0]), "data": ablations.data, "split": ablations.split}
+    place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
+    names = list(map(str, sets))
+    return [
+        {
+            **place,
+            "metric": metric,
+            **_agreement(sample.totals(by_example)[0], names, n_resamples, seed),
+        }
+        for metric, by_example in values.items()
+    ]
+
+
+def _agreement(
+    values: Float[np.ndarray, "set example"], names: Sequence[str], n_resamples: int, seed: int
+) -> dict[str, Any]:
+    generator, values = np.random.default_rng(seed), -values
+    whole = values.sum(1, keepdims=True)
+    halves = halved(values, n_resamples, generator)
+    drawn = resampled(values, n_resamples, generator)
+    top = min(TOP, len(names) // 2)
+    of_whole = largest(whole, top, generator)
+    of_halves = [largest(half, top, generator) for half in halves]
+    of_drawn = largest(drawn, top, generator)
+    again = np.mean(of_halves, axis=(0, 2))
+    order = [i for i in np.argsort(-whole[:, 0], kind="stable") if of_whole[i, 0]]
+    found: dict[str, Any] = {
+        "top": top,
+        "jaccard_by_chance": jaccard_by_chance(len(names), top),
+        "largest": ", ".join(f"{names[i]} ({again[i]:.2f})" for i in order),
+    }
+    rhos = {"halves": spearman(*halves), "resamples": spearman(drawn, whole)}
+    both = {"halves": of_halves[0] & of_halves[1], "resamples": of_drawn & of_whole}
+    for name in rhos:
+        found |= _spread(f"{name}_rho", np.nan_to_num(rhos[name]))
+        found |= _spread(f"{name}_jaccard", jaccard(both[name].sum(0), top, top))
+    return found | {"predicted_rho": spearman_brown(found["halves_rho"])}
+
+
+def _spread(name: str, values: Float[np.ndarray, " draw"]) -> dict[str, float]:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}

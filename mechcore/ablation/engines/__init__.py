@@ -1,0 +1,1 @@
+"""Engines: how many sets are ablated, or paths cut, on the same examples."""

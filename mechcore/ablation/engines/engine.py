@@ -1,0 +1,360 @@
+"""Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
+
+The third is in `mechcore.ablation.engines.restart`. All divide a sweep into parts that are finished
+one after another, and write the answers of every finished task to the same `AnswerBuffer`, so that
+an interrupted sweep can go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from mechcore.ablation.engines.buffer import AnswerBuffer
+from mechcore.ablation.engines.tree import Node, Runner, TreeRunner, Work, grow
+from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import MechcoreError
+from mechcore.evaluation.evaluate import MAX_ROWS, evaluate
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.fills import Fill, FillMaker, fill_of
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
+from mechcore.models.devices import DTYPES, chosen
+from mechcore.models.protocol import (
+    Batch,
+    device_of,
+    forward,
+    model_inputs,
+    read_position,
+)
+from mechcore.models.stack import Stack, disagreement
+
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
+"""Most tokens in one call of a layer by device, examples times masks times positions."""
+
+SHARE_OF_RESTARTS = 0.02
+"""How much of its work a sweep may spend on beginning again for another group of sets."""
+
+SAMPLE = (16, 64)
+"""Fewest and most examples, and as many sets, on which precisions are compared."""
+
+SHARE_OF_SAMPLE = 0.02
+"""Of a sweep's answers that are compared, between these bounds."""
+
+_PENDING = 2**24
+"""Logits kept before they are reduced to answers."""
+
+
+@dataclass(eq=False)
+class Job:
+    """What a sweep works on; masks are [mask, layer, component], the full model's first."""
+
+    model: Any
+    masks: Tensor
+    data: EncodedExamples | list[Batch]
+    means: MeanActivations | None
+    fill: FillMaker
+    seed: int
+    class_names: Sequence[str] | None
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        self.readout = Readout.of(self.model, self.data, self.class_names)
+        self.correct_classes = self.readout.correct_classes(self.data)
+        self.shape = ModelShape.of(self.model)
+
+    def changed(self, masks: Tensor, fill: FillMaker) -> Job:
+        """The same work with other masks and another fill."""
+        other = copy.copy(self)  # with what is known of the data
+        other.masks, other.fill = masks, fill
+        return other
+
+    @property
+    def masks_at_once(self) -> int:
+        """How many masks of a whole batch run in one forward, at least one."""
+        return max(1, MAX_ROWS // self.batch_size)
+
+    @cached_property
+    def batches(self) -> list[Batch]:
+        """All batches, each with the rows of its examples as ``index``."""
+        if isinstance(self.data, EncodedExamples):
+            return list(self.data.batches(self.batch_size))
+        found: list[Batch] = []
+        start = 0
+        for batch in self.data:
+            inputs = model_inputs(self.model, batch)
+            end = start + len(inputs["input_ids"])
+            found.append({**inputs, "index": torch.arange(start, end)})
+            start = end
+        return found
+
+    def asked(self, batch: Batch) -> dict[str, Tensor]:
+        """What the model reads for the answers to a batch."""
+        return model_inputs(self.model, self.readout.asked(batch))
+
+
+class ReferenceEngine:
+    """One masked forward of the whole model per set and batch."""
+
+    name = "reference"
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.division = [self.name, MAX_ROWS]  # what divides the sets into parts
+        numbers = torch.arange(len(job.masks) - 1)
+        self.parts = list(numbers.split(job.masks_at_once)) if len(numbers) else []
+
+    def tasks(self) -> list[tuple[int, int, float]]:
+        """Part, batch and cost of every task; part -1 is the full model, batches run at once."""
+        return [(-1, 0, 1.0), *((i, 0, float(len(part))) for i, part in enumerate(self.parts))]
+
+    @property
+    def work(self) -> float:
+        """Evaluations of a layer for each example, in all."""
+        return float(self.job.shape.n_layers * len(self.job.masks))
+
+    def begin(self, part: int, batch: int) -> None:
+        """Nothing is drawn ahead."""
+
+    def check(self) -> None:
+        """Nothing to compare with."""
+
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
+        """Do one task."""
+        job = self.job
+        options: dict[str, Any] = {
+            "class_names": job.class_names,
+            "batch_size": job.batch_size,
+            "in_domain": False,
+        }
+        if part < 0:
+            buffer.full.copy_(evaluate(job.model, job.data, **options).logits)
+            return
+        numbers = self.parts[part]
+        masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
+        options |= {"means": job.means, "fill": job.fill, "seed": job.seed}
+        found = evaluate(job.model, job.data, mask=masks, **options)
+        every = torch.arange(len(job.correct_classes))
+        logits = torch.stack([evaluation.logits for evaluation in found])
+        buffer.note(numbers, every, logits, job.correct_classes, buffer.full)
+
+
+class SharingEngine(ABC):
+    """Runs what sets have in common once, in groups of sets that are finished one after another.
+
+    ``shape`` is the model's as `tree.grow` is to see it: masks share whole levels of the tree.
+    """
+
+    name: str
+
+    def __init__(self, job: Job, shape: ModelShape, max_tokens: int | None) -> None:
+        self.job, self.levels = job, shape
+        self.batches = job.batches
+        self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
+        device = device_of(job.model).type
+        self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
+        self.division = [self.name, SHARE_OF_RESTARTS]  # what divides the sets into parts
+        whole = self._tree(job.masks)
+        restarts = SHARE_OF_RESTARTS * self.layers(whole)
+        n_groups = max(1, int(restarts / shape.n_layers))
+        order = [mask for mask in whole.masks if mask != 0]
+        size = max(1, -(-len(order) // n_groups))
+        starts = range(0, max(1, len(order)), size)
+        self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
+        self.trees = [self._tree(job.masks[group]) for group in self.parts]
+        self.rows = torch.arange(len(job.masks))  # of the answers to each set
+        self.runner = self._new_runner()
+
+    def _tree(self, masks: Tensor) -> Node:
+        return grow(masks, self.levels)
+
+    @abstractmethod
+    def layers(self, tree: Node) -> float:
+        """Whole layers' worth of work for one batch; what is not in every position counts 0."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise a MechcoreError unless the logits are the model's, whole and without one set."""
+
+    @abstractmethod
+    def like(self, job: Job) -> SharingEngine:
+        """An engine for other sets or fills on the same model, which needs no check."""
+
+    @abstractmethod
+    def _new_runner(self, exact: bool = False) -> Runner:
+        """A runner that has drawn nothing yet; ``exact`` for one in the model's own precision."""
+
+    @abstractmethod
+    def _answers(self, runner: Any, x: Tensor) -> Tensor:
+        """Logits of the classes [node, batch, cls] of what the runner hands out; on its device."""
+
+    def _fills(self) -> Fill:
+        job = self.job
+        return fill_of(job.model, job.means, job.fill, job.seed)
+
+    def tasks(self) -> list[tuple[int, int, float]]:
+        """Group of sets, batch and cost in layers times tokens of every task."""
+        costs = [self.layers(tree) + 1 for tree in self.trees]
+        return [
+            (group, number, cost * batch["input_ids"].numel())
+            for group, cost in enumerate(costs)
+            for number, batch in enumerate(self.batches)
+        ]
+
+    @property
+    def work(self) -> float:
+        """Evaluations of a layer for each example, in all."""
+        return sum(map(self.layers, self.trees))
+
+    def begin(self, part: int, batch: int) -> None:
+        """Draw what a task needs at random, whether it runs or was done before."""
+        if batch == 0:
+            self.runner = self._new_runner()
+        self.runner.begin(self.job.asked(self.batches[batch]))
+
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
+        """Do one task."""
+        index = self.batches[batch]["index"]
+        correct = self.job.correct_classes[index]
+        full: list[Tensor] = []
+
+        def take(numbers: Tensor, logits: Tensor) -> None:
+            sets = self.rows[self.parts[part][numbers] - 1]
+            if not full:
+                if numbers[0] != 0:
+                    raise MechcoreError(f"{self.name} engine: no answer of the full model first")
+                full.append(logits[0])
+                buffer.full[index] = logits[0]
+                sets, logits = sets[1:], logits[1:]
+            buffer.note(sets, index, logits, correct, full[0])
+
+        self._logits(self.runner, self.batches[batch], self.trees[part], take)
+
+    def _logits(
+        self,
+        runner: Runner,
+        batch: Batch,
+        tree: Node,
+        take: Callable[[Tensor, Tensor], None],
+    ) -> None:
+        """Hand out numbers of masks and their logits [mask, batch, cls], full masks first."""
+        inputs = self.job.asked(batch)
+        numbers: list[int] = []
+        pending: list[Tensor] = []
+
+        def flush() -> None:
+            if pending:
+                together = torch.cat(pending).cpu()
+                self.job.readout.check(together, batch["index"], runner.precision)
+                take(torch.tensor(numbers), together.float())
+            numbers.clear()
+            pending.clear()
+
+        def emit(masks: Sequence[Sequence[int]], x: Tensor) -> None:
+            nodes = [node for node, same in enumerate(masks) for _ in same]
+            numbers.extend(chain.from_iterable(masks))
+            pending.append(chosen(self._answers(runner, x), 0, nodes))
+            if sum(logits.numel() for logits in pending) > _PENDING:
+                flush()
+
+        read = read_position(self.job.model, inputs)
+        runner.fills.prepare({**inputs, "index": batch["index"]})
+        runner.run(inputs, read, tree, emit)
+        flush()
+
+    @cached_property
+    def expected(self) -> Tensor:
+        """Logits of `checked` [2, batch, cls] in whole forwards: the model, and without one set."""
+        job, inputs = self.job, self.job.asked(self.checked)
+        mask = Mask(job.masks[-1], has_mlps=job.shape.has_mlps)
+        with torch.no_grad():
+            logits = [forward(job.model, inputs)]
+            with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
+                logits.append(masked_model({**inputs, "index": self.checked["index"]}))
+        return job.readout.read(torch.stack(logits), inputs, self.checked["index"]).cpu()
+
+    def disagreement(self) -> str | None:
+        """In how far the engine's logits are not those expected; None if they are."""
+        job, runner = self.job, self._new_runner(exact=True)
+        runner.begin(job.asked(self.checked))
+        got = torch.empty(self.expected.shape)
+        self._logits(runner, self.checked, self._tree(job.masks[[0, -1]]), got.__setitem__)
+        return disagreement(got, self.expected)
+
+
+class TreeEngine(SharingEngine):
+    """The prefix tree over a `Stack` of the model's weights."""
+
+    name = "tree"
+
+    def __init__(
+        self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
+    ) -> None:
+        self.given, self.exact = stack, job.readout.of_stack(stack)
+        self.stack = self.exact
+        if precision != "float32":
+            self.stack = self.stack.to(DTYPES[precision])
+        super().__init__(job, job.shape, max_tokens)
+
+    def like(self, job: Job) -> TreeEngine:
+        """See `SharingEngine.like`."""
+        return TreeEngine(job, self.given, "float32", self.max_tokens)
+
+    def layers(self, tree: Node) -> float:
+        """See `SharingEngine.layers`."""
+        return Work.of(tree, self.job.shape).layers(self.stack)
+
+    def _new_runner(self, exact: bool = False) -> TreeRunner:
+        stack = self.exact if exact else self.stack
+        return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
+
+    def _answers(self, runner: TreeRunner, x: Tensor) -> Tensor:
+        read = runner.stack.out(runner.stack.head(x.flatten(0, 1)))
+        return self.job.readout.classes(read.unflatten(0, (len(x), -1)))
+
+    def check(self) -> None:
+        """See `SharingEngine.check`."""
+        if found := self.disagreement():
+            raise MechcoreError(
+                f"prefix-sharing engine: {found}; the model does not compute what its weights say "
+                "(hooks, processed weights, an unusual setting): use engine='restart'"
+            )
+
+    def agreement(self) -> float:
+        """Share of answers in this precision that are those of float32, on a sample."""
+        job, generator = self.job, torch.Generator().manual_seed(self.job.seed)
+        answers_in_all = len(job.masks) * sum(len(batch["index"]) for batch in self.batches)
+        fewest, most = SAMPLE
+        size = min(max(math.isqrt(int(SHARE_OF_SAMPLE * answers_in_all)), fewest), most)
+        chosen = torch.randperm(len(job.masks), generator=generator)[:size]
+        tree = self._tree(job.masks[chosen])
+        n = -(-size // len(self.batches))
+        same: list[Tensor] = []
+        for batch in self.batches[:: -(-len(self.batches) // size)]:
+            rows = torch.randperm(len(batch["index"]), generator=generator)[:n]
+            part, answers = _rows(batch, rows), []
+            for exact in (True, False):
+                runner = self._new_runner(exact)
+                runner.begin(job.asked(part))
+                logits = torch.empty(len(chosen), len(rows), job.readout.n_classes)
+                self._logits(runner, part, tree, logits.__setitem__)
+                answers.append(logits.argmax(-1))
+            same.append((answers[0] == answers[1]).flatten())
+        return float(torch.cat(same).double().mean())
+
+
+def _rows(batch: Batch, rows: Any) -> Batch:
+    """Some rows of a batch."""
+    return {name: values[rows] for name, values in batch.items()}

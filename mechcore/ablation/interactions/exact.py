@@ -1,0 +1,244 @@
+"""Superadditivity: whether components do more together than the sum of what each does alone.
+
+Interaction(S) = change without S - sum over i in S of the change without i, the negative of that of
+arXiv 2403.03942, section 5: below zero the set is superadditive. Accuracy cannot
+leave [0, 1], so joint changes in accuracy saturate; the margin (log-odds of the correct classes, in
+nats) has no bounds, and both are always reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import METRICS, Metric
+from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
+from mechcore.wording import count
+
+FLOOR = 0.05
+"""Accuracy this close to 0 or 1 counts as saturated."""
+
+P_VALUES = (
+    Column("p", "number", "of a paired t test of its being 0, as in its interval", shown="small"),
+    Column("p_adjusted", "number", "the same, corrected for how many were tested", shown="small"),
+)
+INTERACTIONS = Schema(
+    "interactions",
+    "What sets cost beyond their members, on every subset and metric; changes are shares for "
+    "accuracy and nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("joint_change", "number", "change without the set", header="joint change"),
+        Column(
+            "sum_of_single_changes",
+            "number",
+            "changes without each member alone",
+            header="sum of single changes",
+        ),
+        *CLUSTERS,
+        *estimate(
+            "interaction", "number", "joint change less that sum", populations=True, signed=True
+        ),
+        *P_VALUES,
+        Column(
+            "superadditive",
+            "flag",
+            "whether the interval is below 0, and p_adjusted at most 1 less its level",
+        ),
+        Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
+        Column("ceiling", "flag", "the same at the other end, where ablating helps"),
+    ),
+)
+
+
+def interactions(
+    ablations: Ablations,
+    *,
+    correction: Correction = "benjamini-hochberg",
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Interactions of all sets of two or more components whose members were ablated alone, too.
+
+    Args:
+        ablations: what `mechcore.ablate` returned.
+        correction: of the p-values for how many sets were tested, within one subset and metric,
+            see `mechcore.evaluation.p_values.corrected`.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of the resamples.
+
+    Returns:
+        The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
+        with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single
+        changes add up to a loss of more than the full model's accuracy, so that the interaction is
+        cut off from below; ``ceiling`` the same at the other end, where ablating helps. Empty if
+        there is no such set.
+
+    Raises:
+        InputError: unknown correction.
+    """
+    sets = with_members(ablations)
+    changes = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
+
+    def beyond(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        joint, alone = (np.compress(members, values, axis=1) for values in changes[metric])
+        accuracy = float(ablations.full.correct[members].mean())
+        bounded = accuracy if metric == "accuracy" else None
+        means = zip(joint.mean(1).tolist(), alone.mean(1).tolist(), strict=True)
+        return joint - alone, [_effect(*both, bounded) for both in means]
+
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    table = INTERACTIONS.frame(
+        estimates(ablations, sets, "interaction", beyond, correction, **statistics)
+    )
+    return table.assign(superadditive=directions(table, 1 - level) < 0)
+
+
+ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
+"""Of a metric, and which examples: values [set, example], and more columns of each set."""
+
+
+def estimates(
+    ablations: Ablations,
+    sets: Sequence[ComponentSet],
+    column: str,
+    by_example: ByExample,
+    correction: Correction | None,
+    *,
+    seed: int,
+    **statistics: Any,
+) -> list[dict[str, Any]]:
+    """Rows of sets, subsets and metrics: means over examples in ``column``, their intervals and p.
+
+    ``statistics`` are ``n_resamples`` and ``level``, see `ends`; without a correction there is no
+    p.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.groups() if sets else []:
+        samples = ablations.full.samples(members)
+        for metric in METRICS:
+            (values, more), answers = by_example(metric, members), metric == "accuracy"
+            intervals = ends("", values, samples, answers, seed=seed, **statistics)
+            if correction is not None:
+                options: dict[str, Any] = {"clusters": samples[""], "seed": seed}
+                tested = corrected(values, correction, answers=answers, **options)
+                for row, p, adjusted in zip(more, *tested, strict=True):
+                    row |= {"p": p, "p_adjusted": adjusted}
+            for cut, row, interval in zip(sets, more, intervals, strict=True):
+                where = place(ablations, str(cut), len(cut), subset, members)
+                value = {column: interval.pop("mean")}
+                rows.append(where | {"metric": metric} | value | row | interval)
+    return rows
+
+
+def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
+    """Of interactions: -1 where superadditive, 1 where subadditive, 0 where neither is shown.
+
+    Either is shown by an interval that leaves out 0 and a corrected p of at most ``alpha``.
+    """
+    shown = table["p_adjusted"] <= alpha
+    return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
+
+
+def with_members(ablations: Ablations) -> list[ComponentSet]:
+    """The sets of two or more components whose members were ablated alone, too."""
+    singles = {s.components[0] for s in ablations.sets if len(s) == 1}
+    return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
+
+
+def joint_and_alone(
+    ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
+) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
+    """Changes without each of some sets, and the sums of those without each member alone."""
+    members = {c for cut in sets for c in cut.components}
+    single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
+    joint = np.stack([ablations.changes(s, metric) for s in sets])
+    return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
+
+
+def interaction_from_accuracies(
+    full: Mapping[str, float],
+    singles: Mapping[str, Mapping[str, float]],
+    joint: Mapping[str, float],
+    *,
+    percent: bool = False,
+) -> pd.DataFrame:
+    """The interaction of one set from published accuracies.
+
+    Args:
+        full: the full model's accuracy on every subset.
+        singles: accuracies without each component alone, by component and subset.
+        joint: accuracies without all of them.
+        percent: whether accuracies are per cent; shares otherwise.
+
+    Returns:
+        One row per subset: subset, joint_change, sum_of_single_changes, interaction (in the unit
+        given), superadditive, floor and ceiling, see `interactions`. Without the answers
+        themselves there are no intervals, and superadditive is the sign of the interaction alone.
+
+    Raises:
+        InputError: subsets differ, there are fewer than two components, or an accuracy is
+            outside its range.
+
+    >>> both = {"a": {"hans": 0.7}, "b": {"hans": 0.6}}
+    >>> interaction_from_accuracies({"hans": 0.9}, both, {"hans": 0.2})["interaction"].round(3)[0]
+    np.float64(-0.2)
+    """
+    if len(singles) < 2:
+        raise InputError(
+            f"interaction: {count(len(singles), 'component')}; expected at least two, each ablated "
+            "alone"
+        )
+    unit = 100.0 if percent else 1.0
+    for name, values in {"full": full, "joint": joint, **singles}.items():
+        if set(values) != set(full):
+            raise InputError(
+                f"interaction: subsets of {name!r} are {', '.join(values)}; expected those of the "
+                f"full model, {', '.join(full)}"
+            )
+        for subset, value in values.items():
+            if not 0 <= value <= unit:
+                raise InputError(
+                    f"interaction: accuracy of {name!r} on {subset!r} is {value}; expected "
+                    f"{'per cent' if percent else 'a share'}, 0 to {unit:g}"
+                )
+    rows = []
+    for subset, accuracy in full.items():
+        expected = sum(values[subset] - accuracy for values in singles.values())
+        change = joint[subset] - accuracy
+        rows.append({"subset": subset, **_effect(change, expected, accuracy, unit)})
+    return pd.DataFrame(rows)
+
+
+def _effect(
+    change: float, expected: float, full: float | None, unit: float = 1.0
+) -> dict[str, Any]:
+    """What two changes say; ``full`` is the full model's accuracy, None for margins."""
+    floor = ceiling = False
+    if full is not None:
+        full, joint, single = full / unit, change / unit, expected / unit
+        left, summed = full + joint, full + single
+        floor = left < FLOOR - ROUNDING or summed < -ROUNDING
+        ceiling = (joint > ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
+    return {
+        "joint_change": change,
+        "sum_of_single_changes": expected,
+        "interaction": change - expected,
+        "superadditive": change - expected < -ROUNDING,
+        "floor": floor,
+        "ceiling": ceiling,
+    }

@@ -1,0 +1,387 @@
+"""How much of what components do depends on what the heuristic core writes.
+
+The claim (arXiv 2403.03942, section 5): heads that generalise work on the outputs of the heuristic
+core. For every component r behind a core head, beside its own change
+
+    C(r)         = metric without r - metric of the full model
+
+stands the change when r alone does not see the core,
+
+    C(core -> r) = metric with r blind to the core heads before it - metric of the full model,
+
+their ratio, and the same change for random heads: as many of each layer as the core has, none of
+them in it. ``p_control`` is the share of these, the core included, whose change is at least as
+large in size. Sets of which the same heads run before r are one set to it, and count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool
+
+from mechcore.ablation.cuts import ComponentSet, Cut
+from mechcore.ablation.effects.changes import Ablations, Answers, drawn_from, members_of, own_ends
+from mechcore.ablation.effects.controls import CONTROL_COLUMNS
+from mechcore.ablation.sets import matched_random
+from mechcore.ablation.sweeps import ablate
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.components.paths import Path, PathSet
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import METRICS, Evaluation
+from mechcore.evaluation.intervals import Interval, ratio_intervals
+from mechcore.evaluation.p_values import ROUNDING, among_controls
+from mechcore.evaluation.recalibration import Effect, decompose, reason_against
+from mechcore.masking.blinding import runs_in_parallel
+from mechcore.masking.means import MeanActivations
+from mechcore.models.protocol import dtype_of
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
+from mechcore.wording import count
+
+MOST_READERS = 10
+"""Components whose dependence on each head of the core is measured and shown: those that lose
+most."""
+
+_PARTS = ("information", "threshold")
+
+CORE_DEPENDENCE = Schema(
+    "core_dependence",
+    "What changes when a component behind the core alone does not see it; shares, of margins nats, "
+    "negative: worse so.",
+    (
+        Column("receiver", "text", "the component that does not see the core"),
+        *PLACE,
+        N,
+        *CLUSTERS,
+        Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
+        *own_ends("change", "number", "without the component"),
+        *own_ends("blind_change", "number", "with the component blind to the core"),
+        *own_ends(
+            "share", "number", "blind_change / change, where the interval of change leaves out 0"
+        ),
+        CONTROL_COLUMNS[0].alike(
+            "control_change", "mean of blind_change over random sets of heads"
+        ),
+        *CONTROL_COLUMNS[1:],
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Readers:
+    """What components that read the core answer, on one data set.
+
+    Attributes:
+        full: answers of the full model.
+        without: without each component.
+        blind: with each component alone blind to the core.
+        controls: with each component alone blind to random heads, for each set of these; of all
+            components, or of some that are the same for all sets. Sets of which a component sees
+            the same heads have the same object, and count once.
+        data: name of the data set.
+        split: ``"id"`` or ``"ood"``.
+    """
+
+    full: Evaluation
+    without: Mapping[Component, Answers]
+    blind: Mapping[Component, Answers]
+    controls: Sequence[Mapping[Component, Answers]]
+    data: str
+    split: str
+
+    def effects(
+        self, answers: Iterable[Answers], members: Bool[np.ndarray, " example"], seed: int
+    ) -> dict[str, Effect]:
+        """Changes of each metric."""
+        full, given = self.full, list(answers)
+        sample = full.samples(members)[""]
+        clusters = None if full.clusters is None else full.clusters[members]
+        found: dict[str, Effect] = {}
+        for metric in METRICS:
+            own = full.values(metric)[members]
+            without = np.stack([without_one.values(metric)[members] for without_one in given])
+            found[metric] = Effect(float(own.mean()), without - own, sample=sample)
+        correct = full.correct_classes.numpy()[members]
+        logits = [without_one.logits for without_one in given]
+        if reason_against(correct) or any(of_one is None for of_one in logits):
+            return found
+        without = np.stack([of_one[members] for of_one in logits if of_one is not None])
+        options: dict[str, Any] = {"clusters": clusters, "seed": seed}
+        parts = decompose(full.logits.numpy()[members], without, correct, **options)
+        return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | found
+
+    def different(self, receivers: Sequence[Component]) -> list[int]:
+        """Numbers of the controls of all these components, each once that is another to them."""
+        found: dict[tuple[Answers, ...], int] = {}
+        for i, control in enumerate(self.controls):
+            if all(receiver in control for receiver in receivers):
+                found.setdefault(tuple(control[receiver] for receiver in receivers), i)
+        return [*found.values()]
+
+
+def random_senders(
+    core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
+) -> list[tuple[Component, ...]]:
+    """Random sets of as many heads of each layer as the core has, without core heads.
+
+    Args:
+        core: heads.
+        shape: of the model.
+        n_controls: how many sets, all different; fewer where there are not as many.
+        seed: of the draws.
+
+    Raises:
+        InputError: a layer has too few other heads, or an MLP layer is in the core.
+    """
+    for layer in sorted({component.layer for component in core}) if n_controls else ():
+        members = {component for component in core if component.layer == layer}
+        if mlps := [component for component in members if not component.is_head]:
+            raise InputError(f"senders: found {mlps[0]}; expected heads")
+        if (others := shape.n_heads - len(members)) < len(members):
+            raise InputError(
+                f"controls: layer {layer} has {count(others, 'head')} outside the core, which has "
+                f"{len(members)} there; expected at least as many: leave controls out"
+            )
+    drawn = matched_random(core, shape, n_controls, fewer=True, seed=seed)
+    return [heads.components for heads in drawn.values()]
+
+
+def _cuts_behind(
+    senders: Iterable[Component], receivers: Iterable[Component], model: Any
+) -> dict[Component, PathSet]:
+    """The paths to each receiver from those senders that run before it, where there are any."""
+    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
+    cuts = {}
+    for receiver in receivers:
+        paths = [Path(sender, receiver) for sender in senders]
+        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
+            cuts[receiver] = PathSet.of(earlier)
+    return cuts
+
+
+def _random_cuts(
+    core: Sequence[Component], receivers: Sequence[Component], model: Any, n: int, seed: int
+) -> list[dict[Component, PathSet]]:
+    """The paths to each receiver from each of the random sets of `random_senders`."""
+    drawn = random_senders(core, ModelShape.of(model), n, seed)
+    return [_cuts_behind(senders, receivers, model) for senders in drawn]
+
+
+def readers_of(
+    model: Any,
+    core: Iterable[ComponentLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    receivers: Iterable[ComponentLike] | None = None,
+    n_controls: int = 39,
+    known: Ablations | None = None,
+    split: Literal["id", "ood"] = "id",
+    seed: int = 0,
+    **options: Any,
+) -> Readers:
+    """What components answer that do not see the core.
+
+    Args:
+        model: any TransformerLens model.
+        core: heads.
+        data: labelled examples of any form, see `mechcore.evaluate`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        receivers: components; by default all that run after a core head.
+        n_controls: how many random sets of heads stand beside the core; fewer where there are
+            not as many.
+        known: components ablated alone on these examples, which are not ablated again.
+        split: whether the data is ``"id"`` or ``"ood"``.
+        seed: of the controls and draws.
+        options: of `mechcore.ablate`.
+
+    Raises:
+        InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core,
+            or ``known`` is of other examples, another model or another fill.
+    """
+    heads, shape = parse_components(core), ModelShape.of(model)
+    possible = shape.components if receivers is None else parse_components(receivers)
+    cut = _cuts_behind(heads, possible, model)
+    if not cut:
+        raise InputError("core: no component runs after it; expected one that may read it")
+    beside = _random_cuts(heads, [*cut], model, n_controls, seed)
+    alone = {r: ComponentSet((r,)) for r in cut}
+    left = [single for single in alone.values() if known is None or single not in known.without]
+    again = [] if known is None else _largest(known, alone.values())
+    sets: list[Cut] = [*left, *again, *cut.values(), *(s for c in beside for s in c.values())]
+    found = ablate(model, list(dict.fromkeys(sets)), data, means, split=split, seed=seed, **options)
+    if known is not None:
+        _check_same(known.full, found.full)
+        for single in again:
+            _check_same_ablation(single, known, found, dtype_of(model))
+        found = known.with_more(found)
+    return Readers(
+        found.full,
+        {r: found.without[single] for r, single in alone.items()},
+        {r: found.without[paths] for r, paths in cut.items()},
+        [{r: found.without[paths] for r, paths in c.items()} for c in beside],
+        found.data,
+        split,
+    )
+
+
+def beside_random(
+    readers: Readers,
+    model: Any,
+    core: Iterable[ComponentLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    receivers: Iterable[ComponentLike] | None = None,
+    n_controls: int = 39,
+    seed: int = 0,
+    **options: Any,
+) -> Readers:
+    """The same readers, some of them blind to random heads too.
+
+    Args:
+        readers: of `readers_of`.
+        model: as there, and so are ``core``, ``data``, ``means`` and ``options``.
+        core: the same heads.
+        data: the same examples.
+        means: the same means.
+        receivers: the components that have controls, those that run after the core; by default all.
+        n_controls: how many random sets of heads; fewer where there are not as many.
+        seed: of the sets and draws.
+        options: of `mechcore.ablate`.
+
+    Raises:
+        InputError: see `random_senders` and `mechcore.ablate`.
+    """
+    wanted = readers.blind if receivers is None else set(parse_components(receivers))
+    behind = [receiver for receiver in readers.blind if receiver in wanted]
+    beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
+    cuts = list(dict.fromkeys(cut for control in beside for cut in control.values()))
+    if not cuts:
+        return readers
+    options |= {"split": readers.split, "seed": seed}
+    found = ablate(model, cuts, data, means, **options)
+    _check_same(readers.full, found.full)
+    controls = [{r: found.without[cut] for r, cut in control.items()} for control in beside]
+    return replace(readers, controls=controls)
+
+
+def _check_same(known: Evaluation, found: Evaluation) -> None:
+    """Make sure that two are answers of one model to the same examples."""
+    same = known.logits.shape == found.logits.shape
+    if not (same and torch.allclose(known.logits, found.logits, rtol=1e-3, atol=1e-3)):
+        raise InputError(
+            f"core: the full model's answers among the known ablations ({len(known.correct)}) are "
+            f"not those on these examples ({len(found.correct)}); expected ablations of the same "
+            "model on the same examples"
+        )
+
+
+def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSet]:
+    """The one of the sets that is known to change margins most, if any is known."""
+    both = [single for single in sets if single in known.without]
+    change = {single: np.abs(known.changes(single, "margin")).mean() for single in both}
+    return sorted(both, key=lambda single: -change[single])[:1]
+
+
+def _check_same_ablation(
+    of: ComponentSet, known: Ablations, found: Ablations, dtype: torch.dtype
+) -> None:
+    """Make sure that a set was ablated in the same way in both."""
+    before, now = (ablations.without[of].margin for ablations in (known, found))
+    near = 1e-2 if dtype.itemsize >= 4 else 0.1
+    if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
+        raise InputError(
+            f"core: without {of}, margins are {before.mean():.4g} nats on average among the known "
+            f"ablations and {now.mean():.4g} ablated again; expected ablations by the same fill, "
+            "means and seed"
+        )
+
+
+def core_dependence_table(
+    readers: Readers,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How much each component loses when it alone does not see the core.
+
+    Args:
+        readers: the answers.
+        groups: subsets to take together under a name, beside every subset and all examples.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of folds and resamples.
+
+    Returns:
+        The columns of `CORE_DEPENDENCE`, one row per receiver, subset and metric.
+
+    Raises:
+        InputError: a group names an unknown subset.
+    """
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    rows: list[dict[str, Any]] = []
+    names = list(readers.blind)
+    controlled = [*readers.controls[0]] if readers.controls else []
+    for subset, members in members_of(readers.full, groups) if names else []:
+        own = readers.effects((readers.without[r] for r in names), members, seed)
+        blind = readers.effects((readers.blind[r] for r in names), members, seed)
+        controls = [
+            readers.effects((control[r] for r in controlled), members, seed)
+            for control in (readers.controls if controlled else [])
+        ]
+        for metric in own:
+            changes, blind_changes = (
+                effects[metric].intervals(answers=metric != "margin", **statistics)
+                for effects in (own, blind)
+            )
+            shares = ratio_intervals(
+                blind[metric].in_answers,
+                own[metric].in_answers,
+                answers=metric != "margin",
+                clusters=own[metric].sample,
+                level=level,
+            )
+            of_controls = np.array([effects[metric].changes for effects in controls])
+            for i, receiver in enumerate(names):
+                row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
+                row |= {"split": readers.split, "subset": subset, "n": int(members.sum())}
+                row |= {"metric": metric, "n_controls": 0} | drawn_from(readers.full, members)
+                row |= _estimate("change", changes[i])
+                row |= _estimate("blind_change", blind_changes[i])
+                if row["change_low"] > 0 or row["change_high"] < 0:
+                    row |= _estimate("share", shares[i])
+                if receiver in controlled:
+                    different = readers.different([receiver])
+                    of_receiver = of_controls[different, controlled.index(receiver)]
+                    row |= among_controls(row["blind_change"], of_receiver)
+                rows.append(row)
+    return CORE_DEPENDENCE.frame(rows)
+
+
+def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
+    """The components that lose most, or gain most, where they do not see the core.
+
+    By the size of blind_change over all examples, out of domain where there are such rows, in
+    information where that is known and else in margin; those that lose and gain nothing are left
+    out.
+    """
+    rows = dependence[dependence["subset"] == ALL]
+    for column, wanted in (("split", "ood"), ("metric", "information")):
+        there = (rows[column] == wanted).any()
+        if there or column == "metric":
+            rows = rows[rows[column] == (wanted if there else "margin")]
+    sizes = rows["blind_change"].abs().sort_values(ascending=False, kind="stable")
+    return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
+
+
+def _estimate(name: str, found: Interval) -> dict[str, float]:
+    return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}

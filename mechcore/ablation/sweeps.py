@@ -1,0 +1,267 @@
+"""Sweeps: the model without each of many sets of components, on the same examples.
+
+``engine="tree"`` shares what sets have in common, on a copy of the weights of families that offer
+their layers as functions (`mechcore.ablation.engines.tree`); ``"restart"`` shares it by calling any
+model's own layers again (`mechcore.ablation.engines.restart`); ``"reference"`` runs the whole model
+once per set, through hooks. All give the same logits up to rounding, and the first two make sure of
+it on a few examples before they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import pandas as pd
+import torch
+
+from mechcore import progress
+from mechcore.ablation.cuts import ComponentSet, Cut, CutLike, as_sets
+from mechcore.ablation.effects.changes import Ablations, ablation_table
+from mechcore.ablation.engines.buffer import AnswerBuffer
+from mechcore.ablation.engines.engine import (
+    Job,
+    Precision,
+    ReferenceEngine,
+    SharingEngine,
+    TreeEngine,
+)
+from mechcore.ablation.engines.path_cuts import PathEngine
+from mechcore.ablation.engines.restart import Layers, RestartEngine
+from mechcore.components import Mask, ModelShape
+from mechcore.components.paths import PathSet
+from mechcore.data.batches import as_batches
+from mechcore.data.encoding import MOST_PADDING, EncodedExamples
+from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
+from mechcore.evaluation.evaluate import evaluation_of, warn_under_chance
+from mechcore.masking.counterfactual import with_pairs
+from mechcore.masking.fills import FillMaker, fill_of
+from mechcore.masking.means import MeanActivations
+from mechcore.models.architectures.layers import stack_of
+from mechcore.models.encoded import as_data
+from mechcore.partial import Partial, Steps, known_fill
+from mechcore.session import plain_session
+from mechcore.wording import PLACES
+
+Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
+Parts: TypeAlias = SharingEngine | ReferenceEngine | PathEngine
+
+
+def sweep(
+    model: Any,
+    sets: Mapping[str, CutLike] | Iterable[CutLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    **options: Any,
+) -> pd.DataFrame:
+    """Ablate every set alone from the full model, and compare with it on the same examples.
+
+    Args:
+        model: any TransformerLens model.
+        sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
+            these by name; or paths to cut, such as ``"L1.H1>L3.H9.q"``, see
+            `mechcore.masking.blinding`. There are ready ones in `mechcore.ablation.sets`.
+        data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of all that is random.
+        options: see `ablate`, whose result keeps the answers example by example.
+
+    Returns:
+        One row per set and subset of the data: set, kind, size, data, split, subset, n, accuracy,
+        accuracy_change and its interval (shares), margin, margin_change and its interval (nats), kl
+        (nats, full model to ablated one).
+
+    Raises:
+        InputError: a set is unreadable, out of range or given twice, labels cannot be matched,
+            or the engine cannot run the model.
+
+    >>> sweep(model, [["L0.H1"], ["L0.H1", "L2.MLP"]], data, means)  # doctest: +SKIP
+    """
+    found = ablate(model, sets, data, means, seed=seed, **options)
+    if not found.without:
+        raise InputError("sweep: no set; expected at least one set of components")
+    return ablation_table(found, n_resamples=n_resamples, level=level, seed=seed)
+
+
+@plain_session()
+def ablate(
+    model: Any,
+    sets: Mapping[str, CutLike] | Iterable[CutLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    fill: FillMaker = "mean",
+    engine: Engine = "auto",
+    precision: Precision = "float32",
+    split: Literal["id", "ood"] = "id",
+    class_names: Sequence[str] | None = None,
+    batch_size: int = 64,
+    max_tokens: int | None = None,
+    state: str | Path | None = None,
+    seed: int = 0,
+) -> Ablations:
+    """The answers of the model without each set, example by example; see `sweep`.
+
+    Args:
+        model: any TransformerLens model.
+        sets: what to ablate, see `sweep`.
+        data: labelled examples, see `sweep`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes for every
+            example one of another label, the nearest in length, drawn with ``seed``.
+        engine: ``"tree"`` shares common prefixes of sets; ``"restart"`` does so layer by layer, on
+            any model whose layers can be called again; ``"reference"`` runs one masked forward per
+            set; ``"auto"`` takes the first of them that can run the model, and warns if it is the
+            reference.
+        precision: ``"bfloat16"`` or ``"float16"`` computes the tree's matrix products in it, and
+            measures on a sample how many answers stay those of float32.
+        split: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch at most, of similar length, for encoded examples.
+        max_tokens: most tokens in one call of a layer; by default what suits the device.
+        state: folder that keeps what is finished, for the same sweep to go on from; other work
+            can share it. It stays when all is finished.
+        seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
+
+    Raises:
+        InputError: see `sweep`.
+        MismatchError: the means, or a mask among the sets, belong to another model.
+    """
+    _check_options(engine, precision, split, batch_size, seed)
+    shape, listed = ModelShape.of(model), as_sets(sets, model)
+    paths = [cut for cut in listed if isinstance(cut, PathSet)]
+    components = [cut for cut in listed if isinstance(cut, ComponentSet)]
+    data = as_data(model, data, split)
+    if not isinstance(data, EncodedExamples):
+        data = list(as_batches(data))
+        if not data:
+            raise InputError("sweep: no batch; expected at least one")
+    if paths and components:
+        options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
+        options |= {"split": split, "class_names": class_names, "batch_size": batch_size}
+        options |= {"max_tokens": max_tokens, "seed": seed, "state": state}
+        ablated = ablate(model, components, data, means, **options)
+        return ablated.with_more(ablate(model, paths, data, means, **options))
+    whole = Mask.full(shape)
+    values = [cut.mask(shape).values for cut in components]
+    receivers = [p.receiver.component for cut in paths for p in cut.paths if p.receiver.component]
+    # Of paths, what engines are checked on.
+    values += [whole.without(receiver).values for receiver in receivers[:1]]
+    job = Job(
+        model,
+        torch.stack([whole.values, *values]),
+        data,
+        means,
+        with_pairs(fill, data, seed),
+        seed,
+        class_names,
+        batch_size,
+    )
+    base = _engine(engine, job, precision, max_tokens)
+    parts: Parts = _path_engine(job, paths, base, precision) if paths else base
+    partial = Partial(
+        state,
+        "sweep",
+        model=model,
+        data=data if isinstance(data, EncodedExamples) else job.batches,
+        means=means,
+        fill=None if state is None else known_fill(fill),
+        sets=[member_names(cut) for cut in listed],
+        labels=job.correct_classes,
+        seed=seed,
+        engine=parts.division,
+        precision=precision,
+        batch_size=[batch_size, *MOST_PADDING],
+    )
+    buffer = AnswerBuffer(len(listed), len(job.correct_classes), job.readout)
+    parts.check()
+    agreement = None
+    if isinstance(parts, TreeEngine) and precision != "float32":
+        agreement = parts.agreement()
+    name = data.examples.name if isinstance(data, EncodedExamples) else "data"
+    unasked = f" (engine {parts.name!r})" * (engine == "auto" and parts.name != "tree")
+    _work(parts, buffer, Steps(partial, buffer.tensors), f"ablate on {name}{unasked}")
+    full = evaluation_of(buffer.full, job.correct_classes, data, job.readout.mapping)
+    if split == "id":
+        warn_under_chance(full)
+    return Ablations(full, buffer.answers(listed), name, split, agreement, parts.work)
+
+
+def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:
+    chosen = {"engine": engine, "precision": precision, "split": split}
+    for (name, value), known in zip(
+        chosen.items(), (get_args(Engine), get_args(Precision), PLACES), strict=True
+    ):
+        if value not in known:
+            expected = " or ".join(map(repr, known))
+            raise InputError(f"sweep: {name} is {value!r}; expected {expected}")
+    check_seed(seed)
+    if batch_size < 1:
+        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
+
+
+def _engine(
+    engine: Engine, job: Job, precision: Precision, max_tokens: int | None
+) -> SharingEngine | ReferenceEngine:
+    """The engine asked for, or the first that can run the model."""
+    if engine in ("auto", "tree"):
+        try:
+            stack = stack_of(job.model)
+        except InputError:
+            if engine == "tree":
+                raise
+        else:
+            return TreeEngine(job, stack, precision, max_tokens)
+    if precision != "float32":
+        name = "restart" if engine == "auto" else engine
+        raise InputError(f"sweep: engine {name!r} has the model's own precision only")
+    if engine == "reference":
+        return ReferenceEngine(job)
+    fill_of(job.model, job.means, job.fill, job.seed)  # what is wrong with it is no engine's fault
+    try:
+        parts = RestartEngine(job, Layers(job.model), max_tokens)
+        parts.check()
+        return parts
+    except NotFiniteError:
+        raise
+    except MechcoreError as error:
+        if engine == "restart":
+            raise
+        warn(f"{error}; one forward per set runs instead, which takes several times as long")
+    return ReferenceEngine(job)
+
+
+def _path_engine(
+    job: Job, paths: Sequence[PathSet], base: SharingEngine | ReferenceEngine, precision: Precision
+) -> PathEngine:
+    """What cuts paths with the engine that ablates components."""
+    if precision != "float32":
+        raise InputError("sweep: paths are cut in the model's own precision only")
+    if isinstance(base, SharingEngine):
+        base.check()
+    return PathEngine(job, paths, base)
+
+
+def member_names(cut: Cut) -> list[str]:
+    """What is cut together, whatever the set is called."""
+    return [str(part) for part in (cut.paths if isinstance(cut, PathSet) else cut.components)]
+
+
+def _work(parts: Parts, buffer: AnswerBuffer, steps: Steps, title: str) -> None:
+    """Do what is not done."""
+    tasks = parts.tasks()
+    total = sum(cost for part, batch, cost in tasks if (part, batch) not in steps.done)
+    with steps, progress.work(title, total) as advance:
+        for part, batch, cost in tasks:
+            parts.begin(part, batch)
+            if (part, batch) not in steps.done:
+                parts.run(part, batch, buffer)
+                steps.finish(part, batch)
+                advance(cost)

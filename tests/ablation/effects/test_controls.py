@@ -1,0 +1,58 @@
+"""Sets beside their controls, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ablation.planted import game
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.ablation import ComponentSet
+from mechcore.ablation.effects.controls import ABLATION_CONTROLS, control_table
+from mechcore.evaluation.p_values import among_controls
+
+
+def test_controls_by_hand() -> None:
+    changes = {"L0.H0": [2.0, 4.0], "L0.H1": [1.0, 1.0], "L0.H2": [-3.0, -7.0], "L0.H3": [3.0, 3.0]}
+    found = game(changes, subsets=["u", "v"])
+    core, *others = (ComponentSet.of([name]) for name in changes)
+    table = control_table(found, {core: others})
+    ABLATION_CONTROLS.check(table)
+    margin = table.query("metric == 'margin'").set_index("subset")
+    assert margin.index.tolist() == ["u", "v", "all"]
+    assert margin["n"].tolist() == [1, 1, 2]
+    assert margin["change"].tolist() == pytest.approx([2, 4, 3])
+    assert margin["control_change"].tolist() == pytest.approx([1 / 3, -1, -1 / 3])
+    # As large in size: of 1, -3, 3 two; of 1, -7, 3 one; of 1, -5, 3 two, a tie among them.
+    assert margin["p_control"].tolist() == pytest.approx([3 / 4, 2 / 4, 3 / 4])
+    assert margin["n_controls"].tolist() == [3, 3, 3]
+    # All of so few are between -5 and 3.
+    assert margin.loc["all", ["control_low", "control_high"]].tolist() == pytest.approx([-5, 3])
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high"), [(1, 0, 0), (6, 0, 5), (39, 0, 38), (40, 0.975, 38.025), (201, 5, 195)]
+)
+def test_what_most_controls_are_between(n: int, low: float, high: float) -> None:
+    found = among_controls(9.0, np.arange(n))
+    assert [found["control_low"], found["control_high"]] == pytest.approx([low, high])
+
+
+@given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]), st.sampled_from([1.0, -1.0]))
+def test_effects_that_are_equal_up_to_the_order_of_a_sum_are_as_large(
+    parts: list[float], sign: float
+) -> None:
+    value = sum([0.1, 0.2, 0.3, 0.6, 0.7])
+    assert among_controls(value, [sign * sum(parts), 0.0])["p_control"] == 2 / 3
+
+
+def test_sets_without_controls() -> None:
+    found = game({"L0.H0": [2.0]})
+    table = control_table(found, {ComponentSet.of(["L0.H0"]): []})
+    ABLATION_CONTROLS.check(table)
+    assert (table["n_controls"] == 0).all()
+    assert (
+        table[["control_change", "control_low", "control_high", "p_control"]].isna().all(axis=None)
+    )
+    assert control_table(found, {}).columns.tolist() == ABLATION_CONTROLS.names

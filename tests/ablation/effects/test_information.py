@@ -1,0 +1,241 @@
+"""Tables of lost information and moved thresholds, through the real ablation path and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+from ablation.planted import planted
+
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    ablate,
+    component_roles,
+    information_table,
+    sets,
+)
+from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.roles import BOTH, NONE, THRESHOLD
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Evaluation, evaluate
+from mechcore.evaluation.p_values import paired_p
+from mechcore.evaluation.recalibration import LEAST, ONE_LABEL, decompose
+from mechcore.models import load_model
+
+A, B = (ComponentSet.of([name]) for name in ("L0.H0", "L0.H1"))
+READER, DIRECT, MLP = "L0.H0", "L0.H2", "L1.MLP"
+"""A head that reads the label off the words, and two that write a constant, 3 and -3 nats."""
+
+
+def answers(subsets: list[str], label: np.ndarray) -> Ablations:
+    """All right at first; without A all margins are 5 larger, without B a quarter is confused."""
+    margin = np.where(label == 1, 1.0, -1.0)
+    confused = np.where(np.arange(len(label)) % 4 == 0, -1.0, margin)
+    correct = torch.tensor(np.eye(2, dtype=bool)[label])
+
+    def evaluation(margin: np.ndarray) -> Evaluation:
+        logits = torch.tensor(np.stack([np.zeros_like(margin), margin], axis=1))
+        return Evaluation(logits, correct, np.array(subsets, dtype=object), "")
+
+    without = {A: evaluation(margin + 5), B: evaluation(confused)}
+    return Ablations.of(evaluation(margin), without, "made up", "ood")
+
+
+HALVES = np.repeat([1, 0], 200)
+TWO_SUBSETS = ["entailed"] * 200 + ["not"] * 200
+
+
+def test_a_table_by_hand() -> None:
+    table = information_table(
+        answers(TWO_SUBSETS, HALVES), {"both": ["not", "entailed"]}, n_resamples=200
+    )
+    INFORMATION.check(table)
+    assert list(table.columns) == INFORMATION.required
+    assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
+    alone = table[table["subset"].isin(["entailed", "not"])]
+    assert (alone["reason"] == ONE_LABEL).all()
+    assert alone.filter(regex="_change|_p").isna().all(axis=None)
+    for subset in ("all", "both"):
+        rows = table[table["subset"] == subset].set_index("set")
+        assert (rows["reason"] == "").all()
+        for name, total, information in (("L0.H0", -0.5, 0.0), ("L0.H1", -0.125, -0.125)):
+            row = rows.loc[name]
+            assert row["balanced_accuracy_change"] == pytest.approx(total)
+            assert row["information_change"] == pytest.approx(information)
+            assert row["threshold_change"] == pytest.approx(total - information)
+        assert rows.loc["L0.H0", "information_p"] == 1
+        # 50 of 200 examples of one label: the standard error of a share, halved.
+        error = np.sqrt(0.25 * 0.75 / 200) / 2
+        assert rows.loc["L0.H1", "information_change_se"] == pytest.approx(error, rel=0.01)
+        low, high = rows.loc["L0.H1", ["information_change_low", "information_change_high"]]
+        assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.2)
+        assert low < -0.125 < high
+        p = rows["information_p"]
+        assert rows["information_p_adjusted"].tolist() == pytest.approx([1, 2 * p["L0.H1"]])
+
+
+def test_clusters_of_copies_and_both_populations() -> None:
+    once = answers(TWO_SUBSETS, HALVES)
+    ten = np.repeat(np.arange(400), 10)
+    copied = once.part(ten)
+    known = replace(copied, full=replace(copied.full, clusters=ten))
+    texts = replace(known, full=replace(known.full, population="texts"))
+    tables = [information_table(e, n_resamples=50) for e in (once, copied, known, texts)]
+    INFORMATION.check(tables[2])
+    rows = [each[each["subset"] == "all"].set_index("set").loc["L0.H1"] for each in tables]
+    errors = [row["information_change_se"] for row in rows]
+    assert errors[2] == pytest.approx(errors[0], rel=0.05)
+    assert errors[1] < 0.4 * errors[0] > errors[3]
+    assert [rows[2][name] for name in ("n_clusters", "population")] == [400, "clusters"]
+    assert rows[2]["df"] == pytest.approx(399)
+    assert not {"n_clusters", "df", "information_change_other_low"} & {*tables[0], *tables[1]}
+    for end in ("low", "high"):
+        main, other = f"information_change_{end}", f"information_change_other_{end}"
+        assert [rows[2][main], rows[2][other]] == pytest.approx([rows[3][other], rows[3][main]])
+
+
+def test_few_clusters_have_changes_and_a_reason_for_the_rest() -> None:
+    found = answers(["all"] * 400, HALVES)
+    few = replace(found, full=replace(found.full, clusters=np.arange(400) // 80))
+    table = information_table(few, n_resamples=50)
+    assert table["information_change"].tolist() == pytest.approx([0, -0.125])
+    for name in ("low", "high", "se", "p"):
+        column = "information_p" if name == "p" else f"information_change_{name}"
+        assert table[column].isna().tolist() == [name != "p", True], column  # nothing has p 1
+    assert table.filter(regex="other").notna().all(axis=None)
+    assert (table["reason"] == "5 clusters: an interval for others needs at least 8").all()
+    roles = component_roles(table, table)
+    assert (roles["role"] == NONE).all()
+    assert not roles["sure"].any()
+    assert "a change of -12.5 points; 5 clusters" in roles["open"].iloc[1]
+    assert "nan" not in roles["explanation"].str.cat()
+
+
+def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
+    rng, label = np.random.default_rng(0), np.arange(180) % 3
+    correct = torch.tensor(np.eye(3, dtype=bool)[label])
+    names = np.full(180, "all", dtype=object)
+    noise = rng.normal(size=(180, 3))
+
+    def evaluation(noise: np.ndarray) -> Evaluation:
+        return Evaluation(correct + torch.tensor(noise), correct, names, "")
+
+    without = {
+        ComponentSet.of([f"L{i}.H0"]): evaluation(0.8 * noise + 0.6 * rng.normal(size=(180, 3)))
+        for i in range(100)
+    }
+    found = Ablations.of(evaluation(noise), without, "made up", "id")
+    table = information_table(found)
+    assert (table["shift_p"] < 0.05).mean() <= 0.05
+    low, high = table["shift_change_low"], table["shift_change_high"]
+    assert ((low <= 0) & (high >= 0)).mean() >= 0.95
+    logits = np.stack([each.logits for each in found.without.values()])
+    parts = decompose(found.full.logits.numpy(), logits, correct.numpy())
+    p = paired_p(parts.shift.in_answers, answers=True)
+    np.testing.assert_allclose(table["shift_p"], np.minimum(3 * p, 1))
+
+
+def test_a_threshold_is_one_for_all_subsets_of_a_group() -> None:
+    # In "low" margins are 4 lower than in "high". Each alone is told apart fully; with one
+    # threshold for both, at best one of the four halves is wrong.
+    label = np.tile([0, 1], 200)
+    names = ["low"] * 200 + ["high"] * 200
+    margin = np.where(label == 1, 1.0, -1.0) + np.where(np.arange(400) < 200, -2, 2)
+    found = answers(names, label)
+    logits = np.stack([np.zeros(400), margin], axis=1)
+    found = replace(found, without={A: replace(found.without[A], logits=logits)})
+    table = information_table(found, n_resamples=2).set_index("subset")
+    assert table["information_change"][["low", "high"]].tolist() == pytest.approx([0, 0])
+    # Which of two halves is the wrong one differs between folds, and costs a little.
+    assert table["information_change"]["all"] == pytest.approx(-0.25, abs=0.03)
+
+
+def test_few_examples_are_refused_with_a_reason() -> None:
+    table = information_table(answers(["s"] * 60, np.arange(60) % 2), n_resamples=2)
+    assert (
+        table["reason"]
+        .str.startswith(f"too few examples: 30 of the rarest label, at least {LEAST}")
+        .all()
+    )
+    assert table["information_change"].isna().all()
+
+
+def test_what_cannot_be_tabled() -> None:
+    found = answers(TWO_SUBSETS, HALVES)
+    both = ["not", "entailed"]
+    for groups in ({"g": ["none"]}, {"g": []}, {"not": both}, {"all": both}):
+        with pytest.raises(InputError, match=r"group '(g|not|all)'"):
+            information_table(found, groups)
+    without = {A: replace(found.without[A], logits=None)}
+    with pytest.raises(InputError, match=r"logits without L0\.H0 were not kept"):
+        information_table(replace(found, without=without))
+    assert information_table(replace(found, without={})).empty
+
+
+# -- through the real path ------------------------------------------------------------------------
+
+
+def micro_model(folder: Path) -> Any:
+    """The planted model, with a head that writes the mean word to the logit, and no bias in all."""
+    planted(folder / "or", "or")
+    model = hf.GPT2ForSequenceClassification.from_pretrained(folder / "or")
+    attention = model.transformer.h[0].attn
+    with torch.no_grad():
+        attention.c_attn.weight[0, 16] = 1  # first value of the first head, from the words
+        attention.c_proj.weight[0, 4:6] = torch.tensor([1.0, -1.0])
+        attention.c_proj.weight[4, 4:6] = torch.tensor([-1.0, 1.0])  # that of L0.H2
+        model.transformer.wpe.weight.zero_()
+    model.save_pretrained(folder / "micro")
+    return load_model(folder / "micro")
+
+
+def examples(labels: list[str]) -> EncodedExamples:
+    words = helpers.WORDS
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words[:12], 4)) for _ in labels]
+    frame = pd.DataFrame({"text_a": texts, "text_b": "", "label": labels, "subset": "s"})
+    frame["text_b"] = [words[i % 5] for i in range(len(frame))]
+    return encode(Examples("micro", frame), helpers.word_tokenizer(segments=False), max_length=48)
+
+
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> None:
+    model = micro_model(tmp_path)
+    n, names = 240, ("non-entailment", "entailment")
+    unlabelled = examples([names[i % 2] for i in range(n)])
+    margin = evaluate(model, unlabelled, in_domain=False).logits[:, 1].numpy()
+    middle = np.median(margin)
+    data = examples([names[int(each > middle)] for each in margin])
+    found = ablate(
+        model, sets.singles(model), data, fill="zero", engine=engine, split="ood", batch_size=50
+    )
+    np.testing.assert_allclose(found.full.logits[:, 1], margin, atol=1e-4)
+    reader = ComponentSet.of([READER])
+    without = evaluate(
+        model, data, mask=reader.mask(model), fill="zero", in_domain=False
+    ).logits.numpy()
+    np.testing.assert_allclose(found.without[reader].logits, without, atol=1e-4)
+    table = information_table(found, n_resamples=50)
+    rows = table[table["subset"] == "all"].set_index("set")
+    # Only the reader tells labels apart: without it, half of the answers are right at best.
+    assert rows.loc[READER, "information_change"] == pytest.approx(-0.5, abs=0.03)
+    # Constants of 3 nats are worth more than what the reader writes, and hold no information.
+    assert np.abs(margin - middle).max() < 3
+    for name in (DIRECT, MLP):
+        assert rows.loc[name, "information_change"] == 0
+        assert rows.loc[name, "threshold_change"] == pytest.approx(
+            0.5 - found.full.accuracy, abs=1e-6
+        )
+    roles = component_roles(rows.reset_index(), rows.reset_index()).set_index("component")["role"]
+    expected = dict.fromkeys(roles.index, NONE) | {READER: BOTH}
+    assert roles.to_dict() == expected | dict.fromkeys((DIRECT, MLP), THRESHOLD)

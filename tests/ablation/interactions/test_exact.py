@@ -1,0 +1,302 @@
+"""Interactions: the published Table 3 as a fixture of facts, and hand-made margins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ablation.planted import game
+from scipy import stats
+
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    dividends,
+    interaction_from_accuracies,
+    interactions,
+)
+from mechcore.ablation.interactions import exact
+from mechcore.ablation.interactions.exact import FLOOR
+from mechcore.components import Component
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Evaluation
+
+SUBSETS = ("mnli", "so_swap", "prep", "embed_if", "embed_verb")
+N = 1000
+TABLE_3 = {
+    "full": (83.3, 86.7, 73.5, 33.0, 33.4),
+    "2.5": (83.4, 70.3, 58.6, 28.5, 23.6),
+    "3.7": (83.5, 68.6, 60.2, 28.2, 23.0),
+    "4.0": (82.9, 45.4, 41.8, 21.2, 12.7),
+    "2.5 3.7 4.0": (80.4, 3.6, 11.1, 20.1, 4.7),
+}
+"""Accuracies in per cent, arXiv 2403.03942, Table 3."""
+INTERACTIONS = (-2.8, -7.3, -2.5, 8.2, 12.2)
+"""In points: joint change less the sum of single changes, -83.1 + (16.4 + 18.1 + 41.3)."""
+
+
+def of(names: str) -> ComponentSet:
+    return ComponentSet.of([Component.parse(name) for name in names.split()])
+
+
+def answers(
+    correct: np.ndarray, subsets: np.ndarray, margin: np.ndarray | None = None
+) -> Evaluation:
+    signed = np.where(correct, 1.0, -1.0) if margin is None else margin
+    logits = torch.tensor(np.stack([signed, np.zeros_like(signed)], axis=1))
+    right = torch.tensor([[True, False]]).repeat(len(logits), 1)
+    return Evaluation(logits, right, subsets, "")
+
+
+@pytest.fixture(scope="module")
+def table_3() -> Ablations:
+    """1000 answers per subset, which examples are right drawn at random."""
+    subsets = np.repeat(np.array(SUBSETS, dtype=object), N)
+    rng = np.random.default_rng(0)
+
+    def with_accuracies(percent: tuple[float, ...]) -> Evaluation:
+        blocks = [rng.permutation(N) < round(10 * p) for p in percent]
+        return answers(np.concatenate(blocks), subsets)
+
+    found = {name: with_accuracies(percent) for name, percent in TABLE_3.items()}
+    full = found.pop("full")
+    return Ablations.of(full, {of(name): each for name, each in found.items()}, "table 3", "ood")
+
+
+def test_the_published_interactions(table_3: Ablations) -> None:
+    table = interactions(table_3, n_resamples=50)
+    assert list(table.columns) == exact.INTERACTIONS.required
+    assert set(table["set"]) == {"L2.H5+L3.H7+L4.H0"}
+    assert set(table["size"]) == {3}
+    assert table["subset"].tolist() == [s for s in (*SUBSETS, "all") for _ in range(2)]
+    assert table["metric"].tolist() == ["accuracy", "margin"] * 6
+    assert table["n"].tolist() == [N] * 10 + [5 * N] * 2
+    rows = table[(table["metric"] == "accuracy") & (table["subset"] != "all")]
+    assert (100 * rows["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
+    full, *_, joint = TABLE_3.values()
+    changes = [(b - a) / 100 for a, b in zip(full, joint, strict=True)]
+    assert rows["joint_change"].tolist() == pytest.approx(changes)
+    sums = [d - i / 100 for d, i in zip(changes, INTERACTIONS, strict=True)]
+    assert rows["sum_of_single_changes"].tolist() == pytest.approx(sums)
+    # The answers of Table 3 are drawn apart from each other: 2.8 and 2.5 points are not shown.
+    shown = (rows["high"] < 0) & (rows["p_adjusted"] <= 0.05)
+    assert rows["superadditive"].tolist() == shown.tolist() == [False, True, False, False, False]
+    over_all = table[(table["metric"] == "accuracy") & (table["subset"] == "all")].iloc[0]
+    assert 100 * over_all["interaction"] == pytest.approx(sum(INTERACTIONS) / 5)
+    assert not over_all["superadditive"]
+
+
+def test_floors_of_the_published_accuracies(table_3: Ablations) -> None:
+    table = interactions(table_3, n_resamples=2).set_index(["subset", "metric"])
+    # SO-Swap and Embed-Verb end at 3.6 and 4.7 %; the single losses in Embed-Verb (9.8 + 10.4 +
+    # 20.7 = 40.9) exceed its 33.4 %, too. Embed-If ends at 20.1 %, and its single losses add up
+    # to 21.1 of 33.0 %.
+    assert FLOOR == 0.05
+    floors = {subset: bool(table.loc[(subset, "accuracy"), "floor"]) for subset in SUBSETS}
+    assert floors == {
+        "mnli": False,
+        "so_swap": True,
+        "prep": False,
+        "embed_if": False,
+        "embed_verb": True,
+    }
+    assert not table.xs("margin", level="metric")["floor"].any()
+
+
+def test_margins_by_hand() -> None:
+    subsets = np.array(["u", "u", "v"], dtype=object)
+
+    def margins(*values: float) -> Evaluation:
+        margin = np.array(values)
+        return answers(margin > 0, subsets, margin)
+
+    ablations = Ablations.of(
+        margins(4, 2, 3),
+        {
+            of("0.0"): margins(3, 2, 3.5),  # changes -1 0 0.5
+            of("1.1"): margins(2, 1, 3),  # changes -2 -1 0
+            of("1.mlp"): margins(4, 2, -3),  # changes 0 0 -6
+            of("0.0 1.1"): margins(-3, 0.5, 2),  # -7 -1.5 -1, less the sum -4 -0.5 -1.5
+            of("0.0 1.1 1.mlp"): margins(-3, 0.5, -5),  # -7 -1.5 -8, less the sum -4 -0.5 -2.5
+            of("0.0 2.0"): margins(0.5, 1, 2),  # L2.H0 was not ablated alone
+        },
+        "x",
+        "ood",
+    )
+    table = interactions(ablations, n_resamples=200)
+    assert set(table["set"]) == {"L0.H0+L1.H1", "L0.H0+L1.H1+L1.MLP"}
+    margin = table[table["metric"] == "margin"].set_index(["subset", "set"])
+    pair, triple = "L0.H0+L1.H1", "L0.H0+L1.H1+L1.MLP"
+    assert margin.loc[("u", pair), "interaction"] == pytest.approx(-4.5 / 2)
+    assert margin.loc[("v", pair), "interaction"] == pytest.approx(-1.5)
+    assert margin.loc[("all", pair), "interaction"] == pytest.approx(-2)
+    assert margin.loc[("all", pair), "joint_change"] == pytest.approx(-9.5 / 3)
+    assert margin.loc[("all", pair), "sum_of_single_changes"] == pytest.approx(-3.5 / 3)
+    assert margin.loc[("all", triple), "interaction"] == pytest.approx(-7 / 3)
+    assert margin.loc[("all", triple), "size"] == 3
+    # -4, -0.5 and -1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom
+    # is 4.30265, an end at most three times as far; of one value there is no interval.
+    low, high = margin.loc[("all", pair), ["low", "high"]]
+    for away in (-2 - low, high + 2):
+        assert 4.4783 <= away + 1e-3 <= 3 * 4.4783 + 2e-3
+    assert margin.loc[("v", pair), ["low", "high"]].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("level", "correction", "wanted"),
+    [
+        (0.95, "none", [True, False, False]),
+        (0.97, "none", [False] * 3),
+        (0.95, "holm", [False] * 3),
+        (0.99, "benjamini-hochberg", [False] * 3),
+    ],
+)
+def test_superadditive_is_what_interval_and_corrected_p_show(
+    level: float, correction: Any, wanted: list[bool]
+) -> None:
+    # Of 100 answers, only ablating pairs makes some wrong: 5, 1, and 5 that were wrong right.
+    def right(lost: int) -> Evaluation:
+        return answers((np.arange(100) >= lost) & (np.arange(100) < 90), subsets)
+
+    subsets = np.full(100, "s", dtype=object)
+    without = {of(name): right(5) for name in ("0.0", "0.1", "0.2")}
+    without |= {of("0.0 0.1"): right(10), of("0.0 0.2"): right(6), of("0.1 0.2"): right(0)}
+    found = Ablations.of(right(5), without, "x", "id")
+    table = interactions(found, correction=correction, level=level, n_resamples=2)
+    rows = table[(table["metric"] == "accuracy") & (table["subset"] == "s")]
+    assert rows["interaction"].tolist() == pytest.approx([-0.05, -0.01, 0.05])
+    assert rows["superadditive"].tolist() == wanted
+    # Two more examples, half of one for and half of one against: 5 for of 102, squares 5 + 1.
+    p = 2 * stats.t.sf(5 / math.sqrt(6 - 25 / 102), 99)
+    once = 2 * stats.t.sf(1 / math.sqrt(2 - 1 / 102), 99)
+    assert rows["p"].tolist() == pytest.approx([p, once, p])
+    of_pairs = dividends(found, ["L0.H0", "L0.H1"], n_resamples=2).query("metric == 'accuracy'")
+    assert of_pairs["p"].iloc[2] == pytest.approx(p)
+    assert p == pytest.approx(0.0397, abs=1e-4)
+    # The margins are 1 and -1: twice the changes, by a plain t test.
+    margin = table.loc[(table["metric"] == "margin") & (table["subset"] == "s"), "p"]
+    assert margin.iloc[0] == pytest.approx(stats.ttest_1samp([2] * 5 + [0] * 95, 0).pvalue)
+
+
+def test_rounding_of_logits_is_no_superadditivity() -> None:
+    # Margins are those of float32: without effect they differ by the last digits. So do those of
+    # the second pair, by ten times as much as counts for rounding.
+    noise = np.random.default_rng(0).random(30) * 1e-6
+    changes = {"L0.H0": 0 * noise, "L0.H1": -noise, "L0.H2": -noise}
+    changes |= {"L0.H0+L0.H1": -3 * noise, "L0.H0+L0.H2": -noise - 1e-3}
+    table = interactions(game(changes), n_resamples=5)
+    rows = table[(table["metric"] == "margin") & (table["subset"] == "all")].set_index("set")
+    assert rows["interaction"]["L0.H0+L0.H1"] == pytest.approx(-2 * noise.mean())
+    assert rows["superadditive"].to_dict() == {"L0.H0+L0.H1": False, "L0.H0+L0.H2": True}
+    assert rows["p"]["L0.H0+L0.H1"] == 1
+
+
+@pytest.mark.parametrize("names", [[], ["0.0"], ["0.0 0.1"], ["0.0", "0.0 0.1"]])
+def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) -> None:
+    full = answers(np.ones(3, dtype=bool), np.full(3, "s", dtype=object))
+    table = interactions(Ablations.of(full, {of(n): full for n in names}, "x", "id"))
+    assert table.empty
+    assert list(table.columns) == exact.INTERACTIONS.required
+
+
+# -- published accuracies -------------------------------------------------------------------------
+
+
+def published(unit: float = 1.0) -> tuple[dict, dict, dict]:
+    """Full, single and joint accuracies of Table 3, divided by ``unit``."""
+    by_subset = {
+        name: {subset: value / unit for subset, value in zip(SUBSETS, values, strict=True)}
+        for name, values in TABLE_3.items()
+    }
+    full, joint = by_subset.pop("full"), by_subset.pop("2.5 3.7 4.0")
+    return full, by_subset, joint
+
+
+@pytest.mark.parametrize("percent", [True, False])
+def test_interactions_of_the_published_accuracies(percent: bool) -> None:
+    unit = 1.0 if percent else 100.0
+    table = interaction_from_accuracies(*published(unit), percent=percent)
+    columns = "subset joint_change sum_of_single_changes interaction superadditive floor ceiling"
+    assert list(table.columns) == columns.split()
+    assert table["subset"].tolist() == list(SUBSETS)
+    assert (unit * table["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
+    first = table.iloc[1]  # SO-Swap: 86.7 to 3.6, and 16.4 + 18.1 + 41.3
+    assert unit * first["joint_change"] == pytest.approx(-83.1)
+    assert unit * first["sum_of_single_changes"] == pytest.approx(-75.8)
+    assert table["superadditive"].tolist() == [True, True, True, False, False]
+    # Why: see test_floors_of_the_published_accuracies.
+    assert table["floor"].tolist() == [False, True, False, False, True]
+    assert not table["ceiling"].any()
+
+
+def test_a_floor_and_a_ceiling_by_hand() -> None:
+    def flags(full: float, a: float, b: float, joint: float) -> tuple[bool, bool]:
+        found = []
+        for unit in (1.0, 100.0):
+            singles = {"a": {"s": unit * a}, "b": {"s": unit * b}}
+            table = interaction_from_accuracies(
+                {"s": unit * full}, singles, {"s": unit * joint}, percent=unit == 100
+            )
+            found.append((bool(table["floor"][0]), bool(table["ceiling"][0])))
+        assert found[0] == found[1]
+        return found[0]
+
+    assert flags(0.7, 0.6, 0.6, 0.3) == (False, False)
+    assert flags(0.7, 0.6, 0.6, 0.04) == (True, False)  # next to nothing is left
+    assert flags(0.7, 0.3, 0.3, 0.1) == (True, False)  # losing 0.4 twice is more than 0.7
+    assert flags(0.7, 0.75, 0.8, 0.96) == (False, True)  # next to nothing is left to gain
+    assert flags(0.7, 0.9, 0.9, 0.93) == (False, True)  # gaining 0.2 twice is more than 0.3
+    assert flags(0.99, 0.9, 0.9, 0.97) == (False, False)  # high, but ablating does not help
+    assert flags(0.97, 0.97, 0.97, 0.97) == (False, False)
+
+
+def test_what_is_left_exactly_is_no_floor_by_rounding() -> None:
+    # Single drops add up to all there is, 0.24 + 0.21 of 0.45, and no more; or 5 % are left, or
+    # 95 % are reached.
+    for percent, unit in ((False, 0.01), (True, 1)):
+        for full, first, second, joint in ((45, 21, 24, 30), (45, 42, 3, 30), (85, 80, 84, 5)):
+            table = interaction_from_accuracies(
+                {"s": full * unit},
+                {"a": {"s": first * unit}, "b": {"s": second * unit}},
+                {"s": joint * unit},
+                percent=percent,
+            )
+            assert not table.loc[0, ["floor", "ceiling"]].any()
+        for full in range(40, 95):
+            single = {"s": (full + 1) * unit}
+            for joint in (5, 95):
+                table = interaction_from_accuracies(
+                    {"s": full * unit},
+                    {"a": single, "b": single},
+                    {"s": joint * unit},
+                    percent=percent,
+                )
+                assert not table.loc[0, ["floor", "ceiling"]].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"singles": {}}, "0 components; expected at least two"),
+        ({"singles": {"a": {"s": 0.5}}}, "1 component; expected at least two"),
+        ({"joint": {"t": 0.1}}, "subsets of 'joint' are t; expected those of the full model, s"),
+        ({"joint": {"s": 0.1, "t": 0.1}}, "subsets of 'joint' are s, t"),
+        ({"singles": {"a": {"s": 0.5}, "b": {}}}, "subsets of 'b' are "),
+        ({"full": {"s": 90.0}}, "'full' on 's' is 90.0; expected a share, 0 to 1"),
+        ({"joint": {"s": -0.1}}, "'joint' on 's' is -0.1; expected a share"),
+        ({"joint": {"s": math.nan}}, "'joint' on 's' is nan"),
+        ({"full": {"s": 100.5}, "percent": True}, "is 100.5; expected per cent, 0 to 100"),
+    ],
+)
+def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "full": {"s": 0.9},
+        "singles": {"a": {"s": 0.8}, "b": {"s": 0.7}},
+        "joint": {"s": 0.3},
+    }
+    assert len(interaction_from_accuracies(**good)) == 1
+    with pytest.raises(InputError, match=message):
+        interaction_from_accuracies(**{**good, **change})

@@ -1,0 +1,343 @@
+"""Dependence on the core, on answers made up so that the figures can be written out."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from ablation.few import encoded, means_of
+from helpers import Cases
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mechcore.ablation import Answers, ablate
+from mechcore.ablation.effects.roles import BOTH, OUT, OUT_ONLY
+from mechcore.ablation.paths.dependence import (
+    Readers,
+    beside_random,
+    core_dependence_table,
+    random_senders,
+    readers_of,
+)
+from mechcore.ablation.paths.verdict import (
+    CORE_VERDICT,
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    core_dependence_verdict,
+)
+from mechcore.components import Component, ModelShape
+from mechcore.components.paths import PathSet
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Evaluation
+
+N = 400
+LABEL = np.arange(N) % 2
+A, B = Component(1, 0), Component(1, 1)
+
+
+def evaluation(right: np.ndarray) -> Evaluation:
+    """A model that is right where it says, by a margin of 2 nats."""
+    says = np.where(right, LABEL, 1 - LABEL)
+    logits = torch.tensor(np.eye(2)[says] * 2.0)
+    subsets = np.where(np.arange(N) < N // 2, "first", "second").astype(object)
+    return Evaluation(logits, torch.tensor(np.eye(2, dtype=bool)[LABEL]), subsets, "")
+
+
+FULL = evaluation(np.ones(N, dtype=bool))
+
+
+def wrong(share: float, seed: int = 0) -> Answers:
+    """Without something, this share of the answers is wrong, alike for both labels."""
+    order = np.random.default_rng(seed).permutation(N // 2)
+    fails = np.repeat(order < share * N // 2, 2)
+    return Answers.of(evaluation(~fails), FULL)
+
+
+def readers(blind: Sequence[float], controls: Sequence[Sequence[float]] = ()) -> Readers:
+    """Without A a tenth, without B two tenths of the answers are wrong."""
+    return Readers(
+        FULL,
+        {A: wrong(0.1), B: wrong(0.2)},
+        dict(zip((A, B), map(wrong, blind), strict=True)),
+        [dict(zip((A, B), map(wrong, each), strict=True)) for each in controls],
+        "made up",
+        "ood",
+    )
+
+
+def roles(**given: str) -> pd.DataFrame:
+    names = {"a": "L1.H0", "b": "L1.H1"}
+    return pd.DataFrame({"component": [names[k] for k in given], "role": list(given.values())})
+
+
+def test_changes_and_shares_by_hand() -> None:
+    table = core_dependence_table(readers([0.05, 0.2], [[0.0, 0.1], [0.1, 0.3], [0.0, 0.0]]))
+    whole = table[table["subset"] == "all"].set_index(["receiver", "metric"])
+    a, b = whole.loc[("L1.H0", "accuracy")], whole.loc[("L1.H1", "accuracy")]
+    assert (a["change"], a["blind_change"], a["share"]) == pytest.approx((-0.1, -0.05, 0.5))
+    assert (b["change"], b["blind_change"], b["share"]) == pytest.approx((-0.2, -0.2, 1))
+    assert 0.95 < b["share_low"] < 1 < b["share_high"] < 1.05  # the same answers, but so many
+    assert a["change_low"] < -0.1 < a["change_high"]
+    # -0.05 is reached by one control of three, -0.2 too: (1 + 1) / (1 + 3).
+    assert (a["p_control"], b["p_control"]) == (0.5, 0.5)
+    assert a["control_change"] == pytest.approx(-0.1 / 3)
+    assert b["control_change"] == pytest.approx(-0.4 / 3)
+    # A wrong answer costs 2 + 2 nats of margin.
+    assert whole.loc[("L1.H0", "margin"), "change"] == pytest.approx(-0.4)
+    # Answers are wrong alike for both labels: no threshold makes them good.
+    assert whole.loc[("L1.H1", "information"), "change"] == pytest.approx(-0.2, abs=0.02)
+    assert whole.loc[("L1.H1", "threshold"), "change"] == pytest.approx(0, abs=0.02)
+    assert set(table["subset"]) == {"first", "second", "all"}
+    assert set(table["n_controls"]) == {3}
+
+
+def test_answers_of_a_rare_label_weigh_more() -> None:
+    """One in ten examples has the second label, and no answer changes.
+
+    An answer of it counts 500 / 100 in balanced accuracy, and so do the half answers that intervals
+    add: they reach to Student's t times that over 502.
+    """
+    n = 500
+    label = (np.arange(n) >= 450).astype(int)
+    logits, correct = torch.tensor(np.eye(2)[label] * 2.0), torch.tensor(np.eye(2)[label] == 1)
+    full = Evaluation(logits, correct, np.full(n, "all", dtype=object), "")
+    same = Answers.of(full, full)
+    made = Readers(full, {A: same}, {A: same}, [], "x", "ood")
+    reach = stats.t.ppf(0.975, n - 1) / (n + 2)
+    weight = 500 / 100
+    table = core_dependence_table(made).set_index("metric")
+    for metric, unit in (("information", weight), ("threshold", weight), ("accuracy", 1)):
+        ends = table.loc[
+            metric, ["change_low", "change_high", "blind_change_low", "blind_change_high"]
+        ]
+        assert ends.tolist() == pytest.approx([-unit * reach, unit * reach] * 2)
+    # 0.020, which is over the least effect of interest: without the weight it would be under.
+    found = core_dependence_verdict(made, roles(a=OUT), least=0.01)
+    assert found.blind_change_high == pytest.approx(weight * reach)
+    assert found.verdict == INCONCLUSIVE
+
+
+def test_a_share_of_nothing_is_missing() -> None:
+    made = readers([0.05, 0.2])
+    nothing = Readers(FULL, {A: wrong(0), B: wrong(0.2)}, made.blind, [], "made up", "id")
+    table = core_dependence_table(nothing)
+    a = table[(table["receiver"] == "L1.H0") & (table["metric"] == "accuracy")]
+    assert a[["share", "share_low", "share_high", "p_control"]].isna().all(axis=None)
+    assert (a["blind_change"] < 0).all()
+
+
+def test_one_label_has_no_information() -> None:
+    one = np.flatnonzero(LABEL == 0)
+    full = Evaluation(
+        FULL.logits[one], FULL.correct_classes[one], np.full(len(one), "all", dtype=object), ""
+    )
+    answers = Answers.of(full, full)
+    table = core_dependence_table(Readers(full, {A: answers}, {A: answers}, [], "x", "ood"))
+    assert set(table["metric"]) == {"accuracy", "margin"}
+    found = core_dependence_verdict(
+        Readers(full, {A: answers}, {A: answers}, [], "x", "ood"), roles(a=OUT)
+    )
+    assert found.verdict == INCONCLUSIVE
+    assert "one label only" in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("blind", "controls", "given", "expected"),
+    [
+        ([0.1, 0.2], [[0.01, 0.02]] * 39, {"a": OUT, "b": OUT_ONLY}, SUPPORTED),
+        ([0.1, 0.2], [[0.01, 0.02]] * 39, {"a": OUT, "b": BOTH}, SUPPORTED),
+        ([0.1, 0.2], [[0.1, 0.3]] * 39, {"a": OUT, "b": OUT_ONLY}, NOT_SUPPORTED),
+        ([0.1, 0.2], [[0.01, 0.02]] * 9, {"a": OUT, "b": OUT_ONLY}, INCONCLUSIVE),  # p = 0.1
+        ([0.0, 0.0], [[0.01, 0.02]] * 39, {"a": OUT, "b": OUT_ONLY}, NOT_SUPPORTED),
+        ([0.1, 0.2], [], {"a": OUT, "b": OUT_ONLY}, INCONCLUSIVE),
+        ([0.01, 0.01], [[0.0, 0.0]] * 9, {"a": OUT, "b": OUT_ONLY}, INCONCLUSIVE),
+        ([0.1, 0.2], [[0.01, 0.02]] * 39, {"a": BOTH, "b": BOTH}, INCONCLUSIVE),
+    ],
+)
+def test_verdicts_by_their_rules(
+    blind: Sequence[float],
+    controls: Sequence[Sequence[float]],
+    given: dict[str, str],
+    expected: str,
+) -> None:
+    found = core_dependence_verdict(readers(blind, controls), roles(**given))
+    assert found.verdict == expected, found.explanation
+
+
+def test_the_figures_of_a_verdict() -> None:
+    found = core_dependence_verdict(
+        readers([0.1, 0.2], [[0.0, 0.0]] * 39), roles(a=OUT, b=OUT_ONLY)
+    )
+    why = found.explanation
+    assert "the 2 components behind it that are needed out of domain and not shown to be" in why
+    assert "change information out of domain by \u221215." in why
+    assert "heads of the same layers by 0.0 (39 sets, p = 0.025)" in why
+    [row] = found.table().to_dict("records")
+    CORE_VERDICT.check(found.table())
+    assert (row["n_receivers"], row["n_controls"], row["p_control"]) == (2, 39, 1 / 40)
+    assert row["blind_change"] == pytest.approx(-0.15, abs=0.02)
+    assert row["blind_change_low"] < row["blind_change"] < row["blind_change_high"]
+    assert row["control_change"] == pytest.approx(0, abs=1e-9)
+
+
+def test_controls_that_lose_as_many_answers_are_as_large_whichever_these_are() -> None:
+    """Twelve answers, now of one label, now of the other: sums in another order."""
+
+    def twelve_wrong(seed: int) -> Answers:
+        generator = np.random.default_rng(seed)
+        n = int(generator.integers(13))
+        fails = [
+            generator.choice(N // 2, n, False) * 2,
+            generator.choice(N // 2, 12 - n, False) * 2 + 1,
+        ]
+        return Answers.of(evaluation(~np.isin(np.arange(N), np.concatenate(fails))), FULL)
+
+    for seed in range(20):
+        blind = {A: twelve_wrong(seed)}
+        controls = [{A: twelve_wrong(100 + i)} for i in range(20)]
+        made = Readers(FULL, {A: wrong(0.1)}, blind, controls, "data", "ood")
+        found = core_dependence_verdict(made, roles(a=OUT_ONLY))
+        assert (found.p_control, found.verdict) == (1.0, "not supported")
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=5),
+    st.integers(0, 100),
+)
+def test_random_senders_match_the_core(core: set[tuple[int, int]], seed: int) -> None:
+    heads, shape = [Component(*each) for each in core], ModelShape(3, 12)
+    drawn = random_senders(heads, shape, 5, seed)
+    for each in drawn:
+        assert not set(each) & set(heads)
+        assert len(set(each)) == len(each)
+        for layer in range(3):
+            assert sum(c.layer == layer for c in each) == sum(c.layer == layer for c in heads)
+    assert drawn == random_senders(heads, shape, 5, seed)
+
+
+def test_cores_without_controls() -> None:
+    with pytest.raises(InputError, match="layer 0 has 1 head outside the core, which has 3"):
+        random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
+    with pytest.raises(InputError, match=r"found L0.MLP; expected heads"):
+        random_senders([Component(0)], ModelShape(2, 4), 1)
+
+
+# -- with a model ---------------------------------------------------------------------------------
+
+
+def test_readers_are_cut_one_by_one(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    found = readers_of(model, ["L0.H1", "L0.H2"], data, means, n_controls=2, split="ood")
+    names = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
+    assert list(map(str, found.blind)) == names
+    cut = ["L0.H1+L0.H2>L1.H3", "L0.H1+L0.H2>L0.MLP"]
+    expected = ablate(model, [*cut, "L1.H3"], data, means, split="ood", engine="reference")
+    by_name = {str(each): answers for each, answers in expected.without.items()}
+    for receiver, name in zip(("L1.H3", "L0.MLP"), cut, strict=True):
+        answers = found.blind[Component(receiver)]
+        np.testing.assert_allclose(answers.margin, by_name[name].margin, atol=1e-5)
+    alone = found.without[Component("L1.H3")]
+    np.testing.assert_allclose(alone.margin, by_name["L1.H3"].margin, atol=1e-5)
+    [control] = found.controls  # of four heads two are left
+    others = PathSet.between(["L0.H0", "L0.H3"], "L1.MLP")
+    answers = ablate(model, [others], data, means, split="ood", engine="reference").without[others]
+    np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+
+
+def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> None:
+    """One core head in each layer of four: a head of layer 1 sees one of three others."""
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    found = readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=8, split="ood")
+    assert len(found.controls) == 8  # of 3 x 3
+    table = core_dependence_table(found)
+    whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
+    seen = whole["n_controls"].to_dict()
+    assert (seen.pop("L1.MLP"), set(seen.values())) == (8, {3})
+    changes = []
+    for head in ("L0.H0", "L0.H2", "L0.H3"):
+        cut = PathSet.between([head], "L1.H0")
+        answers = ablate(model, [cut], data, means, split="ood", engine="reference").without[cut]
+        changes.append(float((answers.margin - found.full.margin).mean()))
+    row = whole.loc["L1.H0"]
+    assert row["control_change"] == pytest.approx(np.mean(changes), abs=1e-5)
+    reach = sum(abs(change) >= abs(row["blind_change"]) for change in changes)
+    assert row["p_control"] == pytest.approx((1 + reach) / 4)
+
+
+def test_a_verdict_counts_equal_controls_once() -> None:
+    """Of one other head in a layer of two, drawn 39 times, p is 1/2 at least."""
+    made = readers([0.1, 0.2], [[0.0, 0.0]])
+    again = replace(made, controls=[dict(made.controls[0]) for _ in range(39)])
+    found = core_dependence_verdict(again, roles(a=OUT, b=OUT_ONLY))
+    assert (found.n_controls, found.p_control, found.verdict) == (1, 0.5, INCONCLUSIVE)
+    table = core_dependence_table(again)
+    assert set(table["n_controls"]) == {1}
+    assert table["p_control"].min() == 0.5
+
+
+def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> None:
+    """The core has heads of both layers; what it is to layer 1 is its heads of layer 0."""
+    model, data = cases.get("bert").model, encoded()
+    means, engines = means_of(model, data), []
+    with pytest.MonkeyPatch.context() as patch:
+        work = importlib.import_module("mechcore.ablation.sweeps")
+        patch.setattr(work, "_work", lambda parts, *_: engines.append(parts))
+        readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=0, split="ood")
+    [_, paths] = engines
+    assert len(paths.on_stack.parts) == 1
+
+
+def test_known_ablations_have_to_be_of_these_examples(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    other = ablate(model, ["L1.H1"], data, means, split="ood").part(np.arange(4))
+    message = r"among the known ablations \(4\) are not those on these examples \(7\)"
+    with pytest.raises(InputError, match=message):
+        readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, split="ood")
+
+
+def test_known_ablations_have_to_be_by_the_same_fill(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means, options = means_of(model, data), {"n_controls": 0, "split": "ood"}
+    sets = ["L0.H0", "L1.H1", "L1.MLP"]
+    known = ablate(model, sets, data, split="ood", fill="zero")
+    with pytest.raises(InputError, match="expected ablations by the same fill, means and seed"):
+        readers_of(model, ["L0.H1"], data, means, known=known, **options)
+    found = readers_of(model, ["L0.H1"], data, means, known=known, fill="zero", **options)
+    anew = readers_of(model, ["L0.H1"], data, means, fill="zero", **options)
+    for one, two in ((found.without, anew.without), (found.blind, anew.blind)):
+        assert one.keys() == two.keys()
+        for each in one:
+            np.testing.assert_allclose(one[each].margin, two[each].margin, atol=1e-4)
+
+
+def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    alone = readers_of(model, ["L0.H1"], data, means, n_controls=0, split="ood")
+    # A component that runs before the core does not read it, and has no controls.
+    wanted = ["L1.H2", "L0.H3", "L1.MLP"]
+    some = beside_random(alone, model, ["L0.H1"], data, means, receivers=wanted, n_controls=3)
+    assert [list(map(str, each)) for each in some.controls] == [["L1.H2", "L1.MLP"]] * 3
+    everything = readers_of(model, ["L0.H1"], data, means, n_controls=3, split="ood")
+    whole, found = (core_dependence_table(each) for each in (everything, some))
+    rows = whole["receiver"].isin(wanted)
+    pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)
+    assert set(found[~rows]["n_controls"]) == {0}
+    with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
+        beside_random(alone, model, ["L0.H1"], data.part(range(4)), means, n_controls=1)
+
+
+def test_nothing_runs_after_the_core(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    with pytest.raises(InputError, match="core: no component runs after it"):
+        readers_of(model, ["L1.H1"], data, means_of(model, data), receivers=["L0.H1"])

@@ -1,0 +1,68 @@
+"""Tables of paths are those of ablations, with both ends of each path."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from ablation.few import encoded, means_of
+from helpers import Cases
+
+from mechcore.ablation import Ablations, ablate, ablation_table, information_table
+from mechcore.ablation.paths import path_information_table, path_table
+from mechcore.ablation.paths.tables import ENDS, PATH_INFORMATION, PATHS
+from mechcore.errors import InputError
+
+SETS = ("L0.H1+L0.H2>L1.H3", "L0.H1>L1.H0.q", "L0.MLP>L1.MLP", "L1.H1>answer")
+EXPECTED = (
+    ("L0.H1+L0.H2", "L1.H3", "all"),
+    ("L0.H1", "L1.H0", "q"),
+    ("L0.MLP", "L1.MLP", "all"),
+    ("L1.H1", "answer", "all"),
+)
+
+
+@pytest.fixture(scope="module")
+def found(cases: Cases) -> Ablations:
+    model, data = cases.get("bert").model, encoded()
+    return ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), split="ood")
+
+
+def test_both_ends_of_every_path(found: Ablations) -> None:
+    table = path_table(found, n_resamples=10)
+    PATHS.check(table)
+    whole = table[table["subset"] == "all"]
+    assert whole["set"].tolist() == list(SETS)  # not the component among them
+    assert list(zip(whole["senders"], whole["receiver"], whole["input"], strict=True)) == [
+        *EXPECTED
+    ]
+    assert set(whole["kind"]) == {"path"}
+    assert whole["size"].tolist() == [2, 1, 1, 1]
+
+
+def test_figures_are_those_of_ablations(found: Ablations) -> None:
+    names, ends = list(SETS), [column.name for column in ENDS]
+    kinds = {each: "path" for each in found.without if str(each) in names}
+    expected = ablation_table(found, kinds, n_resamples=10)
+    pd.testing.assert_frame_equal(path_table(found, n_resamples=10).drop(columns=ends), expected)
+    told = path_information_table(found, n_resamples=10)
+    PATH_INFORMATION.check(told)
+    expected = information_table(found, n_resamples=10)
+    expected = expected[expected["set"].isin(names)].reset_index(drop=True)
+    corrected = [name for name in expected if str(name).endswith("adjusted")]  # for other sets
+    pd.testing.assert_frame_equal(
+        told.drop(columns=[*ends, *corrected]), expected.drop(columns=corrected)
+    )
+
+
+def test_no_path(found: Ablations) -> None:
+    nothing = Ablations(found.full, {}, found.data, found.split)
+    assert path_table(nothing).empty
+    PATHS.check(path_table(nothing))
+    PATH_INFORMATION.check(path_information_table(nothing))
+
+
+def test_several_receivers(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    both = ablate(model, ["L0.H1>L1.H3+L1.MLP"], data, fill="zero", split="ood")
+    with pytest.raises(InputError, match=r"paths L0.H1>L1.H3\+L1.MLP: found 2 receivers; expected"):
+        path_table(both)
