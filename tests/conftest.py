@@ -66,7 +66,23 @@ ASKS_FILES = (
     "papers/extractive/test_linear_maps.py",
 )
 """Files among them of what it asks of checkpoints' files."""
-_LISTED = (*ASKS_TRANSFORMER_LENS, *ASKS_FILES)
+
+SLOW = (
+    *("benchmarks", "fuzz", "notebooks", "docs/test_pages.py", "docs/test_site.py"),
+    *("papers/cognitive/test_study.py", "papers/cognitive/test_command.py"),
+    *("papers/cognitive/test_report.py", "papers/cognitive/test_svm.py"),
+    *("papers/extractive/test_study.py", "papers/extractive/test_experiments.py"),
+    *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
+    *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
+    *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
+    *("models/test_encoders.py", "models/test_derived.py", "models/test_permuted_classes.py"),
+    *("paths/test_planted_readers.py", "bench/test_recovery.py", "bench/test_trained.py"),
+)
+"""Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
+papers, training, browsers, kills, Ray, and all families of models."""
+EVERYDAY_ARCHITECTURES = ("bert", "gpt2", "gpt2-lm", "llama")
+"""Of `helpers.ARCHITECTURES`, those that every test tries every day; CI tries the others."""
+_LISTED = (*ASKS_TRANSFORMER_LENS, *ASKS_FILES, *SLOW)
 _GONE = [place for place in _LISTED if not (REPOSITORY / "tests" / place).exists()]
 assert not _GONE, f"tests/conftest.py lists what is not there: {_GONE}"
 
@@ -79,6 +95,19 @@ def runs_once(item: pytest.Item) -> bool:
         for places in (ASKS_TRANSFORMER_LENS, ASKS_FILES)
     )
     return (not asks or files) and item.get_closest_marker("both") is None
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is left to CI; one marked ``everyday`` is not."""
+    if item.get_closest_marker("everyday") is not None:
+        return False
+    path = item.path.relative_to(REPOSITORY / "tests")
+    others = {*helpers.ARCHITECTURES}.difference(EVERYDAY_ARCHITECTURES)
+    parameters = getattr(item, "callspec", None)
+    return any(path.is_relative_to(place) for place in SLOW) or any(
+        isinstance(value, str) and value in others
+        for value in (parameters.params.values() if parameters else ())
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,6 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if runs_once(item):
             item.add_marker(pytest.mark.once)
+        if is_slow(item):
+            item.add_marker(pytest.mark.slow)
     reasons = {"hooked": missing_hooked(), "real": missing_real_data()}
     for item in items:
         for marker, reason in reasons.items():
