@@ -75,14 +75,14 @@ SLOW = (
     *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
-    *("models/test_encoders.py", "models/test_derived.py", "models/test_permuted_classes.py"),
-    *("paths/test_planted_readers.py", "bench/test_recovery.py", "bench/test_trained.py"),
+    *("models/test_permuted_classes.py", "ablation/paths/test_planted_readers.py"),
+    *("bench/test_recovery.py", "bench/test_trained.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
 papers, training, browsers, kills, Ray, and all families of models."""
-EVERYDAY_ARCHITECTURES = ("bert", "gpt2", "gpt2-lm", "llama")
-"""Of `helpers.ARCHITECTURES`, those that every test tries every day; CI tries the others."""
-_LISTED = (*ASKS_TRANSFORMER_LENS, *ASKS_FILES, *SLOW)
+FAMILIES = "models/test_families.py"
+"""Tests that are slow for all families but `helpers.FEW`."""
+_LISTED = (*ASKS_TRANSFORMER_LENS, *ASKS_FILES, *SLOW, FAMILIES)
 _GONE = [place for place in _LISTED if not (REPOSITORY / "tests" / place).exists()]
 assert not _GONE, f"tests/conftest.py lists what is not there: {_GONE}"
 
@@ -102,11 +102,15 @@ def is_slow(item: pytest.Item) -> bool:
     if item.get_closest_marker("everyday") is not None:
         return False
     path = item.path.relative_to(REPOSITORY / "tests")
-    others = {*helpers.ARCHITECTURES}.difference(EVERYDAY_ARCHITECTURES)
     parameters = getattr(item, "callspec", None)
-    return any(path.is_relative_to(place) for place in SLOW) or any(
-        isinstance(value, str) and value in others
-        for value in (parameters.params.values() if parameters else ())
+    named = (
+        {value for value in parameters.params.values() if isinstance(value, str)}
+        if parameters
+        else set()
+    )
+    families = named if path == Path(FAMILIES) else named.intersection(helpers.ARCHITECTURES)
+    return any(path.is_relative_to(place) for place in SLOW) or bool(
+        families.difference(helpers.FEW)
     )
 
 
