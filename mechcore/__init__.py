@@ -10,10 +10,10 @@ if TYPE_CHECKING:
         ablate,
         find_superadditive,
         interaction_from_accuracies,
-        interactions,
         race,
         sweep,
     )
+    from mechcore.ablation.interactions.exact import interactions
     from mechcore.attention import categorize_heads
     from mechcore.components import Component, Mask
     from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_change
