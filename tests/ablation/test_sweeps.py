@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -625,4 +626,37 @@ def test_texts_that_end_in_the_padding_token(architecture: str, engine: Any, cas
     for model, answers in ((case.reference, found.full), (edited, without)):
         np.testing.assert_allclose(
             answers.logits, helpers.reference_logits(model, rows), rtol=0, atol=1e-5
+        )
+
+
+def test_kl_is_that_from_the_full_model_to_the_ablated_one(cases: Cases) -> None:
+    case, data = cases.get("bert"), encoded()
+    means = means_of(case.model, data)
+    full, other = (edited_logits(case.reference, data, means, n).tolist() for n in ("", "L0.H1"))
+    expected = []
+    for a, b in zip(full, other, strict=True):
+        p, q = ([math.exp(v) / sum(map(math.exp, row)) for v in row] for row in (a, b))
+        expected.append(sum(x * math.log(x / y) for x, y in zip(p, q, strict=True)))
+    table = sweep(case.model, ["0.1"], data, means, split="ood", n_resamples=2)
+    assert table[table["subset"] == "all"]["kl"].item() == pytest.approx(
+        np.mean(expected), abs=1e-6
+    )
+    assert np.mean(expected) > 1e-3
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("options", [{"fill": "resample", "seed": 4}, {"per_position": True}])
+def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None:
+    model, data, settings = cases.get(name).model, encoded(name), dict(options)
+    means = means_of(model, data, n_samples=16, per_position=settings.pop("per_position", False))
+    tree, restart, reference = (
+        ablate(model, NAMES, data, means, split="ood", batch_size=2, engine=engine, **settings)
+        for engine in ("tree", "restart", "reference")
+    )
+    assert_close(tree, reference)
+    assert_close(restart, reference)
+    if "seed" in settings:
+        other = ablate(model, NAMES, data, means, split="ood", fill="resample", seed=5)
+        assert not np.allclose(
+            other.without[as_sets(NAMES)[0]].kl, tree.without[as_sets(NAMES)[0]].kl
         )

@@ -4,6 +4,7 @@ import itertools
 import warnings
 
 import pytest
+import torch
 
 from mechcore.data.labels import LabelMap, warn_of_another_order
 from mechcore.errors import InputError, MechcoreWarning
@@ -117,3 +118,16 @@ def test_names_of_the_checkpoint_in_another_order_are_told() -> None:
         warnings.simplefilter("error")
         warn_of_another_order(["Entailment", "neutral", "not entailment"], known)
         warn_of_another_order(["no", "yes", "neutral"], known)
+
+
+@pytest.mark.parametrize("classes", list(itertools.permutations(NLI)))
+def test_a_permutation_of_the_classes_gives_the_same_accuracy(classes: tuple[str, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 3, generator=generator)  # in the order of NLI
+    labels = [("entailment", "non-entailment", "neutral")[i % 3] for i in range(50)]
+    correct = LabelMap.between(set(labels), NLI).matrix(labels)
+    expected = correct.gather(1, logits.argmax(1, keepdim=True))
+    permuted = logits[:, [NLI.index(name) for name in classes]]
+    correct = LabelMap.between(set(labels), classes).matrix(labels)
+    assert torch.equal(correct.gather(1, permuted.argmax(1, keepdim=True)), expected)
+    assert 0.1 < expected.float().mean() < 0.9

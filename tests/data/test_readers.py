@@ -642,3 +642,31 @@ def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
 def test_a_label_as_it_is_written_comes_first() -> None:
     labels = pd.Series(["0", "0.0"], dtype=object)
     assert with_meanings(labels, {"0": "a", "0.0": "b"}).tolist() == ["a", "b"]
+
+
+def test_label_names_that_swap_are_applied_once(write: Write) -> None:
+    path = write("x.csv", "text,label\na,no\nb,yes\n")
+    swapped = read_examples(path, label_map={"no": "yes", "yes": "no"})
+    assert columns(swapped)["label"] == ["yes", "no"]
+
+
+def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
+    path = write("x.jsonl", '{"text": "", "label": "a"}\n{"text": [1], "label": "a"}\n')
+    with (
+        pytest.warns(MechcoreWarning, match="left out 1 of 2"),
+        pytest.raises(InputError, match="row 2, column text: expected text"),
+    ):
+        read_examples(path, skip_empty=True)
+
+
+def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
+    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
+    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
+
+
+@pytest.mark.parametrize("value", ["null", '""', "missing"])
+def test_an_empty_value_in_jsonl_names_its_row(write: Write, value: str) -> None:
+    second = '{"text": "b"}' if value == "missing" else f'{{"text": "b", "label": {value}}}'
+    path = write("x.jsonl", '{"text": "a", "label": "e"}\n' + second + "\n")
+    with pytest.raises(InputError, match="row 2, column label: empty"):
+        read_examples(path)

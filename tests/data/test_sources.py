@@ -371,3 +371,14 @@ def test_settings_that_cannot_be(given: dict[str, Any], message: str) -> None:
 def test_a_file_has_no_splits(save: Save) -> None:
     with pytest.raises(InputError, match="a file has no splits: leave it out"):
         read_sources([Source(path=save(), split="train")])
+
+
+def test_labels_that_are_not_given_are_left_out_with_their_number(tmp_path: Path) -> None:
+    numbered([1, -1, -1, 0]).save_to_disk(str(tmp_path / "part"))
+    with pytest.warns(MechcoreWarning, match=r"left out 2 of 4 examples without a label"):
+        found = rows([Source(path=tmp_path / "part")])
+    assert [row[0] for row in found] == ["a", "d"]
+    assert len(rows([Source(path=tmp_path / "part")], labelled=False)) == 4
+    numbered([-1, -1]).save_to_disk(str(tmp_path / "none"))
+    with pytest.warns(MechcoreWarning), pytest.raises(InputError, match="no labelled example"):
+        read_sources([Source(path=tmp_path / "none")])

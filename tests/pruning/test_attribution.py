@@ -25,10 +25,11 @@ from pruning.oracles import (
 )
 
 from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
-from mechcore.components import ModelShape
+from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
+from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.counterfactual import paired
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -408,3 +409,25 @@ def test_batches_without_examples_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"expected (at least|a whole number from) 1"):
         scores(loud[0], data, loud_means, batch_size=0)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_integrated_attribution_adds_up_to_the_kl_of_the_means(
+    cases: Cases, architecture: str
+) -> None:
+    case, data, means = prepared(cases, architecture)
+    nothing = Mask.full(case.model).only()
+    full = evaluate(case.model, data, in_domain=False).logits.double().log_softmax(-1)
+    bare = evaluate(case.model, data, mask=nothing, means=means).logits.double().log_softmax(-1)
+    kl = float((full.exp() * (full - bare)).sum(-1).mean())
+    assert kl == pytest.approx(
+        plain_kl(case.reference, means, 0 * ONES, data, range(N)).item(), rel=1e-4
+    )
+    assert kl > 1e-3
+    sums = [
+        float(integrated_scores(case.model, data, means, n_points=n).double().sum())
+        for n in (4, 64)
+    ]
+    assert sums[1] == pytest.approx(kl, rel=1e-3)
+    # Midpoints leave an error that falls with the square of their number.
+    assert abs(sums[1] - kl) < abs(sums[0] - kl) / 20

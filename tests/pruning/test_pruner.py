@@ -426,3 +426,20 @@ def test_a_mask_that_diverges_does_not_disturb_the_others(
     assert [each.seed for each in finished] == [5, 9]
     for each in finished:
         assert_as_alone(each, alone, QUICK)
+
+
+def test_masks_that_are_trained_for_less_drop_out(
+    loud: tuple[Any, Any],
+    loud_means: MeanActivations,
+    data: EncodedExamples,
+    alone: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = replace(QUICK, steps=4, steps_per_percent=0.1, ramp_per_percent=0.1)
+    counts = count_masks(monkeypatch)
+    together = prune(loud[0], data, loud_means, seeds=[5, 6], sparsity=[0.6, 0.2], preset=settings)
+    # 4 + 0.1 * 60 = 10 steps and 4 + 0.1 * 20 = 6.
+    assert counts == [4] * 6 + [2] * 4
+    assert [len(each.history) for each in together] == [10, 10, 6, 6]
+    for each in together:
+        assert_as_alone(each, alone, settings)

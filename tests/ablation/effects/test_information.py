@@ -239,3 +239,24 @@ def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> 
     roles = component_roles(rows.reset_index(), rows.reset_index()).set_index("component")["role"]
     expected = dict.fromkeys(roles.index, NONE) | {READER: BOTH}
     assert roles.to_dict() == expected | dict.fromkeys((DIRECT, MLP), THRESHOLD)
+
+
+def test_few_answers_of_a_rare_label_are_not_sure_of_anything() -> None:
+    """Scores with and without a set are exchangeable, so that nothing is lost and nothing moves."""
+    rng, label = np.random.default_rng(0), np.repeat([0, 1], [50, 1950])
+    correct, names = torch.tensor(np.eye(2, dtype=bool)[label]), np.full(2000, "all", dtype=object)
+    few = {"information": 0, "threshold": 0}
+    for seed in range(20):
+        signal = np.where(label == 1, 1.0, -1.0) + rng.normal(size=2000)
+
+        def evaluation(signal: np.ndarray = signal) -> Evaluation:
+            margin = 2 * signal + 0.3 * rng.normal(size=2000)
+            logits = torch.tensor(np.stack([np.zeros(2000), margin], axis=1))
+            return Evaluation(logits, correct, names, "")
+
+        without = {ComponentSet.of([f"L{i}.H0"]): evaluation() for i in range(10)}
+        found = Ablations.of(evaluation(), without, "made up", "id")
+        table = information_table(found, n_resamples=2, seed=seed)
+        for figure in few:
+            few[figure] += int((table[f"{figure}_p"] < 0.01).sum())
+    assert max(few.values()) <= 4  # 2 of 200 expected; 10 by their own spread alone

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,18 @@ from scipy import stats
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
+    ablation_table,
     dividends,
     interaction_from_accuracies,
     interactions,
+    shapley,
 )
 from mechcore.ablation.interactions import exact
 from mechcore.ablation.interactions.exact import FLOOR
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.p_values import adjusted_p
 
 SUBSETS = ("mnli", "so_swap", "prep", "embed_if", "embed_verb")
 N = 1000
@@ -300,3 +305,69 @@ def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message
     assert len(interaction_from_accuracies(**good)) == 1
     with pytest.raises(InputError, match=message):
         interaction_from_accuracies(**{**good, **change})
+
+
+def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
+    rng, ten = np.random.default_rng(2), np.repeat(np.arange(40), 10)
+    subsets = np.full(40, "all", dtype=object)
+    full, *others = (answers(m > 0, subsets, m) for m in rng.normal(1, 1, (4, 40)))
+    names = ("1.1", "1.2", "1.1 1.2")
+    once = Ablations.of(full, dict(zip(map(of, names), others, strict=True)), "made up", "ood")
+    copied = once.part(ten)
+    known = replace(copied, full=replace(copied.full, clusters=ten))
+    ends = ["interaction", "low", "high", "p"]
+    tables = [interactions(each, n_resamples=50).set_index("metric") for each in (once, known)]
+    margins = [table.loc["margin", ends].to_numpy(float) for table in tables]
+    np.testing.assert_allclose(margins[1], margins[0])
+    assert list(tables[0].columns) == [n for n in tables[1] if n in tables[0]]
+    other = tables[1].loc["margin", ["other_low", "other_high"]].to_numpy(float)
+    assert np.ptp(other) < 0.4 * np.ptp(margins[0][1:3])
+    for table in (ablation_table(known, n_resamples=50), interactions(known, n_resamples=50)):
+        assert (table["n_clusters"] == 40).all()
+    values = shapley(known, ["L1.H1", "L1.H2"], n_resamples=50)
+    assert (values["other_high"] < values["high"]).all()
+
+
+@pytest.fixture(scope="module")
+def noisy() -> Ablations:
+    """All pairs of four components; each loss is noise about 0.1, a pair's interaction its own."""
+    rng, n = np.random.default_rng(4), 60
+    subsets = np.array(["u", "v", "v"] * (n // 3), dtype=object)
+    common = rng.normal(size=n)
+    losses = {name: rng.normal(0.1, 1, n) for name in ("0.0", "0.1", "1.0", "1.1")}
+
+    def without(margin: np.ndarray) -> Evaluation:
+        return answers(margin > 0, subsets, margin)
+
+    found = {of(name): without(common - loss) for name, loss in losses.items()}
+    for i, (a, b) in enumerate(itertools.combinations(losses, 2)):
+        more = rng.normal(0.1 * i, 0.5, n)
+        found[of(f"{a} {b}")] = without(common - losses[a] - losses[b] - more)
+    return Ablations.of(without(common), found, "x", "ood")
+
+
+@pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "none"])
+def test_p_values_are_corrected_within_subset_and_metric(noisy: Ablations, correction: Any) -> None:
+    table = interactions(noisy, correction=correction, n_resamples=2)
+    for (subset, metric), rows in table.groupby(["subset", "metric"]):
+        members = np.full(60, True) if subset == "all" else noisy.full.subsets == subset
+        assert len(rows) == 6
+        values = [
+            (
+                noisy.changes(pair, metric)
+                - sum(noisy.changes(ComponentSet((c,)), metric) for c in pair.components)
+            )[members]
+            for pair in (of(name.replace("+", " ")) for name in rows["set"])
+        ]
+        p = [stats.ttest_1samp(each, 0).pvalue for each in values]
+        if metric == "accuracy":  # with two more examples
+            n = int(members.sum())
+            squares = [(v**2).sum() + 1 - v.sum() ** 2 / (n + 2) for v in values]
+            t = [abs(v.sum()) / math.sqrt(q) for v, q in zip(values, squares, strict=True)]
+            p = [2 * stats.t.sf(each, n - 1) for each in t]
+        assert rows["p"].tolist() == pytest.approx(p)
+        wanted = adjusted_p(np.array(p), correction)
+        assert rows["p_adjusted"].tolist() == pytest.approx(wanted.tolist())
+    margin = table[(table["metric"] == "margin") & (table["subset"] == "all")]
+    if correction != "none":
+        assert (margin["p_adjusted"] > margin["p"]).any()

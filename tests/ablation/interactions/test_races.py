@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from ablation.planted import PAIR, SIZE, examples, game, planted
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, find_superadditive, race
+from mechcore.ablation.engines.engine import TreeEngine
 from mechcore.ablation.interactions import races, search
 from mechcore.ablation.interactions.decisions import AUDIT, DECISIONS, Effects, Goal
 from mechcore.bench.planted import CATALOGUE
@@ -384,3 +387,36 @@ def test_a_search_says_what_a_guarantee_needs(model: Any) -> None:
         find_superadditive(model, examples(40), None, fill="zero", metric="acc")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="least is None and largest None"):
         find_superadditive(model, examples(40), None, fill="zero", guarantee=0.05)
+
+
+def test_an_interrupted_race_goes_on(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, options = examples(80), {"fill": "zero", "split": "ood", "largest": 3, "n_audited": 4}
+    whole = race(model, PAIRS, data, **options)
+    assert len(whole.n_looks) > 1
+    real, calls = races.ablate, []
+
+    def stopping(*arguments: Any, **more: Any) -> Ablations:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(len(arguments[2]))
+        return real(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(races, "ablate", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            race(model, PAIRS, data, state=tmp_path, **options)
+    assert calls == [80, 32]
+    assert len(list(tmp_path.iterdir())) == 2
+    with monkeypatch.context() as patch:  # what is kept is not done again
+        patch.setattr(TreeEngine, "run", None)
+        with pytest.raises(TypeError, match="not callable"):
+            race(model, PAIRS, data, state=tmp_path, **options)
+    found = race(model, PAIRS, data, state=tmp_path, **options)
+    pd.testing.assert_frame_equal(found.decisions, whole.decisions)
+    pd.testing.assert_frame_equal(found.audit, whole.audit)
+    assert (found.layers, found.n_looks) == (whole.layers, whole.n_looks)
+    fewer = race(model, PAIRS[:5], data, state=tmp_path, **options)
+    expected = race(model, PAIRS[:5], data, **options)
+    pd.testing.assert_frame_equal(fewer.decisions, expected.decisions)
