@@ -46,7 +46,7 @@ STEP = 1e-3
 
 def points(n: int, vocabulary: int) -> EncodedFacts:
     """The first implications of the first-hop task, with words spread over the vocabulary."""
-    facts = city_tasks(0)[0].implications.select(range(n))
+    facts = city_tasks(0)[0].implications.first(n)
     return encode_facts(facts, words_of(facts, vocabulary))
 
 

@@ -23,7 +23,7 @@ from scipy import stats
 
 from mechcore.components import Mask
 from mechcore.data.formats import read_table
-from mechcore.files import read_csv, write_csv
+from mechcore.files import write_csv
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.encoded import as_encoded
@@ -76,7 +76,7 @@ def read_rows(out: Path, arguments: argparse.Namespace) -> pd.DataFrame:
     """Rows written before, if they are of the same sparsities and numbers of pairs."""
     if not out.exists():
         return pd.DataFrame(columns=["preset", "seed"])
-    rows = read_csv(out)
+    rows = pd.read_csv(out)
     sparsities, sizes = set(rows["sparsity"]), sizes_of(arguments)
     same = sparsities == set(arguments.sparsities) and all(
         (rows[k] == sizes[k]).all() for k in sizes

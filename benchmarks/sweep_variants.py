@@ -20,7 +20,7 @@ from shapes import examples, save_minilm_shaped, save_qwen3_shaped
 from torch import Tensor
 
 from mechcore.ablation import Ablations, ComponentSet, ablate
-from mechcore.ablation.engines.engine import engine as engines
+from mechcore.ablation.engines import engine as engines
 from mechcore.ablation.engines.restart import by_layers, evaluations
 from mechcore.ablation.engines.tree import TreeRunner, Work, grow
 from mechcore.components import Component, Mask, ModelShape

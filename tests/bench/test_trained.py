@@ -76,7 +76,6 @@ def test_truths() -> None:
 
     def written(name: str) -> tuple[object, ...]:
         truth = trained_truth(name)
-        assert truth.sized
         assert truth.interactions is not None
         sizes = {str(pair): pytest.approx(size) for pair, size in truth.interactions.items()}
         return names(truth.components), sizes, names(truth.core), names(truth.generalising)

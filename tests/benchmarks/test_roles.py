@@ -39,5 +39,5 @@ def test_few_of_the_components_with_a_role_are_idle_where_planted_ones_have_six_
     simulation: Any,
 ) -> None:
     tables = list(simulation.judged(1500, 27, 15, kept=0.9, all_effects=True))
-    assert not any((table["split"][:5] == NONE).any() for table in tables)
+    assert not any((table["role"][:5] == NONE).any() for table in tables)
     assert np.mean([simulation.false_discoveries(table)[0] for table in tables]) <= 0.05

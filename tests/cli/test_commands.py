@@ -474,7 +474,7 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     assert kinds["joint"] == joint
     assert kinds["non-core"][0].startswith("other components (mean of")
     assert pd.read_csv("found/tables/interactions.csv")["set"].unique().tolist() == joint
-    assert "Of the components, ablating" in capsys.readouterr().out
+    assert "components ablated alone, " in capsys.readouterr().out
     # Asked for once more, of interactions too, nothing is done again.
     again = "interactions found --components L1.H0,2.3,L3.MLP"
     assert call(again) == 0
