@@ -197,7 +197,7 @@ def pruned(g: Given) -> Any:
 
 def ranked(g: Given) -> Any:
     scores = [attribution_scores(g.model, FEWER, g.means)]
-    curve = faithfulness_of(g.model, scores[0], g.data, g.means, kept=[3, 9], n_resamples=20)
+    curve = faithfulness_of(g.model, scores[0], g.data, g.means)
     return [scores, attribute(g.model, FEWER, g.means, sparsity=0.3), curve]
 
 

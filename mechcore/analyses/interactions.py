@@ -111,6 +111,9 @@ def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence
     """The interactions on one metric of one data set, told of the largest."""
     from mechcore.ablation.interactions.exact import directions
 
+    if part["low"].isna().all():
+        n_sets = count(len(part), "joint set")
+        return f"{where}, the intervals of all {n_sets} are not known, so no direction is shown."
     sign = directions(part, SIGNIFICANT)
     superadditive, n_sub = part[sign < 0], int((sign > 0).sum())
     choices = superadditive if len(superadditive) else part

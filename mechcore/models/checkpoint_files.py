@@ -88,6 +88,10 @@ def without_bars() -> Iterator[None]:
 # -- configurations -------------------------------------------------------------------------------
 
 
+_MOST = {"num_hidden_layers": 2000, "n_layer": 2000, "num_labels": 10**6}
+"""What no configuration has more of: making so many takes hours, whatever the weights are."""
+
+
 def check_config(name: str, revision: str | None) -> None:
     """Refuse a configuration that is no object, names code of its own, or has unusable labels.
 
@@ -100,6 +104,13 @@ def check_config(name: str, revision: str | None) -> None:
     _refuse_code(name, CONFIG_NAME, config)
     if (id2label := config.get("id2label")) is not None:
         check_id2label(id2label, f"checkpoint {name}")
+    for key, most in _MOST.items():
+        value = config.get(key)
+        if isinstance(value, int | float) and not value <= most:
+            raise InputError(
+                f"checkpoint {name}: its config.json has {shown(value)} as {key}; expected at "
+                f"most {most}"
+            )
 
 
 def check_padding(name: str, config: Any) -> None:

@@ -65,6 +65,10 @@ _WRAPPERS = {
 """Parts of weights' names that wrappers leave, and how to save the model without them."""
 
 
+_SPARE = 10**8
+"""By how many numbers a model may be larger than the bytes of its weights."""
+
+
 def read_weights(
     name: str,
     loader: Any,
@@ -97,6 +101,7 @@ def read_weights(
     safetensors, files = None, tuple[Path, ...]()
     if "gguf_file" not in options:
         safetensors, files = _find(name, architecture, config, revision, allow_pickle)
+    _check_size(name, loader, config, files)
     stored = _stored_in(name, files)
     try:
         with without_bars(), _without_conversion():
@@ -127,6 +132,23 @@ def read_weights(
         raise InputError(
             f"checkpoint {name}: {held}cannot be loaded: {reason(error)}{before}"
         ) from error
+
+
+def _check_size(name: str, loader: Any, config: Any, files: Iterable[Path]) -> None:
+    """Refuse a configuration of a model that could not come from files of this size."""
+    if not (n_bytes := sum(path.stat().st_size for path in files if path.is_file())):
+        return
+    try:
+        with torch.device("meta"):
+            model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    except Exception:  # loading says why
+        return
+    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    if needed > n_bytes + _SPARE:
+        raise InputError(
+            f"checkpoint {name}: its config.json describes a model of {needed} numbers, but its "
+            f"weights are {n_bytes} bytes; expected the configuration of these weights"
+        )
 
 
 @contextmanager

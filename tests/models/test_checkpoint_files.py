@@ -394,6 +394,17 @@ def test_weights_of_another_name_inside(bert: Path, cases: Cases) -> None:
 # -- monsters -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_labels"])
+def test_so_many_that_making_them_takes_hours(bert: Path, key: str) -> None:
+    change(bert / "config.json", **{key: 10**9})
+    assert f"its config.json has 1000000000 as {key}; expected at most" in refusal(bert)
+
+
+def test_a_model_that_would_fill_the_memory(bert: Path) -> None:
+    change(bert / "config.json", max_position_embeddings=2**31)
+    assert "its config.json describes a model of " in refusal(bert)
+
+
 def test_a_tokenizer_that_fails_when_it_is_used(bert: Path) -> None:
     change(bert / "tokenizer_config.json", model_max_length="long")
     with pytest.raises(InputError, match="no usable tokenizer: '>' not supported"):

@@ -133,7 +133,7 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
     dash = "[\u2013]"
     assert "the intervals of all 7 joint sets are not known, so no direction is shown" in page.text
     assert "no interval on the margin is known on the other half" in page.text
-    assert "Its interval is not known, so this change may be no effect at all." in page.text
+    assert "The interval does not exclude zero, so this may be no effect at all" in page.text
     for claim in ("includes zero", "subadditive", "are superadditive", "nan"):
         assert claim not in page.text, claim
     n_rows = 7 * 2 * 2  # sets, data sets, metrics

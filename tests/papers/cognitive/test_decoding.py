@@ -358,7 +358,7 @@ def test_numbers_of_one_side_that_are_too_few_are_refused() -> None:
     with pytest.raises(
         InputError,
         match=r"motion, all trials: 4 different numbers of one side for 5 folds, which share none; "
-        r"expected at least 5: ask for more differences \(--differences\), or more trials",
+        r"expected at least 5: ask for more differences \(--differences\) or trials \(--analysis\)",
     ):
         check_trials(few)
 

@@ -204,9 +204,9 @@ def test_a_drawn_page_in_a_browser(least: Path) -> None:
     path = build_report(least, figures=("svg",))
     page = Page(path.read_text(encoding="utf-8"))
     images = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(images) == 10
+    assert len(images) == 11
     assert all(attrs.get("alt") for attrs in images)
-    assert len(list((least / "figures").glob("*.svg"))) == 10
+    assert len(list((least / "figures").glob("*.svg"))) == 11
     ids = [value for _, attrs in page.tags if (value := attrs.get("id"))]
     assert len(ids) == len(set(ids))
     check_in_browser(path, "The same for facts")
