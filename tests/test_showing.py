@@ -158,7 +158,7 @@ def test_no_public_result_prints_its_tensors() -> None:
         "papers.extractive.evidence.Evidence",
         "papers.extractive.passes.Question",
         "papers.extractive.passes.Trace",
-        "papers.extractive.recall.Recall",
+        "papers.extractive.experiments.recall.Recall",
         "papers.cognitive.probing.linear.Loss",
         "study.engine.Results",
     }
