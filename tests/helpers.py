@@ -42,6 +42,11 @@ def embedded_shape(kind: str = "encoder") -> ModelShape:
     return ModelShape(config.num_hidden_layers, config.num_attention_heads)
 
 
+def close(actual: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
+    """Make sure that two tensors are equal but for ``atol``."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
 # -- models -------------------------------------------------------------------------------------
 
 

@@ -84,17 +84,17 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
         each_set = sets.values() if isinstance(sets, Mapping) else sets
         check_masks([value for value in each_set if isinstance(value, Mask)], model)
     if isinstance(sets, Mapping):
-        found = [_cut(value, name) for name, value in sets.items()]
+        cuts = [_cut(value, name) for name, value in sets.items()]
     else:
-        found = [_cut(value) for value in sets]
+        cuts = [_cut(value) for value in sets]
     seen: dict[Any, str] = {}
-    for cut in found:
+    for cut in cuts:
         for key in (cut, str(cut)):
             if key in seen:
                 same = f", as {seen[key]}" if seen[key] != str(cut) else ""
                 raise InputError(f"sets: {cut} is given more than once{same}; leave one out")
         seen |= {cut: str(cut), str(cut): str(cut)}
-    return found
+    return cuts
 
 
 def _cut(value: CutLike, name: str | None = None) -> Cut:

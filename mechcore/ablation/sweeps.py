@@ -84,10 +84,10 @@ def sweep(
 
     >>> sweep(model, [["L0.H1"], ["L0.H1", "L2.MLP"]], data, means)  # doctest: +SKIP
     """
-    found = ablate(model, sets, data, means, seed=seed, **options)
-    if not found.without:
+    ablations = ablate(model, sets, data, means, seed=seed, **options)
+    if not ablations.without:
         raise InputError("sweep: no set; expected at least one set of components")
-    return ablation_table(found, n_resamples=n_resamples, level=level, seed=seed)
+    return ablation_table(ablations, n_resamples=n_resamples, level=level, seed=seed)
 
 
 @plain_session()

@@ -1,4 +1,4 @@
-"""What a checkpoint may hold beside its weights: no code, no stand-ins, a usable configuration."""
+"""Checks of a checkpoint's other files: no code, no stand-ins, a usable configuration."""
 
 from __future__ import annotations
 

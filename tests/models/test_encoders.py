@@ -9,7 +9,7 @@ import helpers
 import pytest
 import torch
 import transformers as hf
-from helpers import padded, reference_logits, texts
+from helpers import close, padded, reference_logits, texts
 from models.families import (
     ENCODERS,
     Families,
@@ -30,10 +30,6 @@ from mechcore.models.export import export_checkpoint
 from mechcore.models.protocol import forward, n_token_types
 
 N_LAYERS = 3
-
-
-def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
 
 
 @pytest.fixture(scope="module")

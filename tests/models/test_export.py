@@ -14,7 +14,7 @@ import helpers
 import pytest
 import torch
 import transformers as hf
-from helpers import Cases, padded, reference_logits, texts
+from helpers import Cases, close, padded, reference_logits, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -136,10 +136,6 @@ def plain_logits(path: Path, batch: Any) -> torch.Tensor:
 def real(logits: torch.Tensor, batch: Any) -> torch.Tensor:
     """Without those at padding: [row, class], or [token, vocab]."""
     return logits if logits.ndim == 2 else logits[batch["attention_mask"] == 1]
-
-
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @contextmanager

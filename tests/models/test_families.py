@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
-from helpers import Case, edited, padded, reference_logits, texts, torch_hooks
+from helpers import Case, close, edited, padded, reference_logits, texts, torch_hooks
 from models.families import (
     DECODERS,
     ENCODERS,
@@ -44,10 +44,6 @@ from mechcore.models.protocol import (
     read_position,
 )
 from mechcore.training import new_model
-
-
-def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from helpers import Case, Cases, captured, padded, texts
+from helpers import Case, Cases, captured, close, padded, texts
 from torch import Tensor
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -25,10 +25,6 @@ MODELS = ("bert", "gpt2-lm", "llama", "mistral")
 LAST = helpers.N_LAYERS - 1
 HEADS = list(range(helpers.N_HEADS))
 SUBSETS: list[list[int]] = [[0], [3], [1, 2], [0, 3], [1, 2, 3], HEADS]
-
-
-def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
 
 
 @dataclass(frozen=True)
@@ -296,7 +292,7 @@ def test_a_stack_is_a_copy_in_the_precision_of_the_model(case64: Case) -> None:
 
 
 def refusal(model: Any) -> str:
-    """What a model is said to be that has no stack."""
+    """The reason given for a model without a stack."""
     with pytest.raises(InputError, match="prefix-sharing engine: found ") as caught:
         stack_of(model)
     found, _, rest = str(caught.value).removeprefix("prefix-sharing engine: found ").partition(";")

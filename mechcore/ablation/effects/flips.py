@@ -59,7 +59,7 @@ FLIPS = Schema(
 
 
 def flip_table(
-    found: Sequence[Ablations],
+    swept: Sequence[Ablations],
     examples: Mapping[str, Examples],
     classes: Sequence[str],
     most: int = SHOWN,
@@ -70,7 +70,7 @@ def flip_table(
     the margin, then by their order in the data.
 
     Args:
-        found: answers without single components, with their logits, in domain and out of domain;
+        swept: answers without single components, with their logits, in domain and out of domain;
             of larger sets nothing is listed.
         examples: what was answered, by split.
         classes: names of the classes, in the order of the logits.
@@ -79,7 +79,7 @@ def flip_table(
     Returns:
         The columns of `FLIPS`, by component.
     """
-    ordered = sorted(found, key=lambda ablations: OUT_FIRST.index(ablations.split))
+    ordered = sorted(swept, key=lambda ablations: OUT_FIRST.index(ablations.split))
     alone = [cut for cut in ordered[0].sets if len(cut) == 1] if ordered else []
     rows: list[dict[str, Any]] = []
     for name in alone:

@@ -91,14 +91,14 @@ class Job:
         """All batches, each with the rows of its examples as ``index``."""
         if isinstance(self.data, EncodedExamples):
             return list(self.data.batches(self.batch_size))
-        found: list[Batch] = []
+        batches: list[Batch] = []
         start = 0
         for batch in self.data:
             inputs = model_inputs(self.model, batch)
             end = start + len(inputs["input_ids"])
-            found.append({**inputs, "index": torch.arange(start, end)})
+            batches.append({**inputs, "index": torch.arange(start, end)})
             start = end
-        return found
+        return batches
 
     def asked(self, batch: Batch) -> dict[str, Tensor]:
         """What the model reads for the answers to a batch."""
@@ -145,9 +145,9 @@ class ReferenceEngine:
         numbers = self.parts[part]
         masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
         options |= {"means": job.means, "fill": job.fill, "seed": job.seed}
-        found = evaluate(job.model, job.data, mask=masks, **options)
+        evaluations = evaluate(job.model, job.data, mask=masks, **options)
         every = torch.arange(len(job.correct_classes))
-        logits = torch.stack([evaluation.logits for evaluation in found])
+        logits = torch.stack([evaluation.logits for evaluation in evaluations])
         buffer.note(numbers, every, logits, job.correct_classes, buffer.full)
 
 

@@ -82,10 +82,8 @@ class StackCuts:
             run.z.append(stack.z(layer, run.before[layer], context, self.heads))
             run.attention.append(stack.project(layer, run.z[layer], self.heads, bias=True))
             x = self._between(layer)
-            if self.shape.has_mlps:
-                run.mlp.append(stack.mlp(layer, x))
-                x = stack.after_mlp(layer, x + run.mlp[layer])
-            run.before.append(x)
+            run.mlp.append(stack.mlp(layer, x))
+            run.before.append(stack.after_mlp(layer, x + run.mlp[layer]))
         return run.read_of(run.before[-1])
 
     def rows_at_once(self, n_pos: int) -> int:
@@ -121,13 +119,12 @@ class StackCuts:
                 change = stack.project(layer, unseen, self.heads, bias=False)
                 added = added.index_add(0, sent(rows, x.device), change.to(added))
             x = stack.after_attention(layer, x + added)
-            if self.shape.has_mlps:
-                out = run.read_of(run.mlp[layer])
-                seen = _seen(senders, [Component(layer)])
-                if not bool(seen.all()):
-                    there = sent(seen, out.device)[..., None]
-                    out = torch.where(there, out, self._fill("mlp", layer, out, at_read=True))
-                x = stack.after_mlp(layer, x + out)
+            out = run.read_of(run.mlp[layer])
+            seen = _seen(senders, [Component(layer)])
+            if not bool(seen.all()):
+                there = sent(seen, out.device)[..., None]
+                out = torch.where(there, out, self._fill("mlp", layer, out, at_read=True))
+            x = stack.after_mlp(layer, x + out)
         return x
 
     # -- components -----------------------------------------------------------------------------
@@ -155,8 +152,6 @@ class StackCuts:
                 x = _joined(x, self._blind_heads(layer, view, heads))
             if receivers[-1].layer >= layer:
                 view = self._view_attention(layer, view, senders)
-            if not self.shape.has_mlps:
-                continue
             if len(x):
                 x = self.stack.after_mlp(layer, x + self.stack.mlp(layer, x))
             if len(heads) < len(here):

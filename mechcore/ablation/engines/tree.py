@@ -262,9 +262,6 @@ class TreeRunner(Runner):
         return x
 
     def _mlp(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
-        if not self.shape.has_mlps:
-            self._attention(layer + 1, x, nodes)
-            return
         family, out = children_of(nodes), None
         if any(bool(value) for _, value, _ in family):
             out = self.stack.mlp(layer, x.flatten(0, 1)).unflatten(0, (len(x), -1))

@@ -105,19 +105,19 @@ class Goal:
 
     def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """What bounds of all sets' effects say about each, [set]."""
-        found = np.full(len(low), OPEN, dtype=object)
+        decisions = np.full(len(low), OPEN, dtype=object)
         if self.least is not None:
-            found[(low >= -self.least) & (high <= self.least)] = "within"
-            found[low > self.least] = "above"
-            found[high < -self.least] = "below"
-            return found
+            decisions[(low >= -self.least) & (high <= self.least)] = "within"
+            decisions[low > self.least] = "above"
+            decisions[high < -self.least] = "below"
+            return decisions
         assert self.largest is not None
         low, high, n = -high, -low, len(low)  # of losses
         may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, but for itself
         are_larger = n - np.searchsorted(np.sort(low), high, side="right")
-        found[are_larger >= self.largest] = "rest"
-        found[may_be_larger < self.largest] = "top"
-        return found
+        decisions[are_larger >= self.largest] = "rest"
+        decisions[may_be_larger < self.largest] = "top"
+        return decisions
 
 
 class Effects:
@@ -161,9 +161,11 @@ class Effects:
         members = sorted({c for cut in running for c in cut.components})
         return [*(ComponentSet((c,)) for c in members), *running]
 
-    def see(self, found: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int) -> None:
+    def see(
+        self, answers: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int
+    ) -> None:
         """Note the effects on some more examples."""
-        changes = {cut: found.changes(cut, self.metric) for cut in found.sets}
+        changes = {cut: answers.changes(cut, self.metric) for cut in answers.sets}
         for row in rows:
             cut = self.sets[row]
             self.values[row, start:stop] = changes[cut]

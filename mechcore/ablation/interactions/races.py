@@ -93,8 +93,8 @@ class Race(Shown):
     def decided(self, decision: str) -> list[ComponentSet]:
         """The sets with a decision, lowest effects first."""
         made, effects = self.decisions["decision"], self.effects
-        found = [cut for cut, its in zip(self.sets, made, strict=True) if its == decision]
-        return sorted(found, key=lambda cut: effects[cut])
+        decided = [cut for cut, its in zip(self.sets, made, strict=True) if its == decision]
+        return sorted(decided, key=lambda cut: effects[cut])
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
@@ -112,13 +112,13 @@ class Race(Shown):
         unit, sure = (" nats", self._assumed()) if self.metric == "margin" else ("", "")
         size = f" (size {self.least:g}{unit} or less)" if self.least is not None else ""
         counts = self.decisions["decision"].value_counts()
-        found = ", ".join(
+        sums = ", ".join(
             f"{n} {name}{size if name == 'within' else ''}" for name, n in counts.items()
         )
         seen = self.decisions["n"]
         share = self.layers / self.exact_layers
         text = (
-            f"{found}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples, half "
+            f"{sums}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples, half "
             f"of the sets on {seen.median():g} at most, with {share:.1%} of the layer evaluations "
             f"of all sets on all examples; about these examples, any decision is wrong with a "
             f"probability of {self.error:g} at most{sure}"

@@ -102,27 +102,27 @@ class Readers:
         full, given = self.full, list(answers)
         sample = full.samples(members)[""]
         clusters = None if full.clusters is None else full.clusters[members]
-        found: dict[str, Effect] = {}
+        effects: dict[str, Effect] = {}
         for metric in METRICS:
             own = full.values(metric)[members]
             without = np.stack([without_one.values(metric)[members] for without_one in given])
-            found[metric] = Effect(float(own.mean()), without - own, sample=sample)
+            effects[metric] = Effect(float(own.mean()), without - own, sample=sample)
         correct = full.correct_classes.numpy()[members]
         logits = [without_one.logits for without_one in given]
         if reason_against(correct) or any(of_one is None for of_one in logits):
-            return found
+            return effects
         without = np.stack([of_one[members] for of_one in logits if of_one is not None])
         options: dict[str, Any] = {"clusters": clusters, "seed": seed}
         parts = decompose(full.logits.numpy()[members], without, correct, **options)
-        return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | found
+        return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | effects
 
     def different(self, receivers: Sequence[Component]) -> list[int]:
         """Numbers of the controls of all these components, each once that is another to them."""
-        found: dict[tuple[Answers, ...], int] = {}
+        controls: dict[tuple[Answers, ...], int] = {}
         for i, control in enumerate(self.controls):
             if all(receiver in control for receiver in receivers):
-                found.setdefault(tuple(control[receiver] for receiver in receivers), i)
-        return [*found.values()]
+                controls.setdefault(tuple(control[receiver] for receiver in receivers), i)
+        return [*controls.values()]
 
 
 def random_senders(
@@ -215,18 +215,20 @@ def readers_of(
     left = [single for single in alone.values() if known is None or single not in known.without]
     again = [] if known is None else _largest(known, alone.values())
     sets: list[Cut] = [*left, *again, *cut.values(), *(s for c in beside for s in c.values())]
-    found = ablate(model, list(dict.fromkeys(sets)), data, means, split=split, seed=seed, **options)
+    ablations = ablate(
+        model, list(dict.fromkeys(sets)), data, means, split=split, seed=seed, **options
+    )
     if known is not None:
-        _check_same(known.full, found.full)
+        _check_same(known.full, ablations.full)
         for single in again:
-            _check_same_ablation(single, known, found, dtype_of(model))
-        found = known.with_more(found)
+            _check_same_ablation(single, known, ablations, dtype_of(model))
+        ablations = known.with_more(ablations)
     return Readers(
-        found.full,
-        {r: found.without[single] for r, single in alone.items()},
-        {r: found.without[paths] for r, paths in cut.items()},
-        [{r: found.without[paths] for r, paths in c.items()} for c in beside],
-        found.data,
+        ablations.full,
+        {r: ablations.without[single] for r, single in alone.items()},
+        {r: ablations.without[paths] for r, paths in cut.items()},
+        [{r: ablations.without[paths] for r, paths in c.items()} for c in beside],
+        ablations.data,
         split,
     )
 
@@ -266,19 +268,19 @@ def beside_random(
     if not cuts:
         return readers
     options |= {"split": readers.split, "seed": seed}
-    found = ablate(model, cuts, data, means, **options)
-    _check_same(readers.full, found.full)
-    controls = [{r: found.without[cut] for r, cut in control.items()} for control in beside]
+    ablations = ablate(model, cuts, data, means, **options)
+    _check_same(readers.full, ablations.full)
+    controls = [{r: ablations.without[cut] for r, cut in control.items()} for control in beside]
     return replace(readers, controls=controls)
 
 
-def _check_same(known: Evaluation, found: Evaluation) -> None:
+def _check_same(known: Evaluation, again: Evaluation) -> None:
     """Make sure that two are answers of one model to the same examples."""
-    same = known.logits.shape == found.logits.shape
-    if not (same and torch.allclose(known.logits, found.logits, rtol=1e-3, atol=1e-3)):
+    same = known.logits.shape == again.logits.shape
+    if not (same and torch.allclose(known.logits, again.logits, rtol=1e-3, atol=1e-3)):
         raise InputError(
             f"core: the full model's answers among the known ablations ({len(known.correct)}) are "
-            f"not those on these examples ({len(found.correct)}); expected ablations of the same "
+            f"not those on these examples ({len(again.correct)}); expected ablations of the same "
             "model on the same examples"
         )
 
@@ -291,10 +293,10 @@ def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSe
 
 
 def _check_same_ablation(
-    of: ComponentSet, known: Ablations, found: Ablations, dtype: torch.dtype
+    of: ComponentSet, known: Ablations, again: Ablations, dtype: torch.dtype
 ) -> None:
     """Make sure that a set was ablated in the same way in both."""
-    before, now = (ablations.without[of].margin for ablations in (known, found))
+    before, now = (ablations.without[of].margin for ablations in (known, again))
     near = 1e-2 if dtype.itemsize >= 4 else 0.1
     if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
         raise InputError(
@@ -383,5 +385,5 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
     return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
 
 
-def _estimate(name: str, found: Interval) -> dict[str, float]:
-    return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
+def _estimate(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

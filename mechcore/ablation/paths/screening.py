@@ -70,7 +70,7 @@ class Screening:
     def _of_batch(self, rows: Sequence[int]) -> Float[Tensor, " cut"]:
         inputs = model_inputs(self.model, self.readout.asked(self.data.rows(rows)))
         correct = self.correct[rows]
-        found = torch.zeros(len(self.cuts), dtype=torch.float64)
+        changes = torch.zeros(len(self.cuts), dtype=torch.float64)
         full, outputs, gradients = self._gradients(inputs, rows)
         for key, receivers in self.groups.items():
             fill = self.fills[key]
@@ -83,12 +83,12 @@ class Screening:
                 if receiver.component is None:
                     assert fill.answers is not None
                     blind = self.readout.read(fill.answers, inputs, rows).float().cpu()
-                    found[i] = (margins(blind, correct) - full).sum()
+                    changes[i] = (margins(blind, correct) - full).sum()
                     continue
                 for component in changed_with(self.model, receiver):
                     of_layer = changed["z" if component.is_head else "mlp", component.layer]
-                    found[i] += of_layer[component.head].sum().item()
-        return found
+                    changes[i] += of_layer[component.head].sum().item()
+        return changes
 
     def _gradients(
         self, inputs: dict[str, Tensor], rows: Sequence[int]
@@ -109,6 +109,6 @@ class Screening:
                 hooks.append((hook_mlp_out(layer), partial(change, ("mlp", layer))))
         with intervening(self.model, hooks):
             answers = self.readout.read(logits_of(self.model, inputs), inputs, rows)
-            found = margins(answers, self.correct[rows].to(answers.device))
-            gradients = torch.autograd.grad(found.sum(), list(changes.values()))
-        return found.detach().float().cpu(), outputs, dict(zip(changes, gradients, strict=True))
+            of_margin = margins(answers, self.correct[rows].to(answers.device))
+            gradients = torch.autograd.grad(of_margin.sum(), list(changes.values()))
+        return of_margin.detach().float().cpu(), outputs, dict(zip(changes, gradients, strict=True))

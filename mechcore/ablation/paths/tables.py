@@ -69,16 +69,16 @@ def path_information_table(
 
 
 def _paths_of(ablations: Ablations) -> Ablations:
-    found: dict[Cut, Answers] = {
+    cut_answers: dict[Cut, Answers] = {
         cut: answers for cut, answers in ablations.without.items() if isinstance(cut, PathSet)
     }
-    for cut in found:
+    for cut in cut_answers:
         if isinstance(cut, PathSet) and len(cut.senders) != 1:
             raise InputError(
                 f"paths {cut}: found {len(cut.senders)} receivers; expected one: make a set of "
                 "each, or take mechcore.ablation.ablation_table"
             )
-    return replace(ablations, without=found)
+    return replace(ablations, without=cut_answers)
 
 
 def _with_ends(table: pd.DataFrame, cut: Ablations) -> pd.DataFrame:
