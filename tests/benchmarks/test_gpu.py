@@ -48,6 +48,15 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(steps["in turn", dtype]["times as fast"] == [1, 1, 1] for dtype in dtypes)
 
 
+def test_what_would_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = benchmark("gpu", monkeypatch)
+    options = ["--quick", "--device", "cpu", "--threads", "1", "--minutes", "0"]
+    printed = printed_by(gpu, options, monkeypatch).splitlines()
+    assert [line for line in printed if "out of time" in line] == [
+        f"| {name} | out of time |" for name in PARAMETERS
+    ]
+
+
 def test_shapes_are_those_of_the_published_models(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = benchmark("gpu", monkeypatch)
     for name, case in gpu.cases(quick=False).items():
