@@ -386,6 +386,30 @@ def test_a_model_that_does_not_compute_what_its_weights_say(cases: Cases, engine
         ablate(model, NAMES, data, means, engine=engine, split="ood")
 
 
+def test_a_model_of_half_precision_may_differ_as_rounding_sets_it_apart_from_itself(
+    cases: Cases,
+) -> None:
+    model, data = load_model(cases.path("gpt2"), dtype="bfloat16"), encoded("gpt2")
+    means = means_of(model, data)
+    options: dict[str, Any] = {"engine": "tree", "split": "ood"}
+    swept = ablate(model, NAMES, data, means, **options)
+
+    def rounded(together: float, alone: float) -> Any:
+        def hook(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+            return output * (1 + (together if len(output) > 1 else alone))
+
+        return model.blocks[1].mlp.out.original_component.register_forward_hook(hook)
+
+    for together, alone in ((0.5, 0.5), (50.0, 0.0)):  # by no rounding
+        handle = rounded(together, alone)
+        with pytest.raises(MechcoreError, match="its logits differ from the model's by"):
+            ablate(model, NAMES, data, means, **options)
+        handle.remove()
+    handle = rounded(0.5, 0.0)
+    assert_close(ablate(model, NAMES, data, means, **options), swept)
+    handle.remove()
+
+
 def test_the_check_covers_a_masked_forward_too(
     bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
