@@ -112,14 +112,14 @@ from mechcore.ablation import sweep
 from mechcore.attention import categories
 import mechcore.papers.cognitive.verdicts
 found = [
-    effective_size, evaluate, sweep, categories, mechcore.sweep,
+    effective_size, evaluate, sweep, categories,
     mechcore.pruning.discretise, mechcore.papers.extractive.ranks,
     mechcore.papers.cognitive.verdicts,
 ]
 print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
 """
     homes = ["subnetworks.effective_size", "evaluation.evaluate", "ablation.sweeps"]
-    homes += ["attention.categories", "ablation.sweeps", "pruning.discretise"]
+    homes += ["attention.categories", "pruning.discretise"]
     homes += ["papers.extractive.ranks", "papers.cognitive.verdicts"]
     assert json.loads(output_of(program)) == [["function", f"mechcore.{each}"] for each in homes]
 

@@ -20,12 +20,10 @@ import mechcore
 from mechcore import (
     Mask,
     MeanActivations,
-    as_encoded,
     evaluate,
     load_model,
     load_tokenizer,
     masked,
-    paired_change,
     prune,
 )
 from mechcore.ablation import (
@@ -41,7 +39,9 @@ from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
 from mechcore.bench import methods as bench
 from mechcore.components import ModelShape
+from mechcore.evaluation.evaluate import paired_change
 from mechcore.main_study.config import StudyConfig
+from mechcore.models.encoded import as_encoded
 from mechcore.models.export import export_checkpoint
 from mechcore.models.protocol import forward
 from mechcore.papers.cognitive.probing import activations_at, decode

@@ -16,13 +16,13 @@ import pytest
 import torch
 import transformers as hf
 
-from mechcore import as_encoded
 from mechcore.data import tokenizer_checks
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.architectures import trial
+from mechcore.models.encoded import as_encoded
 from mechcore.models.protocol import forward
 from mechcore.training.objectives import classification
 
