@@ -58,7 +58,7 @@ from mechcore.subnetworks.core import heuristic_core
 from mechcore.training import TrainSettings, new_model, train_classifier
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
-from mechcore.worlds.tiny_encoder import tiny_encoder_model
+from mechcore.worlds.small_gpt2 import small_gpt2
 from mechcore.worlds.tiny_world import LABELS
 
 FEW = PruneSettings(steps=6, warmup=1, batch_size=8, tolerance=1, precision="float32")
@@ -217,7 +217,8 @@ def checkpoints(g: Given) -> Any:
         steps=3, batch_size=8, warmup_steps=1, evaluate_every=3, checkpoint_every=3
     )
     history = train_classifier(fresh, tokenizer, TRAIN, {"id": ID}, g.folder / "run", settings)
-    untrained = tiny_encoder_model(1).state_dict()
+    words = tiny_world.decoder_tokenizer()
+    untrained = small_gpt2(words, 1, width=16, n_heads=2, end=words.sep_token_id).state_dict()
     return [untrained, dict(exported.named_parameters()), dict(fresh.named_parameters()), history]
 
 

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
-from transformers import GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
+from mechcore.papers.cognitive.arms import tiny_base_model
 from mechcore.papers.cognitive.text import (
     CHOICES,
     LARGEST,
@@ -41,7 +41,7 @@ from mechcore.papers.cognitive.text import (
 )
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.draws import pick
-from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+from mechcore.worlds.small_gpt2 import one_thread
 from mechcore.worlds.words import texts_of
 
 BASE_STEPS = 5000
@@ -150,14 +150,8 @@ def _pair(rng: random.Random, split: Split) -> tuple[int, int]:
 # -- the decoder ----------------------------------------------------------------------------------
 
 
-def tiny_base_model(seed: int) -> GPT2LMHeadModel:
-    """An untrained decoder: 4 layers of 4 heads, width 64, 0.2 M parameters, untied embeddings."""
-    tokenizer = tiny_tokenizer()
-    return small_gpt2(tokenizer, seed, width=64, n_heads=4, end=tokenizer.eos_token_id)
-
-
 def train_tiny_base(
-    out: str | Path, steps: int = BASE_STEPS, seed: int = SEED, progress: bool = True
+    out: Path, steps: int = BASE_STEPS, seed: int = SEED, pairs: int = TRAINING_TEXTS
 ) -> pd.DataFrame:
     """Pretrain the decoder and write its run directory, with the final checkpoint; its history.
 
@@ -180,12 +174,11 @@ def train_tiny_base(
         return train_answering(
             tiny_base_model(seed),
             tiny_tokenizer(),
-            generate_texts(TRAINING_TEXTS, seed),
+            generate_texts(pairs, seed),
             {"test": generate_texts(EVALUATION_TEXTS, EVALUATION_SEED, "test")},
             out,
             settings,
             prompt=PROMPT,
             answers=ANSWER_WORDS,
             whole=True,
-            progress=progress,
         )
