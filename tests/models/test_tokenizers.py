@@ -187,8 +187,8 @@ OF_FILE: dict[str, tuple[str, Change, str | None]] = {
     "case": (
         "tokenizer.json",
         lambda file: file["normalizer"].update(lowercase=False),
-        r"1 of 2 texts compared have other tokens .* in BertTokenizer of .*: row 0, 'The cat ran. / "
-        r"a dog ran', has \[\('the', .* from token 1 on, in the file \[\('\[UNK\]', ",
+        r"1 of 2 texts compared have other tokens .* in BertTokenizer of .*: row 0, 'The cat ran. "
+        r"/ a dog ran', has \[\('the', .* from token 1 on, in the file \[\('\[UNK\]', ",
     ),
     "normaliser": (
         "tokenizer.json",
