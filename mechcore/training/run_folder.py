@@ -48,7 +48,6 @@ def facts_of(
             "prompt": objective.prompt,
             "answers": objective.answers,
             "max_length": objective.max_length,
-            **({"whole": True} if objective.whole else {}),
         },
         "model": {
             "class": type(model).__name__,
