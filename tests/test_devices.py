@@ -30,7 +30,7 @@ from mechcore.models import load_model
 from mechcore.pruning import prune_settings
 from mechcore.pruning.teacher import Teacher
 
-FAMILIES = ("bert", "gpt2", "llama")
+FAMILIES = ("bert", "llama")
 
 
 def random_masks(n: int, model: Any) -> Tensor:
