@@ -144,6 +144,7 @@ def test_the_same_answers_on_another_device(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.everyday
 def test_the_device_that_is_played_counts() -> None:
     """Each kind of waiting, and nothing else."""
     near = torch.arange(3.0)

@@ -42,11 +42,10 @@ def output_of(program: str) -> str:
     [
         "import mechcore",
         f"{CALL}(['--help'])",
-        *(f"{CALL}(['{command}', '--help'])" for command in ("run", "train", "heads", "roles")),
+        *(f"{CALL}(['{command}', '--help'])" for command in ("run", "roles")),
         f"{CALL}(['reproduce', 'cognitive', '--help'])",
         f"{CALL}(['run', '--no-such-option'])",
         f"{CALL}(['reproduce', 'extractive', '--seeds', 'x'])",
-        f"{CALL}(['effective-size', '--tolerance', 'x'])",
     ],
 )
 def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) -> None:
