@@ -132,5 +132,5 @@ def _losses(
     teacher: Teacher, shape: ModelShape, means: MeanActivations, title: str
 ) -> Float[Tensor, "layer component"]:
     with progress.bar(title, teacher.n_batches) as advance:
-        found = teacher.mean_divergences(_alone(shape), means, advance)
-    return found.view(shape.n_layers, shape.columns)
+        losses = teacher.mean_divergences(_alone(shape), means, advance)
+    return losses.view(shape.n_layers, shape.columns)

@@ -69,11 +69,11 @@ class LabelMap:
                 f"label names: classes {', '.join(classes)} are not distinct; give each a name of "
                 "its own with --class-names (class_names= in Python)"
             )
-        found = {label: _classes_of(label, index) for label in labels}
-        if unknown := [label for label, correct in found.items() if not correct]:
+        classes_of = {label: _classes_of(label, index) for label in labels}
+        if unknown := [label for label, correct in classes_of.items() if not correct]:
             place = "" if data is None else f"examples {data!r}: "
             raise InputError(f"{place}{_refusal(unknown, classes, answers)}")
-        return cls(tuple(classes), found)
+        return cls(tuple(classes), classes_of)
 
     def matrix(self, labels: Iterable[str]) -> Bool[Tensor, "example class"]:
         """Correct classes of each example."""
@@ -166,9 +166,9 @@ def names_in(config: Any, owner: str) -> list[str]:
     id2label = by_index(config.id2label) or {}
     names = [id2label.get(i) for i in range(len(id2label))]
     if not names or any(name is None or not str(name).strip() for name in names):
-        found = first_names([f"{i}: {name}" for i, name in sorted(id2label.items())], 6)
+        known = first_names([f"{i}: {name}" for i, name in sorted(id2label.items())], 6)
         raise InputError(
-            f"{owner}: the id2label of its config.json has {found or 'nothing'}; expected a name "
+            f"{owner}: the id2label of its config.json has {known or 'nothing'}; expected a name "
             f"for each of 0 to {len(names) - 1}, the rows of its head: number the classes from 0, "
             "and name each"
         )
