@@ -98,7 +98,7 @@ def examples_of(
             n = f"{int(empty.sum())} of {len(table)}"
             warn(f"{path}: left out {n} examples that lack a text or label")
     frame = pd.DataFrame({role: texts_of(path, used[column]) for role, column in chosen.items()})
-    for role in {"text_a", "text_b"}.intersection(frame):
+    for role in [role for role in ("text_a", "text_b") if role in frame]:
         _check_built(path, table, frame[role])
     frame = pd.DataFrame({"text_b": "", "label": "", "subset": ALL}, frame.index).assign(**frame)
     if cluster is not None:
@@ -118,8 +118,8 @@ def data_name(path: str | Path) -> str:
 
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
     """Refuse what PAWS-QQP is built from, and bytes as its script writes them by Python 3."""
-    pattern = _TOKEN_NUMBERS if {"qid1", "qid2"} <= set(table.columns) else _BYTES
-    if not texts.empty and all(map(pattern.fullmatch, texts)):
+    patterns = [_BYTES, *([_TOKEN_NUMBERS] if {"qid1", "qid2"} <= set(table.columns) else [])]
+    if not texts.empty and any(all(map(pattern.fullmatch, texts)) for pattern in patterns):
         raise InputError(
             f"{path}: column {texts.name} has {shown(texts.iloc[0], 30)} and the like; expected "
             "texts: build PAWS-QQP from the original Quora file with its qqp_generate_data.py, by "
