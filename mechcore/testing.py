@@ -20,7 +20,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from mechcore import Mask, MeanActivations, Subnetwork, export_checkpoint, load_model, masked
+from mechcore import Mask, MeanActivations, export_checkpoint, load_model, masked
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.attention.categories import CATEGORIES, Category, registered_categories
@@ -36,6 +36,7 @@ from mechcore.models.architectures.layers import stack_of
 from mechcore.models.batches import real_positions
 from mechcore.pruning.methods import METHODS, PruningMethod, Request
 from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.settings import DESCRIBED, OF_STUDY, Entry, check, entries
 from mechcore.steps.config import DataConfig, ModelConfig

@@ -278,6 +278,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.everyday
 def test_a_guest(guest: Guest) -> None:
     with undrawn():
         testing.check_analysis(guest(), {"longest": 8}, others={"longest": 4})

@@ -123,7 +123,7 @@ class Search(Ablating, Analysis):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of `mechcore.find_superadditive`."""
+        """Arguments of `mechcore.ablation.find_superadditive`."""
         guarantee = GUARANTEE if self.all_pairs and self.guarantee is None else self.guarantee
         raced = guarantee is not None
         return {

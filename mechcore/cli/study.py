@@ -276,24 +276,3 @@ def export(
         allow_pickle=how.get("allow_pickle", False),
     )
     print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
-
-
-def train_world(
-    model: Annotated[
-        Literal["encoder", "decoder"], typer.Option("--model", help="Which model to train.")
-    ] = "encoder",
-    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
-        "mechcore-world"
-    ),
-    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
-) -> None:
-    """Train an embedded model from scratch, with checkpoints."""
-    from mechcore.worlds.tiny_encoder import train_tiny_encoder
-    from mechcore.worlds.tiny_world_training import train_tiny_decoder
-
-    must_not_exist(out)
-    train = train_tiny_encoder if model == "encoder" else train_tiny_decoder
-    given: dict[str, Any] = {"steps": steps, "seed": seed}
-    train(out, **{name: value for name, value in given.items() if value is not None})
-    print(f"checkpoints: {out}")

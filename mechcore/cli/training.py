@@ -81,7 +81,7 @@ def _check_base(base: ModelConfig) -> None:
     if base.source is None:
         raise InputError(
             "--model is missing; name the checkpoint to begin from, a directory or a hub id such "
-            "as google-bert/bert-base-cased (mechcore train-world trains the embedded models)"
+            "as google-bert/bert-base-cased"
         )
     if (base.prompt is None) != (base.answers is None):
         raise InputError(

@@ -105,7 +105,8 @@ class Readout:
         if data.answers is None:
             raise InputError(
                 "examples: a language model needs answer words for the labels; encode them with a "
-                "prompt and answers (--prompt, --answers; in Python mechcore.as_encoded)"
+                "prompt and answers (--prompt, --answers; in Python "
+                "mechcore.models.encoded.as_encoded)"
             )
         answers = list(data.answers.values())
         tokens = continuations = None

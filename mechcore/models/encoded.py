@@ -192,7 +192,7 @@ def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
             raise InputError(
                 f"tokenizer: not known for {name_of(model)}, which did not come from a checkpoint; "
                 "load the model with mechcore.load_model, or encode the examples with "
-                "mechcore.as_encoded(model, data, tokenizer=mechcore.load_tokenizer(path))"
+                "as_encoded(model, data, tokenizer=mechcore.load_tokenizer(path))"
             )
         _tokenizers[model] = tokenizer
     return _tokenizers[model]

@@ -26,7 +26,7 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     """Change without each single component: layer x head, one panel per data set.
 
     Args:
-        ablation: what `mechcore.sweep` returns; sets with names of their own are left out.
+        ablation: what `mechcore.ablation.sweep` returns; sets with names of their own are left out.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
         subset: of the data.
     """
@@ -69,8 +69,8 @@ def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
     """Interaction of every two components that were raced, one panel per race.
 
     Args:
-        races: decisions on interactions of the margin, see `mechcore.race`, by their titles. One
-            per cent of the largest share the darkest colours.
+        races: decisions on interactions of the margin, see `mechcore.ablation.race`, by title.
+            One per cent of the largest share the darkest colours.
     """
     parts = {
         title: by_components(race, 2).rename(columns={"effect": "interaction"})
@@ -136,7 +136,7 @@ def set_bars(
     """Accuracy of the full model and without each set on every subset, with intervals.
 
     Args:
-        ablation: what `mechcore.sweep` returns.
+        ablation: what `mechcore.ablation.sweep` returns.
         split: ``"id"`` or ``"ood"``.
         data: name of the data set.
         sets: which, in which order; by default all.

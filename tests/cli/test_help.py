@@ -55,7 +55,7 @@ def test_commands_stand_in_groups() -> None:
     assert found.pop("Options") == ["--version", "--help"]
     assert found == {
         "Main job": ["run", "demo", "report", "export"],
-        "Models and methods": ["train", "train-world", "bench"],
+        "Models and methods": ["train", "bench"],
         "Questions": [name.replace("_", "-") for name in question_names()],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
@@ -67,7 +67,7 @@ def test_commands_of_groups() -> None:
     assert {each for each in found if each.startswith("study ")} == {
         f"study {name}" for name in ("init", "status", "clean")
     }
-    papers = ("cognitive", "trials", "train-base", "extractive", "facts")
+    papers = ("cognitive", "trials", "extractive", "facts")
     assert {f"reproduce {name}" for name in papers} <= found
 
 

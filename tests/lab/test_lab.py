@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mechcore
-from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
+from mechcore import Mask, MeanActivations, categorize_heads, evaluate, load_model
 from mechcore.ablation import (
     ComponentSet,
     ablate,
@@ -33,6 +33,7 @@ from mechcore.lab import Lab
 from mechcore.lab.questions import written
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.models.encoded import as_encoded
 from mechcore.pruning import PruneSettings
 from mechcore.settings import entries
 from mechcore.study.engine import StudyError

@@ -393,14 +393,14 @@ def test_what_a_living_process_works_on_is_left_alone(store: Store) -> None:
 
 
 def stop_while_writing(pipe: Connection, action: Callable[[Store], Any], path: Path) -> None:
-    sync = files._sync
+    share = files._open_to_others
 
     def slow(path: Path) -> None:
         pipe.send(path.name)
         pipe.recv()
-        sync(path)
+        share(path)
 
-    files._sync = slow
+    files._open_to_others = slow
     action(Store(path))
 
 

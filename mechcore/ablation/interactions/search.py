@@ -173,7 +173,7 @@ def find_superadditive(
             many were missed.
         least: with a guarantee, least interaction of interest, in the unit of the metric.
         largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
-        bound: with a guarantee, largest interaction on one example, nats, see `mechcore.race`.
+        bound: with a guarantee, largest interaction on one example, nats, see `race`.
         screening_by: how interactions of pairs are predicted, a name in
             `mechcore.ablation.interactions.predictors.INTERACTION_METHODS`.
         screening_examples: examples of the search half that predictions are averaged over.

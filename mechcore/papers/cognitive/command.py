@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -62,19 +62,3 @@ def trials(
     write = {".csv": data.to_csv, ".jsonl": data.to_json, ".parquet": data.to_parquet}[out.suffix]
     write_atomically(out, lambda path: write(path))
     print(f"trials: {out} ({n} of the {which} split)")
-
-
-def train_base(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
-        "mechcore-base"
-    ),
-    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
-) -> None:
-    """Pretrain the tiny base of this study again, with checkpoints."""
-    from mechcore.papers.cognitive.pretraining import train_tiny_base
-
-    must_not_exist(out)
-    given: dict[str, Any] = {"steps": steps, "seed": seed}
-    train_tiny_base(out, **{name: value for name, value in given.items() if value is not None})
-    print(f"checkpoints: {out}")

@@ -54,7 +54,7 @@ from mechcore.papers.extractive.facts import (
 from mechcore.papers.extractive.settings import BASE_STEPS
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.draws import pick
-from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+from mechcore.worlds.small_gpt2 import one_thread, small_gpt2
 from mechcore.worlds.words import texts_of, word_tokenizer
 
 BATCH = 128

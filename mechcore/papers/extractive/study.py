@@ -32,7 +32,7 @@ from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_here
 from mechcore.study.step import Input, Job, Step
 from mechcore.study.store import Store
-from mechcore.worlds.tiny_world_training import SMALL_LAYERS
+from mechcore.worlds.small_gpt2 import SMALL_LAYERS
 
 KIND = "extractive"
 """What ``kind`` is called in the file of such a study, and in its ``config.json``."""

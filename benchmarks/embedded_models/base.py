@@ -13,7 +13,7 @@ them is to be obeyed or ignored, and the words context, motion, color and choice
 ===========  ====================================================================
 
 A text ends with the answer in brackets; those before it are answered too, and training is on all
-words (`mechcore.training.answering`, ``whole``). Copying is learned first, and with it the heads
+words (`WholeTexts`). Copying is learned first, and with it the heads
 that the others need: without ``copy`` and ``recall``, looking up stayed at chance.
 
 Pairs of numbers that the task holds out (`mechcore.papers.cognitive.trials`) are never compared
@@ -27,9 +27,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
-from transformers import GPT2LMHeadModel
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from mechcore.data.examples import Examples
+from mechcore.papers.cognitive.arms import tiny_base_model
 from mechcore.papers.cognitive.text import (
     CHOICES,
     LARGEST,
@@ -39,9 +43,9 @@ from mechcore.papers.cognitive.text import (
     split_of,
     tiny_tokenizer,
 )
-from mechcore.training import TrainSettings, train_answering
+from mechcore.training import Objective, TrainSettings, answering, train
 from mechcore.worlds.draws import pick
-from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+from mechcore.worlds.small_gpt2 import one_thread
 from mechcore.worlds.words import texts_of
 
 BASE_STEPS = 5000
@@ -150,14 +154,23 @@ def _pair(rng: random.Random, split: Split) -> tuple[int, int]:
 # -- the decoder ----------------------------------------------------------------------------------
 
 
-def tiny_base_model(seed: int) -> GPT2LMHeadModel:
-    """An untrained decoder: 4 layers of 4 heads, width 64, 0.2 M parameters, untied embeddings."""
-    tokenizer = tiny_tokenizer()
-    return small_gpt2(tokenizer, seed, width=64, n_heads=4, end=tokenizer.eos_token_id)
+class WholeTexts(Objective):
+    """The loss is over every token of prompt and answer but the first."""
+
+    def loss(
+        self, model: PreTrainedModel, batch: Mapping[str, Tensor], targets: Int[Tensor, " batch"]
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy over tokens, in nats; texts are padded on the right."""
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        following = ids.roll(-1, dims=1)
+        following[torch.arange(len(ids)), mask.sum(dim=1) - 1] = targets
+        real = mask != 0
+        logits = model(input_ids=ids, attention_mask=mask).logits
+        return nn.functional.cross_entropy(logits[real], following[real])
 
 
 def train_tiny_base(
-    out: str | Path, steps: int = BASE_STEPS, seed: int = SEED, progress: bool = True
+    out: Path, steps: int = BASE_STEPS, seed: int = SEED, pairs: int = TRAINING_TEXTS
 ) -> pd.DataFrame:
     """Pretrain the decoder and write its run directory, with the final checkpoint; its history.
 
@@ -177,15 +190,12 @@ def train_tiny_base(
         seed=seed,
     )
     with one_thread():
-        return train_answering(
-            tiny_base_model(seed),
-            tiny_tokenizer(),
-            generate_texts(TRAINING_TEXTS, seed),
+        model = tiny_base_model(seed)
+        return train(
+            model,
+            WholeTexts(**vars(answering(model, tiny_tokenizer(), PROMPT, ANSWER_WORDS))),
+            generate_texts(pairs, seed),
             {"test": generate_texts(EVALUATION_TEXTS, EVALUATION_SEED, "test")},
             out,
             settings,
-            prompt=PROMPT,
-            answers=ANSWER_WORDS,
-            whole=True,
-            progress=progress,
         )

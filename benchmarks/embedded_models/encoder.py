@@ -19,33 +19,26 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from decoder import BATCH_SIZE, SEED, TRAINING_PAIRS, evaluations, settings_for
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from mechcore import progress as display
+from mechcore import progress
 from mechcore.data.examples import ALL, Examples
 from mechcore.session import plain_session
-from mechcore.training import SETTINGS_FILE, STATE_FOLDER, checkpoint_path, train
+from mechcore.training import checkpoint_path, train
 from mechcore.training.loop import BatchOrder
 from mechcore.training.objectives import Objective, classification
 from mechcore.worlds import tiny_world
-from mechcore.worlds.tiny_world_training import (
-    BATCH_SIZE,
-    SEED,
-    TRAINING_PAIRS,
-    evaluations,
-    one_thread,
-    settings_for,
-    widen,
-)
+from mechcore.worlds.small_gpt2 import one_thread, widen
 
 STEPS = 2000
 PRETRAINING_STEPS = 1800
@@ -225,7 +218,7 @@ def pretrain(model: BertForSequenceClassification, data: Examples, steps: int, s
         optimizer, lambda step: min((step + 1) / 100, 1 - step / steps)
     )
     model.train()
-    with display.bar("pretraining", steps) as advance:
+    with progress.bar("pretraining", steps) as advance:
         for step in range(steps):
             batch = encoded.rows(order[step * BATCH_SIZE : (step + 1) * BATCH_SIZE])
             optimizer.zero_grad()
@@ -272,28 +265,21 @@ def _learning(model: BertForSequenceClassification, data: Examples, seed: int) -
 
 
 def train_tiny_encoder(
-    out: str | Path,
-    steps: int = STEPS,
-    seed: int = SEED,
-    minority: float = MINORITY,
-    progress: bool = True,
+    out: Path, steps: int = STEPS, seed: int = SEED, pairs: int = TRAINING_PAIRS
 ) -> pd.DataFrame:
     """Train the encoder and write its run directory with a short series of checkpoints.
 
     With the defaults this is the run under ``data/tiny_encoder``. The series (stored in half
     precision) has the evaluation at which in-domain accuracy first reaches 0.9, one half-way to it
-    and up to three evenly spread after it; ``final`` is in float32. A run that was interrupted
-    begins anew: what is dropped and masked comes from generators of their own, which the state of a
-    run does not hold.
+    and up to three evenly spread after it; ``final`` is in float32. An interrupted run has to begin
+    anew in another folder: what is dropped and masked comes from generators of their own.
 
     Returns:
         The history of the second stage, see ``mechcore.training.read_history``.
     """
-    if (Path(out) / SETTINGS_FILE).is_file():
-        shutil.rmtree(Path(out) / STATE_FOLDER, ignore_errors=True)
-    data = tiny_world.generate("train", TRAINING_PAIRS, seed, minority)
+    data = tiny_world.generate("train", pairs, seed, MINORITY)
     model = tiny_encoder_model(seed)
-    with one_thread(), display.shown() if progress else nullcontext():
+    with one_thread():
         pretrain(model, data, PRETRAINING_STEPS, seed)
         settings = replace(
             settings_for(steps, seed),
@@ -301,8 +287,8 @@ def train_tiny_encoder(
             checkpoint_every=EVALUATE_EVERY,
         )
         learning = _learning(model, data, seed)
-        history = train(model, learning, data, evaluations(), out, settings, progress)
-    _thin(Path(out), history)
+        history = train(model, learning, data, evaluations(), out, settings)
+    _thin(out, history)
     return history
 
 
