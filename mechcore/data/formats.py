@@ -152,6 +152,13 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     header = rows[0][1]
     for number, cells in rows[1:]:
         _check_row(f"line {number}", cells, header, separator)
+        opened = [cell for cell in cells if cell.startswith('"') and not _ENCLOSED.fullmatch(cell)]
+        if opened and len(cells) < len(header):
+            raise ValueError(
+                f"line {number} ends within quotes, {shown(opened[-1], 40)!r}, and has "
+                f"{count(len(cells), 'cell')}, the header {len(header)}; save texts with line "
+                "breaks as .csv, .jsonl or .parquet"
+            )
     padded = [[*cells, *[None] * (len(header) - len(cells))] for _, cells in rows[1:]]
     return pd.DataFrame(padded, columns=header, dtype=object)
 

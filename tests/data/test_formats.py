@@ -56,12 +56,16 @@ def test_any_table_that_pandas_writes_reads_back_or_is_refused(
 ) -> None:
     table = pd.DataFrame(rows, columns=["premise", "hypothesis", "label"])
     table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    try:
-        texts = read_examples(tmp_path / "x.tsv").frame
-    except InputError:
-        assert not table.map(str.strip).all(axis=None) or table.map(BREAKS.search).any(axis=None)
-    else:
-        assert texts[["text_a", "text_b", "label"]].to_numpy().tolist() == table.to_numpy().tolist()
+    for labelled in (True, False):
+        try:
+            texts = read_examples(tmp_path / "x.tsv", labelled=labelled).frame
+        except InputError:
+            assert not table.map(str.strip).all(axis=None) or table.map(BREAKS.search).any(
+                axis=None
+            )
+        else:
+            read = texts[["text_a", "text_b", "label"]].to_numpy().tolist()
+            assert read == table.to_numpy().tolist()
 
 
 @pytest.mark.filterwarnings("error")
