@@ -6,14 +6,7 @@ from mechcore._lazy import attach
 from mechcore._waiting import wait_briefly
 
 if TYPE_CHECKING:
-    from mechcore.ablation import (
-        ablate,
-        find_superadditive,
-        interaction_from_accuracies,
-        race,
-        sweep,
-    )
-    from mechcore.ablation.interactions.exact import interactions
+    from mechcore.ablation import ablate, find_superadditive, interactions, race, sweep
     from mechcore.attention import categorize_heads
     from mechcore.components import Component, Mask
     from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_change
@@ -48,7 +41,6 @@ __all__ = [
     "find_superadditive",
     "head_frequency",
     "heuristic_core",
-    "interaction_from_accuracies",
     "interactions",
     "load_model",
     "load_tokenizer",

@@ -164,8 +164,11 @@ def ablate(
         class_names,
         batch_size,
     )
-    base = _engine(engine, job, precision, max_tokens)
-    parts: Parts = _path_engine(job, paths, base, precision) if paths else base
+    parts: Parts = (
+        _path_engine(engine, job, paths, precision, max_tokens)
+        if paths
+        else _engine(engine, job, precision, max_tokens)
+    )
     partial = Partial(
         state,
         "sweep",
@@ -207,18 +210,26 @@ def _check_options(engine: str, precision: str, split: str, batch_size: int, see
         raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
 
 
+def _tree(
+    engine: Engine, job: Job, precision: Precision, max_tokens: int | None
+) -> TreeEngine | None:
+    """The prefix tree, if it is asked for or the best there is, and the model has one."""
+    if engine not in ("auto", "tree"):
+        return None
+    try:
+        return TreeEngine(job, stack_of(job.model), precision, max_tokens)
+    except InputError:
+        if engine == "tree":
+            raise
+    return None
+
+
 def _engine(
     engine: Engine, job: Job, precision: Precision, max_tokens: int | None
 ) -> SharingEngine | ReferenceEngine:
     """The engine asked for, or the first that can run the model."""
-    if engine in ("auto", "tree"):
-        try:
-            stack = stack_of(job.model)
-        except InputError:
-            if engine == "tree":
-                raise
-        else:
-            return TreeEngine(job, stack, precision, max_tokens)
+    if (tree := _tree(engine, job, precision, max_tokens)) is not None:
+        return tree
     if precision != "float32":
         name = "restart" if engine == "auto" else engine
         raise InputError(f"sweep: engine {name!r} has the model's own precision only")
@@ -239,14 +250,19 @@ def _engine(
 
 
 def _path_engine(
-    job: Job, paths: Sequence[PathSet], base: SharingEngine | ReferenceEngine, precision: Precision
+    engine: Engine,
+    job: Job,
+    paths: Sequence[PathSet],
+    precision: Precision,
+    max_tokens: int | None,
 ) -> PathEngine:
-    """What cuts paths with the engine that ablates components."""
+    """What cuts paths; layers as functions are checked."""
     if precision != "float32":
         raise InputError("sweep: paths are cut in the model's own precision only")
-    if isinstance(base, SharingEngine):
-        base.check()
-    return PathEngine(job, paths, base)
+    tree = _tree(engine, job, precision, max_tokens)
+    if tree is not None:
+        tree.check()
+    return PathEngine(job, paths, tree)
 
 
 def member_names(cut: Cut) -> list[str]:

@@ -10,7 +10,7 @@ none are given. Under 8 clusters there is no interval.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -30,6 +30,14 @@ _BLOCK = 64
 
 _WIDEST = 3
 """Times Student's t that an end of the bootstrap may be away: resamples of ties have no spread."""
+
+
+class Statistics(TypedDict, total=False):
+    """Options of intervals, see `mean_intervals`: resamples, level and seed."""
+
+    n_resamples: int
+    level: float
+    seed: int
 
 
 @dataclass(frozen=True)

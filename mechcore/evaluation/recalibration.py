@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -38,9 +38,12 @@ from scipy import stats
 from mechcore.errors import InputError
 from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, mean_errors, mean_intervals
+from mechcore.evaluation.intervals import Interval, Statistics, mean_errors, mean_intervals
 from mechcore.evaluation.p_values import paired_p
 from mechcore.showing import Shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LEAST = 50
 """Fewest examples of every label. In simulations (``benchmarks/roles.py``) intervals of 95 % cover
@@ -94,33 +97,19 @@ class Effect(Shown):
         return self.values / self.unit
 
     def intervals(
-        self,
-        *,
-        answers: bool = True,
-        n_resamples: int = 1000,
-        level: float = 0.95,
-        seed: int = 0,
+        self, *, answers: bool = True, **statistics: Unpack[Statistics]
     ) -> list[Interval]:
-        """Intervals of the changes, see `mean_intervals`.
+        """Intervals of the changes, see `mean_intervals`, corrected for the choice (Bonferroni).
 
         The two examples more that answers are given count what one answer does, `unit`.
-
-        Args:
-            answers: whether the values are made of answers that are right or wrong.
-            n_resamples: bootstrap resamples.
-            level: of the intervals.
-            seed: of the resamples.
         """
-        found = mean_intervals(
-            self.in_answers,
-            answers=answers,
-            clusters=self.sample,
-            n_resamples=n_resamples,
-            level=level,
-            seed=seed,
-        )
-        ends = [(self.unit * each.low, self.unit * each.high) for each in found]
-        return [Interval(float(d), *each) for d, each in zip(self.changes, ends, strict=True)]
+        statistics["level"] = 1 - (1 - statistics.get("level", 0.95)) / self.n_choices
+        sample: dict[str, Any] = {"answers": answers, "clusters": self.sample}
+        intervals = mean_intervals(self.in_answers, **sample, **statistics)
+        return [
+            Interval(float(change), self.unit * interval.low, self.unit * interval.high)
+            for change, interval in zip(self.changes, intervals, strict=True)
+        ]
 
     def errors(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
         """Standard errors of the changes, see `mean_errors`."""

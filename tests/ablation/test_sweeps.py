@@ -405,7 +405,7 @@ def test_an_encoder_without_a_classifier_has_no_answers() -> None:
         ablate(helpers.hooked_encoder(), NAMES, encoded(), fill="zero")
 
 
-# -- groups of sets -------------------------------------------------------------------------------
+# -- resuming -------------------------------------------------------------------------------------
 
 SINGLES = [str(component) for component in ModelShape(2, 4).components]
 MANY = [*SINGLES, *("+".join(pair) for pair in itertools.combinations(SINGLES[:7], 2))]
@@ -444,45 +444,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 @pytest.mark.parametrize(
-    ("fill", "share", "groups"),
-    [("mean", 0.02, 1), ("resample", 1.5, 3), ("mean", 2, 5), ("resample", 100.0, 31)],
-)
-def test_many_sets_are_finished_in_groups(
-    bert: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    runs: Runs,
-    fill: Any,
-    share: float,
-    groups: int,
-) -> None:
-    options = {**bert, "sets": MANY, "fill": fill, "batch_size": 3}
-    assert len(MANY) == 31
-    expected = ablate(**options, engine="reference")
-    monkeypatch.setattr(ENGINE, "SHARE_OF_RESTARTS", share)
-    runs.until(None)
-    assert_close(ablate(**options), expected)
-    assert runs.batches == [3, *[3, 3, 1] * groups]
-
-
-# -- going on -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets in three groups of the tree, or four parts of the reference."""
-    monkeypatch.setattr(ENGINE, "SHARE_OF_RESTARTS", 1.5)
-    monkeypatch.setattr(ENGINE, "MAX_ROWS", 8 * 3)
-
-
-@pytest.mark.usefixtures("in_groups")
-@pytest.mark.parametrize(
     ("engine", "fill", "stop_at", "left"),
     [
-        # Three groups of three batches, and a check before.
-        *(("tree", "resample", 1, 10), ("tree", "mean", 2, 9), ("tree", "resample", 4, 7)),
-        *(("tree", "resample", 8, 3), ("tree", "mean", 9, 2)),
-        # Sixteen groups: a layer counts whole.
-        *(("restart", "mean", 1, 49), ("restart", "resample", 20, 30), ("restart", "mean", 48, 2)),
+        # A check, and three batches.
+        *(("tree", "resample", 1, 4), ("tree", "mean", 2, 3), ("tree", "resample", 3, 2)),
+        *(("restart", "mean", 1, 4), ("restart", "resample", 3, 2)),
         # The full model, then 31 sets, 8 at a time.
         *(("reference", "mean", 0, 5), ("reference", "resample", 1, 4)),
         ("reference", "resample", 4, 1),
@@ -492,11 +458,13 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
     bert: dict[str, Any],
     runs: Runs,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     fill: Any,
     engine: Any,
     stop_at: int,
     left: int,
 ) -> None:
+    monkeypatch.setattr(ENGINE, "MAX_ROWS", 8 * 3)
     options = {**bert, "sets": MANY, "fill": fill, "engine": engine, "batch_size": 3}
     whole = ablate(**options)
     path = tmp_path / "folder"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -27,9 +27,12 @@ from mechcore.evaluation.evaluate import (
     check_metric,
     kl_divergence,
 )
-from mechcore.evaluation.intervals import mean_intervals
+from mechcore.evaluation.intervals import Statistics, mean_intervals
 from mechcore.showing import Shown
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -216,9 +219,7 @@ def ablation_table(
     kinds: Mapping[Any, str] | None = None,
     *,
     average: tuple[str, Sequence[ComponentSet]] | None = None,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """Changes of every set on every subset.
 
@@ -227,9 +228,7 @@ def ablation_table(
         kinds: the sets to list, and what to call each in the column ``kind``; by default all,
             as ``"single"``, ``"joint"`` and ``"path"``.
         average: name and members of a group of sets whose mean change is listed as one row.
-        n_resamples: bootstrap resamples.
-        level: of the intervals.
-        seed: of the resamples.
+        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
 
     Returns:
         The columns of `ABLATION`. Empty if there is nothing to list.
@@ -239,7 +238,6 @@ def ablation_table(
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if listed else []:
         columns: dict[str, list[dict[str, float]]] = {}
@@ -300,7 +298,7 @@ def ends(
     values: Float[np.ndarray, "row example"],
     samples: Mapping[str, Sample],
     answers: bool,
-    **statistics: Any,
+    **statistics: Unpack[Statistics],
 ) -> list[dict[str, float]]:
     """The means of rows, and the ends of their intervals in columns that begin with ``name``."""
     rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]

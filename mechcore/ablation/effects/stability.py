@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
-from mechcore.ablation.interactions.exact import joint_and_alone, with_members
+from mechcore.ablation.joint.exact import joint_and_alone, with_members
 from mechcore.evaluation.agreement import (
     halved,
     jaccard,

@@ -1,13 +1,12 @@
 """Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
 
-The third is in `mechcore.ablation.engines.restart`. All divide a sweep into parts that are finished
-one after another, and write the answers of every finished task to the same `AnswerBuffer`, so that
-an interrupted sweep can go on.
+The third is in `mechcore.ablation.engines.restart`. All divide a sweep into tasks, each of a part
+and a batch, and write the answers of every finished task to the same `AnswerBuffer`, so that an
+interrupted sweep can be resumed.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -44,9 +43,6 @@ Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
 """Most tokens in one call of a layer by device, examples times masks times positions."""
 
-SHARE_OF_RESTARTS = 0.02
-"""How much of its work a sweep may spend on beginning again for another group of sets."""
-
 SAMPLE = (16, 64)
 """Fewest and most examples, and as many sets, on which precisions are compared."""
 
@@ -74,12 +70,6 @@ class Job:
         self.readout = Readout.of(self.model, self.data, self.class_names)
         self.correct_classes = self.readout.correct_classes(self.data)
         self.shape = ModelShape.of(self.model)
-
-    def changed(self, masks: Tensor, fill: FillMaker) -> Job:
-        """The same work with other masks and another fill."""
-        other = copy.copy(self)  # with what is known of the data
-        other.masks, other.fill = masks, fill
-        return other
 
     @property
     def masks_at_once(self) -> int:
@@ -152,7 +142,7 @@ class ReferenceEngine:
 
 
 class SharingEngine(ABC):
-    """Runs what sets have in common once, in groups of sets that are finished one after another.
+    """Runs what sets have in common once, batch by batch.
 
     ``shape`` is the model's as `tree.grow` is to see it: masks share whole levels of the tree.
     """
@@ -165,16 +155,8 @@ class SharingEngine(ABC):
         self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
         device = device_of(job.model).type
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
-        self.division = [self.name, SHARE_OF_RESTARTS]  # what divides the sets into parts
-        whole = self._tree(job.masks)
-        restarts = SHARE_OF_RESTARTS * self.layers(whole)
-        n_groups = max(1, int(restarts / shape.n_layers))
-        order = [mask for mask in whole.masks if mask != 0]
-        size = max(1, -(-len(order) // n_groups))
-        starts = range(0, max(1, len(order)), size)
-        self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
-        self.trees = [self._tree(job.masks[group]) for group in self.parts]
-        self.rows = torch.arange(len(job.masks))  # of the answers to each set
+        self.division = [self.name]  # what divides the sets into parts
+        self.tree = self._tree(job.masks)
         self.runner = self._new_runner()
 
     def _tree(self, masks: Tensor) -> Node:
@@ -189,10 +171,6 @@ class SharingEngine(ABC):
         """Raise a MechcoreError unless the logits are the model's, whole and without one set."""
 
     @abstractmethod
-    def like(self, job: Job) -> SharingEngine:
-        """An engine for other sets or fills on the same model, which needs no check."""
-
-    @abstractmethod
     def _new_runner(self, exact: bool = False) -> Runner:
         """A runner that has drawn nothing yet; ``exact`` for one in the model's own precision."""
 
@@ -205,23 +183,18 @@ class SharingEngine(ABC):
         return fill_of(job.model, job.means, job.fill, job.seed)
 
     def tasks(self) -> list[tuple[int, int, float]]:
-        """Group of sets, batch and cost in layers times tokens of every task."""
-        costs = [self.layers(tree) + 1 for tree in self.trees]
-        return [
-            (group, number, cost * batch["input_ids"].numel())
-            for group, cost in enumerate(costs)
-            for number, batch in enumerate(self.batches)
-        ]
+        """Part 0, batch and cost in layers times tokens of every task."""
+        cost = self.work + 1
+        sizes = enumerate(batch["input_ids"].numel() for batch in self.batches)
+        return [(0, number, cost * size) for number, size in sizes]
 
     @property
     def work(self) -> float:
         """Evaluations of a layer for each example, in all."""
-        return sum(map(self.layers, self.trees))
+        return self.layers(self.tree)
 
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""
-        if batch == 0:
-            self.runner = self._new_runner()
         self.runner.begin(self.job.asked(self.batches[batch]))
 
     def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
@@ -231,7 +204,7 @@ class SharingEngine(ABC):
         full: list[Tensor] = []
 
         def take(numbers: Tensor, logits: Tensor) -> None:
-            sets = self.rows[self.parts[part][numbers] - 1]
+            sets = numbers - 1
             if not full:
                 if numbers[0] != 0:
                     raise MechcoreError(f"{self.name} engine: no answer of the full model first")
@@ -240,7 +213,7 @@ class SharingEngine(ABC):
                 sets, logits = sets[1:], logits[1:]
             buffer.note(sets, index, logits, correct, full[0])
 
-        self._logits(self.runner, self.batches[batch], self.trees[part], take)
+        self._logits(self.runner, self.batches[batch], self.tree, take)
 
     def _logits(
         self,
@@ -302,15 +275,10 @@ class TreeEngine(SharingEngine):
     def __init__(
         self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
     ) -> None:
-        self.given, self.exact = stack, job.readout.of_stack(stack)
-        self.stack = self.exact
+        self.stack = self.exact = job.readout.of_stack(stack)
         if precision != "float32":
             self.stack = self.stack.to(DTYPES[precision])
         super().__init__(job, job.shape, max_tokens)
-
-    def like(self, job: Job) -> TreeEngine:
-        """See `SharingEngine.like`."""
-        return TreeEngine(job, self.given, "float32", self.max_tokens)
 
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""

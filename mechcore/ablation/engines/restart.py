@@ -257,12 +257,6 @@ class RestartEngine(SharingEngine):
         rows = longest["attention_mask"].sum(1).argsort(descending=True)[:4]
         self.checked = {name: values[rows] for name, values in longest.items()}
 
-    def like(self, job: Job) -> RestartEngine:
-        """See `SharingEngine.like`."""
-        made = RestartEngine(job, self.model_layers, self.max_tokens)
-        made.everywhere = self.everywhere
-        return made
-
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""
         return evaluations(self.job.model, tree)

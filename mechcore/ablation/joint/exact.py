@@ -8,8 +8,8 @@ nats) has no bounds, and both are always reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,13 @@ from jaxtyping import Float
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
-from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Metric
+from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
-from mechcore.wording import count
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
@@ -67,9 +69,7 @@ def interactions(
     ablations: Ablations,
     *,
     correction: Correction = "benjamini-hochberg",
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """Interactions of all sets of two or more components whose members were ablated alone, too.
 
@@ -77,9 +77,8 @@ def interactions(
         ablations: what `mechcore.ablate` returned.
         correction: of the p-values for how many sets were tested, within one subset and metric,
             see `mechcore.evaluation.p_values.corrected`.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: of the resamples.
+        statistics: ``n_resamples``, ``level`` and ``seed``, see
+            `mechcore.evaluation.intervals.mean_intervals`.
 
     Returns:
         The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
@@ -101,11 +100,10 @@ def interactions(
         means = zip(joint.mean(1).tolist(), alone.mean(1).tolist(), strict=True)
         return joint - alone, [_effect(*both, bounded) for both in means]
 
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     table = INTERACTIONS.frame(
         estimates(ablations, sets, "interaction", beyond, correction, **statistics)
     )
-    return table.assign(superadditive=directions(table, 1 - level) < 0)
+    return table.assign(superadditive=directions(table, 1 - statistics.get("level", 0.95)) < 0)
 
 
 ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
@@ -118,24 +116,21 @@ def estimates(
     column: str,
     by_example: ByExample,
     correction: Correction | None,
-    *,
-    seed: int,
-    **statistics: Any,
+    **statistics: Unpack[Statistics],
 ) -> list[dict[str, Any]]:
     """Rows of sets, subsets and metrics: means over examples in ``column``, their intervals and p.
 
-    ``statistics`` are ``n_resamples`` and ``level``, see `ends`; without a correction there is no
-    p.
+    Without a correction there is no p.
     """
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if sets else []:
         samples = ablations.full.samples(members)
         for metric in METRICS:
             (values, more), answers = by_example(metric, members), metric == "accuracy"
-            intervals = ends("", values, samples, answers, seed=seed, **statistics)
+            intervals = ends("", values, samples, answers, **statistics)
             if correction is not None:
-                options: dict[str, Any] = {"clusters": samples[""], "seed": seed}
-                tested = corrected(values, correction, answers=answers, **options)
+                seed, sample = statistics.get("seed", 0), samples[""]
+                tested = corrected(values, correction, answers=answers, clusters=sample, seed=seed)
                 for row, p, adjusted in zip(more, *tested, strict=True):
                     row |= {"p": p, "p_adjusted": adjusted}
             for cut, row, interval in zip(sets, more, intervals, strict=True):
@@ -170,75 +165,16 @@ def joint_and_alone(
     return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
 
 
-def interaction_from_accuracies(
-    full: Mapping[str, float],
-    singles: Mapping[str, Mapping[str, float]],
-    joint: Mapping[str, float],
-    *,
-    percent: bool = False,
-) -> pd.DataFrame:
-    """The interaction of one set from published accuracies.
-
-    Args:
-        full: the full model's accuracy on every subset.
-        singles: accuracies without each component alone, by component and subset.
-        joint: accuracies without all of them.
-        percent: whether accuracies are per cent; shares otherwise.
-
-    Returns:
-        One row per subset: subset, joint_change, sum_of_single_changes, interaction (in the unit
-        given), superadditive, floor and ceiling, see `interactions`. Without the answers
-        themselves there are no intervals, and superadditive is the sign of the interaction alone.
-
-    Raises:
-        InputError: subsets differ, there are fewer than two components, or an accuracy is
-            outside its range.
-
-    >>> both = {"a": {"hans": 0.7}, "b": {"hans": 0.6}}
-    >>> interaction_from_accuracies({"hans": 0.9}, both, {"hans": 0.2})["interaction"].round(3)[0]
-    np.float64(-0.2)
-    """
-    if len(singles) < 2:
-        raise InputError(
-            f"interaction: {count(len(singles), 'component')}; expected at least two, each ablated "
-            "alone"
-        )
-    unit = 100.0 if percent else 1.0
-    for name, values in {"full": full, "joint": joint, **singles}.items():
-        if set(values) != set(full):
-            raise InputError(
-                f"interaction: subsets of {name!r} are {', '.join(values)}; expected those of the "
-                f"full model, {', '.join(full)}"
-            )
-        for subset, value in values.items():
-            if not 0 <= value <= unit:
-                raise InputError(
-                    f"interaction: accuracy of {name!r} on {subset!r} is {value}; expected "
-                    f"{'per cent' if percent else 'a share'}, 0 to {unit:g}"
-                )
-    rows = []
-    for subset, accuracy in full.items():
-        expected = sum(values[subset] - accuracy for values in singles.values())
-        change = joint[subset] - accuracy
-        rows.append({"subset": subset, **_effect(change, expected, accuracy, unit)})
-    return pd.DataFrame(rows)
-
-
-def _effect(
-    change: float, expected: float, full: float | None, unit: float = 1.0
-) -> dict[str, Any]:
+def _effect(change: float, expected: float, full: float | None) -> dict[str, Any]:
     """What two changes say; ``full`` is the full model's accuracy, None for margins."""
     floor = ceiling = False
     if full is not None:
-        full, joint, single = full / unit, change / unit, expected / unit
-        left, summed = full + joint, full + single
+        left, summed = full + change, full + expected
         floor = left < FLOOR - ROUNDING or summed < -ROUNDING
-        ceiling = (joint > ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
+        ceiling = (change > ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
     return {
         "joint_change": change,
         "sum_of_single_changes": expected,
-        "interaction": change - expected,
-        "superadditive": change - expected < -ROUNDING,
         "floor": floor,
         "ceiling": ceiling,
     }

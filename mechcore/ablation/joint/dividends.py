@@ -9,7 +9,7 @@ its interaction. The Shapley value shares every dividend equally among its membe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,16 @@ from jaxtyping import Float
 from mechcore.ablation import sets
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations
-from mechcore.ablation.interactions.exact import P_VALUES, estimates
+from mechcore.ablation.joint.exact import P_VALUES, estimates
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import Correction
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DIVIDENDS = Schema(
     "dividends",
@@ -62,9 +66,7 @@ def dividends(
     components: Iterable[ComponentLike] | None = None,
     *,
     correction: Correction = "benjamini-hochberg",
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """Moebius dividends of all subsets of ``components``.
 
@@ -72,9 +74,7 @@ def dividends(
         ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
         components: at most 10; by default all that are ablated alone.
         correction: of the p-values, see `mechcore.interactions`.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: of the resamples.
+        statistics: see `mechcore.interactions`.
 
     Returns:
         The columns of `DIVIDENDS`, one row per set of components, subset of the data and metric.
@@ -89,28 +89,22 @@ def dividends(
         return _dividends(ablations, parts, metric, members), [{"change": c} for c in changes]
 
     _check(ablations, parts)
-    options: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     return DIVIDENDS.frame(
-        estimates(ablations, parts, "dividend", by_example, correction, **options)
+        estimates(ablations, parts, "dividend", by_example, correction, **statistics)
     )
 
 
 def shapley(
     ablations: Ablations,
     components: Iterable[ComponentLike] | None = None,
-    *,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """Exact Shapley values from all subsets of up to 10 components; their sum is the joint change.
 
     Args:
         ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
         components: by default all that are ablated alone.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: of the resamples.
+        statistics: see `mechcore.interactions`.
 
     Returns:
         The columns of `SHAPLEY`, one row per component, subset of the data and metric.
@@ -127,8 +121,7 @@ def shapley(
 
     _check(ablations, parts)
     alone = [ComponentSet((component,)) for component in chosen]
-    options: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
-    return SHAPLEY.frame(estimates(ablations, alone, "shapley", by_example, None, **options))
+    return SHAPLEY.frame(estimates(ablations, alone, "shapley", by_example, None, **statistics))
 
 
 def _components(
