@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mechcore.ablation.effects.roles import component_roles as component_roles
     from mechcore.ablation.effects.roles import explain_role as explain_role
     from mechcore.ablation.effects.roles import verdict as verdict
-    from mechcore.ablation.joint.dividends import dividends as dividends
-    from mechcore.ablation.joint.dividends import shapley as shapley
+    from mechcore.ablation.joint.exact import dividends as dividends
     from mechcore.ablation.joint.exact import interactions as interactions
+    from mechcore.ablation.joint.exact import shapley as shapley
     from mechcore.ablation.joint.races import Race as Race
     from mechcore.ablation.joint.races import race as race
     from mechcore.ablation.joint.search import Search as Search

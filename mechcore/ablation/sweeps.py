@@ -19,8 +19,8 @@ import torch
 from mechcore import progress
 from mechcore.ablation.cuts import ComponentSet, Cut, CutLike, as_sets
 from mechcore.ablation.effects.changes import Ablations, ablation_table
-from mechcore.ablation.engines.buffer import AnswerBuffer
 from mechcore.ablation.engines.engine import (
+    AnswerBuffer,
     Job,
     Precision,
     ReferenceEngine,
@@ -176,7 +176,7 @@ def ablate(
         data=data if isinstance(data, EncodedExamples) else job.batches,
         means=means,
         fill=None if state is None else known_fill(fill),
-        sets=[member_names(cut) for cut in listed],
+        sets=[_member_names(cut) for cut in listed],
         labels=job.correct_classes,
         seed=seed,
         engine=parts.division,
@@ -265,8 +265,7 @@ def _path_engine(
     return PathEngine(job, paths, tree)
 
 
-def member_names(cut: Cut) -> list[str]:
-    """What is cut together, whatever the set is called."""
+def _member_names(cut: Cut) -> list[str]:
     return [str(part) for part in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 

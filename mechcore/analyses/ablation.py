@@ -50,9 +50,9 @@ class Ablation(AblatingNamed, Analysis):
         "mechcore.ablation.effects.changes:ABLATION",
         "mechcore.ablation.joint.exact:INTERACTIONS",
         "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.effects.controls:ABLATION_CONTROLS",
-        "mechcore.ablation.joint.dividends:DIVIDENDS",
-        "mechcore.ablation.joint.dividends:SHAPLEY",
+        "mechcore.ablation.effects.changes:ABLATION_CONTROLS",
+        "mechcore.ablation.joint.exact:DIVIDENDS",
+        "mechcore.ablation.joint.exact:SHAPLEY",
     )
 
     sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")

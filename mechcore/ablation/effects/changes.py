@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (
     METRICS,
@@ -28,6 +27,7 @@ from mechcore.evaluation.evaluate import (
     kl_divergence,
 )
 from mechcore.evaluation.intervals import Statistics, mean_intervals
+from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.showing import Shown
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
 
@@ -86,6 +86,30 @@ ABLATION = Schema(
     ),
 )
 
+CONTROL_COLUMNS = (
+    Column("control_change", "number", "mean of the change over random sets of heads"),
+    Column("control_low", "number", f"2.5 % of these are below; of fewer than {FEW_CONTROLS} none"),
+    Column(
+        "control_high", "number", f"2.5 % of these are above; of fewer than {FEW_CONTROLS} none"
+    ),
+    Column("n_controls", "whole", "these sets, of as many other heads of each layer, and MLPs"),
+    Column("p_control", "number", "of so large a change, up or down, among them", shown="small"),
+)
+ABLATION_CONTROLS = Schema(
+    "ablation_controls",
+    "What the core, or components, cost together and alone, beside as many others of each layer; "
+    "changes are shares for accuracy and nats for the margin, on as many examples as n says.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("change", "number", "of the metric without the set"),
+        *CONTROL_COLUMNS,
+    ),
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers(Shown):
@@ -106,8 +130,8 @@ class Answers(Shown):
     @classmethod
     def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
         """From the logits of the ablated and the full model."""
-        kl = kl_divergence(full, evaluation)
-        return cls(evaluation.correct, evaluation.margin, kl, evaluation.logits.numpy())
+        divergence = kl_divergence(full, evaluation)
+        return cls(evaluation.correct, evaluation.margin, divergence, evaluation.logits.numpy())
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
         """The answers to these examples, see `Evaluation.part`."""
@@ -176,12 +200,6 @@ class Ablations(Shown):
         without = {cut: answers.part(rows) for cut, answers in self.without.items()}
         return replace(self, full=self.full.part(rows), without=without)
 
-    def groups(
-        self, named: Mapping[str, Sequence[str]] | None = None
-    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-        """See `members_of`."""
-        return members_of(self.full, named)
-
     def _summary(self) -> str:
         full = f"full accuracy={self.full.accuracy:.3f}"
         return f"{len(self.without)} sets, {self.data!r} ({self.split}), {full}"
@@ -189,29 +207,6 @@ class Ablations(Shown):
     def _rows(self) -> pd.DataFrame:
         table = ablation_table(self)
         return table[table["subset"] == ALL]
-
-
-def members_of(
-    full: Evaluation, groups: Mapping[str, Sequence[str]] | None = None
-) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-    """Member flags of every subset and of all examples, each once; then of groups of subsets.
-
-    Raises:
-        InputError: a group names an unknown subset, or is called as a subset or all examples are.
-    """
-    names = full.subset_names
-    found = {name: full.subsets == name for name in names}
-    found[ALL] = np.ones(len(full.subsets), dtype=bool)
-    for group, members in (groups or {}).items():
-        unknown = [name for name in members if name not in names]
-        if unknown or not members or group in (*names, ALL):
-            wrong = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
-            raise InputError(
-                f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
-                f"name that is none of theirs, nor {ALL!r}, the name for all examples"
-            )
-        found[group] = np.isin(full.subsets.astype(str), list(members))
-    return [*found.items()]
 
 
 def ablation_table(
@@ -239,7 +234,7 @@ def ablation_table(
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
     rows: list[dict[str, Any]] = []
-    for subset, members in ablations.groups() if listed else []:
+    for subset, members in ablations.full.groups() if listed else []:
         columns: dict[str, list[dict[str, float]]] = {}
         means: dict[str, float] = {}
         samples = ablations.full.samples(members)
@@ -307,3 +302,31 @@ def ends(
         for row, interval in zip(rows, intervals, strict=True):
             row |= {f"{name}{whose}low": interval.low, f"{name}{whose}high": interval.high}
     return rows
+
+
+def control_table(
+    ablations: Ablations, controls: Mapping[ComponentSet, Sequence[ComponentSet]]
+) -> pd.DataFrame:
+    """Changes of sets beside those of their controls.
+
+    Layers differ in what any of their heads is worth, so that heads of other layers are no measure
+    of a core: its controls are as many other heads of each layer, and MLPs of any layer.
+
+    Args:
+        ablations: the answers without all of them.
+        controls: of each set; perhaps none.
+
+    Returns:
+        The columns of `ABLATION_CONTROLS`, a row per set, subset and metric.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.full.groups() if controls else []:
+        for cut, others in controls.items():
+            for metric in METRICS:
+                change, *beside = (
+                    float(ablations.changes(s, metric)[members].mean()) for s in (cut, *others)
+                )
+                row = place(ablations, str(cut), len(cut), subset, members)
+                row |= {"metric": metric, "change": change, **among_controls(change, beside)}
+                rows.append(row)
+    return pd.DataFrame(rows, columns=ABLATION_CONTROLS.names)

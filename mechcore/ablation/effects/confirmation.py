@@ -146,7 +146,7 @@ def _on_halves(
     ablations: Ablations, subset: str, groups: Mapping[str, Sequence[str]] | None, seed: int
 ) -> list[pd.DataFrame]:
     """The information table of each half of a subset."""
-    members = np.flatnonzero(dict(ablations.groups(groups))[subset])
+    members = np.flatnonzero(dict(ablations.full.groups(groups))[subset])
     half_of = _half_of(ablations.full.part(members), seed)
     parts = [ablations.part(members[half_of == half]) for half in (0, 1)]
     # The ends of intervals are not used, so two resamples do.

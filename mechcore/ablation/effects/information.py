@@ -99,7 +99,7 @@ def information_table(
         InputError: a group names an unknown subset, or logits were not kept.
     """
     rows: list[dict[str, Any]] = []
-    for subset, members in ablations.groups(groups):
+    for subset, members in ablations.full.groups(groups):
         if subsets is not None and subset not in subsets:
             continue
         correct = ablations.full.correct_classes.numpy()[members]

@@ -13,11 +13,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from mechcore.ablation.engines.buffer import AnswerBuffer
-from mechcore.ablation.engines.engine import Job, ReferenceEngine, TreeEngine
+from mechcore.ablation.engines.engine import AnswerBuffer, Job, ReferenceEngine, TreeEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import Component
-from mechcore.components.paths import Path, PathSet, Receiver
+from mechcore.components.paths import PathSet, Receiver
 from mechcore.masking.blinding import blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
 from mechcore.models.protocol import Batch, read_position
@@ -106,10 +105,10 @@ class PathEngine:
 
     def __init__(self, job: Job, sets: Sequence[PathSet], base: TreeEngine | None) -> None:
         self.job, self.sets = job, sets
-        self.parallel = runs_in_parallel(job.model)
+        parallel = runs_in_parallel(job.model)
         for cut in sets:
             for path in cut.paths:
-                path.check(job.shape, parallel=self.parallel)
+                path.check(job.shape, parallel=parallel)
         rest, self.on_stack = list(range(len(sets))), None
         if base is not None and (by_senders := self._by_senders()):
             self.on_stack = _OnStack(base, by_senders)
@@ -122,26 +121,13 @@ class PathEngine:
         self.division = [self.name, self.n_stacked, size]  # what divides the sets into parts
 
     def _by_senders(self) -> dict[frozenset[Component], Rows]:
-        """Sets with one receiver, blind in all, by what that does not see, or some that run later.
-
-        A receiver that is blind to some heads is as blind to those and any that run after it.
-        """
-        shared: dict[frozenset[Component], Rows] = {}
-
-        def home(receiver: Receiver, senders: frozenset[Component]) -> frozenset[Component]:
-            for more in shared:
-                if more > senders:
-                    late = [Path(sender, receiver) for sender in more - senders]
-                    if not any(p.runs(self.job.shape, parallel=self.parallel) for p in late):
-                        return more
-            return senders
-
-        single = [(row, cut) for row, cut in enumerate(self.sets) if len(cut.senders) == 1]
-        for row, cut in sorted(single, key=lambda pair: -len(pair[1])):
-            [(receiver, senders)] = cut.senders.items()
-            if receiver.input == "all":
-                shared.setdefault(home(receiver, senders), {})[receiver] = row
-        return shared
+        """Sets with one receiver, blind in all that it reads, by what it does not see."""
+        by_senders: dict[frozenset[Component], Rows] = {}
+        for row, cut in enumerate(self.sets):
+            [(receiver, senders), *more] = cut.senders.items()
+            if receiver.input == "all" and not more:
+                by_senders.setdefault(senders, {})[receiver] = row
+        return by_senders
 
     def check(self) -> None:
         """The base was checked."""

@@ -1,22 +1,30 @@
-"""Superadditivity: whether components do more together than the sum of what each does alone.
+"""Interactions, dividends and Shapley values, exact, from ablating all that they take.
 
 Interaction(S) = change without S - sum over i in S of the change without i, the negative of that of
 arXiv 2403.03942, section 5: below zero the set is superadditive. Accuracy cannot
 leave [0, 1], so joint changes in accuracy saturate; the margin (log-odds of the correct classes, in
 nats) has no bounds, and both are always reported.
+
+The change C(S) without a set is the value of a cooperative game among components (the rest is
+Harsanyi's and Shapley's). The dividend m(S) is what S does beyond all its parts: C(S) is the sum of
+the dividends of all subsets of S, and the dividend of a pair is its interaction. The Shapley value
+shares every dividend equally among its members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechcore.ablation import sets as ready
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
+from mechcore.components import Component, ComponentLike, parse_components
+from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
@@ -61,6 +69,37 @@ INTERACTIONS = Schema(
         ),
         Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
         Column("ceiling", "flag", "the same at the other end, where ablating helps"),
+    ),
+)
+
+DIVIDENDS = Schema(
+    "dividends",
+    "Moebius dividend of every subset of the components; shares for accuracy, nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("change", "number", "change without the set"),
+        *CLUSTERS,
+        *estimate("dividend", "number", "what the set does beyond all its parts", populations=True),
+        *P_VALUES,
+    ),
+)
+SHAPLEY = Schema(
+    "shapley",
+    "Shapley value of every component; shares for accuracy, nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        *CLUSTERS,
+        *estimate(
+            "shapley", "number", "the component's share of the joint change", populations=True
+        ),
     ),
 )
 
@@ -123,7 +162,7 @@ def estimates(
     Without a correction there is no p.
     """
     rows: list[dict[str, Any]] = []
-    for subset, members in ablations.groups() if sets else []:
+    for subset, members in ablations.full.groups() if sets else []:
         samples = ablations.full.samples(members)
         for metric in METRICS:
             (values, more), answers = by_example(metric, members), metric == "accuracy"
@@ -178,3 +217,99 @@ def _effect(change: float, expected: float, full: float | None) -> dict[str, Any
         "floor": floor,
         "ceiling": ceiling,
     }
+
+
+# -- dividends and Shapley values -----------------------------------------------------------------
+
+
+def dividends(
+    ablations: Ablations,
+    components: Iterable[ComponentLike] | None = None,
+    *,
+    correction: Correction = "benjamini-hochberg",
+    **statistics: Unpack[Statistics],
+) -> pd.DataFrame:
+    """Moebius dividends of all subsets of ``components``.
+
+    Args:
+        ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
+        components: at most 10; by default all that are ablated alone.
+        correction: of the p-values, see `mechcore.interactions`.
+        statistics: see `mechcore.interactions`.
+
+    Returns:
+        The columns of `DIVIDENDS`, one row per set of components, subset of the data and metric.
+
+    Raises:
+        InputError: a subset was not ablated.
+    """
+    parts = ready.subsets(_components(ablations, components))
+
+    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        changes = [float(ablations.changes(part, metric)[members].mean()) for part in parts]
+        return _dividends(ablations, parts, metric, members), [{"change": c} for c in changes]
+
+    _check(ablations, parts)
+    return DIVIDENDS.frame(
+        estimates(ablations, parts, "dividend", by_example, correction, **statistics)
+    )
+
+
+def shapley(
+    ablations: Ablations,
+    components: Iterable[ComponentLike] | None = None,
+    **statistics: Unpack[Statistics],
+) -> pd.DataFrame:
+    """Exact Shapley values from all subsets of up to 10 components; their sum is the joint change.
+
+    Args:
+        ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
+        components: by default all that are ablated alone.
+        statistics: see `mechcore.interactions`.
+
+    Returns:
+        The columns of `SHAPLEY`, one row per component, subset of the data and metric.
+
+    Raises:
+        InputError: a subset was not ablated.
+    """
+    chosen = _components(ablations, components)
+    parts = ready.subsets(chosen)
+    weights = np.array([[(c in part.components) / len(part) for part in parts] for c in chosen])
+
+    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        return weights @ _dividends(ablations, parts, metric, members), [{} for _ in chosen]
+
+    _check(ablations, parts)
+    alone = [ComponentSet((component,)) for component in chosen]
+    return SHAPLEY.frame(estimates(ablations, alone, "shapley", by_example, None, **statistics))
+
+
+def _components(
+    ablations: Ablations, components: Iterable[ComponentLike] | None
+) -> list[Component]:
+    if components is None:
+        return sorted(s.components[0] for s in ablations.sets if len(s) == 1)
+    return sorted(set(parse_components(components)))
+
+
+def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
+    for part in parts:
+        if part not in ablations.without:
+            raise InputError(
+                f"subsets: {part} was not ablated; sweep over all subsets of "
+                f"{', '.join(str(s) for s in parts if len(s) == 1)}"
+            )
+
+
+def _dividends(
+    ablations: Ablations, parts: Sequence[ComponentSet], metric: Metric, members: np.ndarray
+) -> Float[np.ndarray, "set example"]:
+    """Dividends by Moebius inversion, smaller sets first: m(S) = C(S) - sum of m over parts."""
+    known: dict[ComponentSet, np.ndarray] = {}
+    for whole in parts:
+        known[whole] = ablations.changes(whole, metric)[members] - sum(
+            (m for part, m in known.items() if set(whole.components).issuperset(part.components)),
+            np.zeros(int(members.sum())),
+        )
+    return np.stack(list(known.values()))

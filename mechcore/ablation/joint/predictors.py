@@ -32,12 +32,13 @@ from torch import Tensor
 from mechcore import progress
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.cost import Cost
-from mechcore.evaluation.evaluate import Metric, margins
+from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
@@ -160,13 +161,11 @@ def exact(request: PairRequest) -> Predictions:
 
 
 def mean_interactions(
-    ablated: Ablations, sets: Sequence[ComponentSet], metric: Metric = "margin"
+    ablated: Ablations, sets: Sequence[ComponentSet]
 ) -> dict[ComponentSet, float]:
-    """The mean interaction of each set, all of whose members were ablated alone, too."""
-    changes = {cut: float(ablated.changes(cut, metric).mean()) for cut in ablated.sets}
-    return {
-        cut: changes[cut] - sum(changes[ComponentSet((c,))] for c in cut.components) for cut in sets
-    }
+    """The mean interaction of each set, nats, all of whose members were ablated alone, too."""
+    joint, alone = joint_and_alone(ablated, sets, "margin")
+    return dict(zip(sets, (joint - alone).mean(1).tolist(), strict=True))
 
 
 class MaskedMargins:

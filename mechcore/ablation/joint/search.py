@@ -210,11 +210,7 @@ def find_superadditive(
 
 @dataclass(eq=False)
 class _Growth:
-    """Growing sets on the half of the data that chooses.
-
-    Without a ``guarantee`` sets are ablated on all examples. ``measured`` are interactions by set,
-    ``best`` sets by size, the best first.
-    """
+    """Growing sets on the half that chooses: interactions by set, and the best sets by size."""
 
     request: PairRequest
     max_size: int
@@ -270,37 +266,31 @@ class _Growth:
     def _alone(self) -> Ablations:
         return self._ablated(self.request.singles)
 
-    def _ablated(
-        self, sets: Sequence[ComponentSet], data: EncodedExamples | None = None
-    ) -> Ablations:
+    def _ablated(self, sets: Sequence[ComponentSet], *, on: EncodedExamples | None = None) -> Any:
         request = self.request
-        data = request.data if data is None else data
-        return ablate(request.model, sets, data, request.means, **request.options)
+        return ablate(request.model, sets, on or request.data, request.means, **request.options)
 
     def report(self, reported: EncodedExamples, n_found: int, n_resamples: int) -> Search:
         """What was found, measured on the half that reports."""
         measured, predictions = self.measured, self.predictions
         named = [cut for sets in self.best.values() for cut in sets[:n_found]]
         members = sorted({c for cut in named for c in cut.components})
-        final = self._ablated([*(ComponentSet((c,)) for c in members), *named], reported)
+        final = self._ablated([*(ComponentSet((c,)) for c in members), *named], on=reported)
         statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": self.request.seed}
         table = interactions(final, **statistics)
-        rows = [
-            {
-                "set": str(pair),
-                "predicted": predictions.interactions[pair],
-                "interaction": measured.get(pair),
-            }
-            for pair in self.order
-        ]
-        screening = pd.DataFrame(rows).astype({"interaction": float})
+        predicted = [predictions.interactions[pair] for pair in self.order]
+        known = [measured.get(pair, float("nan")) for pair in self.order]
+        columns = (map(str, self.order), predicted, known)
+        screening = pd.DataFrame(dict(zip(SCREENING.names, columns, strict=True)))
+        ranked = screening.dropna()[["predicted", "interaction"]]
+        alike = len(ranked) < 3 or ranked.nunique().min() == 1
         return Search(
             found=_with_search(table, {str(cut): measured[cut] for cut in named}),
             screening=screening,
             n_pairs=len(self.order),
             n_screened_out=len(self.out),
             n_tested=len(measured),
-            rank_correlation=_rank_correlation(screening),
+            rank_correlation=float("nan") if alike else stats.spearmanr(ranked).statistic,
             cost=predictions.cost,
             stability=interaction_stability(final, **statistics),
             races=self.races,
@@ -362,9 +352,9 @@ def halves_of(
 ) -> tuple[EncodedExamples, EncodedExamples]:
     """Two halves of the subset searched; of all data, halves of every subset."""
     names = data.examples.frame["subset"].tolist()
-    known = dict.fromkeys(names)
-    if subset != ALL and subset not in known:
-        raise InputError(f"search: no subset {subset!r}; the data has {', '.join(known)}")
+    if subset not in (ALL, *names):
+        known = ", ".join(dict.fromkeys(names))
+        raise InputError(f"search: no subset {subset!r}; the data has {known}")
     chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
     halves = half_rows(data.examples.frame.iloc[chosen], seed)
     if min(map(len, halves)) < 2:
@@ -402,12 +392,6 @@ def _grown(
                 score = exact[cut] + sum(pair(component, c) for c in cut.components)
                 scores[more] = min(score, scores.get(more, np.inf))
     return sorted(scores, key=lambda cut: scores[cut])
-
-
-def _rank_correlation(screening: pd.DataFrame) -> float:
-    both = screening.dropna()[["predicted", "interaction"]]
-    ranked = len(both) > 2 and both.nunique().min() > 1
-    return float(stats.spearmanr(both).statistic) if ranked else float("nan")
 
 
 def _with_search(table: pd.DataFrame, measured: Mapping[str, float]) -> pd.DataFrame:

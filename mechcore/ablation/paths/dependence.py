@@ -26,8 +26,13 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.cuts import ComponentSet, Cut
-from mechcore.ablation.effects.changes import Ablations, Answers, drawn_from, members_of, own_ends
-from mechcore.ablation.effects.controls import CONTROL_COLUMNS
+from mechcore.ablation.effects.changes import (
+    CONTROL_COLUMNS,
+    Ablations,
+    Answers,
+    drawn_from,
+    own_ends,
+)
 from mechcore.ablation.sets import matched_random
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -35,7 +40,7 @@ from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Evaluation
-from mechcore.evaluation.intervals import Interval, Statistics, ratio_intervals
+from mechcore.evaluation.intervals import Statistics, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
@@ -133,11 +138,7 @@ def random_senders(
 ) -> list[tuple[Component, ...]]:
     """Random sets of as many heads of each layer as the core has, without core heads.
 
-    Args:
-        core: heads.
-        shape: of the model.
-        n_controls: how many sets, all different; fewer where there are not as many.
-        seed: of the draws.
+    All are different; there are fewer than ``n_controls`` where there are not as many.
 
     Raises:
         InputError: a layer has too few other heads, or an MLP layer is in the core.
@@ -203,8 +204,12 @@ def readers_of(
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
     alone = {r: ComponentSet((r,)) for r in cut}
-    left = [single for single in alone.values() if known is None or single not in known.without]
-    again = [] if known is None else _largest(known, alone.values())
+    sizes: dict[ComponentSet, float] = {}
+    if known is not None:
+        there = [single for single in alone.values() if single in known.without]
+        sizes = {one: np.abs(known.changes(one, "margin")).mean() for one in there}
+    left = [single for single in alone.values() if single not in sizes]
+    again = sorted(sizes, key=lambda single: -sizes[single])[:1]  # to compare with
     sets: list[Cut] = [*left, *again, *cut.values()]
     ablations = ablate(model, sets, data, means, split=split, seed=seed, **options)
     if known is not None:
@@ -236,16 +241,9 @@ def beside_random(
 ) -> Readers:
     """The same readers, some of them blind to random heads too.
 
-    Args:
-        readers: of `readers_of`.
-        model: as there, and so are ``core``, ``data``, ``means`` and ``options``.
-        core: the same heads.
-        data: the same examples.
-        means: the same means.
-        receivers: the components that have controls, those that run after the core; by default all.
-        n_controls: how many random sets of heads; fewer where there are not as many.
-        seed: of the sets and draws.
-        options: of `mechcore.ablate`.
+    The arguments are those of `readers_of`, whose result is ``readers``. Only ``receivers`` that
+    run after the core have controls, by default all: ``n_controls`` random sets of heads, drawn
+    with ``seed``, fewer where there are not as many.
 
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`.
@@ -273,13 +271,6 @@ def _check_same(known: Evaluation, again: Evaluation) -> None:
             f"not those on these examples ({len(again.correct)}); expected ablations of the same "
             "model on the same examples"
         )
-
-
-def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSet]:
-    """The one of the sets that is known to change margins most, if any is known."""
-    both = [single for single in sets if single in known.without]
-    change = {single: np.abs(known.changes(single, "margin")).mean() for single in both}
-    return sorted(both, key=lambda single: -change[single])[:1]
 
 
 def _check_same_ablation(
@@ -318,7 +309,7 @@ def core_dependence_table(
     rows: list[dict[str, Any]] = []
     names = list(readers.blind)
     controlled = [*readers.controls[0]] if readers.controls else []
-    for subset, members in members_of(readers.full, groups) if names else []:
+    for subset, members in readers.full.groups(groups) if names else []:
         own = readers.effects((readers.without[r] for r in names), members, seed)
         blind = readers.effects((readers.blind[r] for r in names), members, seed)
         controls = [
@@ -342,10 +333,9 @@ def core_dependence_table(
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"split": readers.split, "subset": subset, "n": int(members.sum())}
                 row |= {"metric": metric, "n_controls": 0} | drawn_from(readers.full, members)
-                row |= _estimate("change", changes[i])
-                row |= _estimate("blind_change", blind_changes[i])
+                row |= changes[i].columns("change") | blind_changes[i].columns("blind_change")
                 if row["change_low"] > 0 or row["change_high"] < 0:
-                    row |= _estimate("share", shares[i])
+                    row |= shares[i].columns("share")
                 if receiver in controlled:
                     different = readers.different([receiver])
                     of_receiver = of_controls[different, controlled.index(receiver)]
@@ -368,7 +358,3 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
             rows = rows[rows[column] == (wanted if there else "margin")]
     sizes = rows["blind_change"].abs().sort_values(ascending=False, kind="stable")
     return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
-
-
-def _estimate(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

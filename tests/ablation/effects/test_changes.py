@@ -11,7 +11,7 @@ import torch
 from mechcore.ablation import Ablations, ComponentSet, ablation_table
 from mechcore.components import Component
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import mean_interval
+from mechcore.evaluation.intervals import mean_intervals
 
 COLUMNS = [
     "set",
@@ -118,7 +118,7 @@ def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
         assert rows.set_index("subset")[column].to_dict() == pytest.approx(means.to_dict())
     # An interval of the average, not of single rows: u has the changes 0, -1/2 and -1/2.
     u = rows[rows["subset"] == "u"].iloc[0]
-    changes = mean_interval(np.array([0, -0.5, -0.5]), answers=True)
+    [changes] = mean_intervals(np.array([[0, -0.5, -0.5]]), answers=True)
     ends = {"accuracy_change_low": changes.low, "accuracy_change_high": changes.high}
     assert u[[*ends]].to_dict() == pytest.approx(ends)
     assert ablation_table(BY_HAND, {A: "single"}, average=("others", []))["set"].nunique() == 1

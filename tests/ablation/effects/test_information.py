@@ -208,17 +208,14 @@ def examples(labels: list[str]) -> EncodedExamples:
     return encode(Examples("micro", frame), helpers.word_tokenizer(segments=False), max_length=48)
 
 
-@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
-def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> None:
+def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path) -> None:
     model = micro_model(tmp_path)
     n, names = 240, ("non-entailment", "entailment")
     unlabelled = examples([names[i % 2] for i in range(n)])
     margin = evaluate(model, unlabelled, in_domain=False).logits[:, 1].numpy()
     middle = np.median(margin)
     data = examples([names[int(each > middle)] for each in margin])
-    found = ablate(
-        model, sets.singles(model), data, fill="zero", engine=engine, split="ood", batch_size=50
-    )
+    found = ablate(model, sets.singles(model), data, fill="zero", split="ood", batch_size=50)
     np.testing.assert_allclose(found.full.logits[:, 1], margin, atol=1e-4)
     reader = ComponentSet.of([READER])
     without = evaluate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -303,18 +302,6 @@ def test_a_verdict_counts_equal_controls_once() -> None:
     table = core_dependence_table(again)
     assert set(table["n_controls"]) == {1}
     assert table["p_control"].min() == 0.5
-
-
-def test_senders_that_run_too_late_to_be_seen_share_a_forward(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The core has heads of both layers; what it is to layer 1 is its heads of layer 0."""
-    engines: list[Any] = []
-    work = importlib.import_module("mechcore.ablation.sweeps")
-    monkeypatch.setattr(work, "_work", lambda parts, *_: engines.append(parts))
-    small.readers(["L0.H1", "L1.H2"])
-    [_, paths] = engines
-    assert len(paths.on_stack.parts) == 1
 
 
 def test_known_ablations_have_to_be_of_these_examples_by_the_same_fill(small: Small) -> None:
