@@ -106,8 +106,8 @@ def information_table(
         samples = ablations.full.samples(members)
         clusters = next((s for s in samples.values() if s.clusters is not None), Sample())
         reason = reason_against(correct)
-        found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
-        if found and not reason:
+        placed = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
+        if placed and not reason:
             full = ablations.full.logits.numpy()[members]
             without = np.stack([_logits(ablations, s)[members] for s in ablations.without])
             parts = decompose(
@@ -115,11 +115,11 @@ def information_table(
             )
             for figure, effect in _effects(parts).items():
                 columns = _columns(figure, effect, samples, statistics)
-                for row, *values in zip(found, *columns.values(), strict=True):
+                for row, *values in zip(placed, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
             sample = parts.accuracy.drawn(samples[""]).sample
-            reason, found = sample.reason, [row | _df(sample) for row in found]
-        rows += [row | {"reason": reason} for row in found]
+            reason, placed = sample.reason, [row | _df(sample) for row in placed]
+        rows += [row | {"reason": reason} for row in placed]
     return INFORMATION.frame(rows)
 
 

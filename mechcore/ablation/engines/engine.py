@@ -199,7 +199,11 @@ class SharingEngine(ABC):
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
         self.division = [self.name]  # what divides the sets into parts
         self.tree = self._tree(job.masks)
-        self.runner = self._new_runner()
+
+    @cached_property
+    def runner(self) -> Runner:
+        """What runs the batches in turn; made after the check, which may decide how."""
+        return self._new_runner()
 
     def _tree(self, masks: Tensor) -> Node:
         return grow(masks, self.levels)
@@ -336,9 +340,9 @@ class TreeEngine(SharingEngine):
 
     def check(self) -> None:
         """See `SharingEngine.check`."""
-        if found := self.disagreement():
+        if wrong := self.disagreement():
             raise MechcoreError(
-                f"prefix-sharing engine: {found}; the model does not compute what its weights say "
+                f"prefix-sharing engine: {wrong}; the model does not compute what its weights say "
                 "(hooks, processed weights, an unusual setting): use engine='restart'"
             )
 

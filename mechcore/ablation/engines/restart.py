@@ -282,13 +282,13 @@ class RestartEngine(SharingEngine):
         for everywhere in (False, True):
             self.everywhere = everywhere
             try:
-                found = self.disagreement()
+                wrong = self.disagreement()
             except Exception as error:  # what a model makes of being restarted is of any kind
-                found = f"{type(error).__name__}: {error}"
-            if found is None:
+                wrong = f"{type(error).__name__}: {error}"
+            if wrong is None:
                 return
         self.everywhere = None
         raise MechcoreError(
-            f"restart engine: {name_of(self.job.model)} run from a layer on: {found}; expected the "
+            f"restart engine: {name_of(self.job.model)} run from a layer on: {wrong}; expected the "
             "logits of its whole forward: use engine='reference'"
         )

@@ -129,11 +129,11 @@ class Predictions:
     ) -> Predictions:
         """From a matrix, of which both orders of a pair are averaged."""
         both = ((matrix + matrix.T) / 2).tolist()
-        found = {
+        averaged = {
             ComponentSet.of([components[i], components[j]]): both[i][j]
             for i, j in itertools.combinations(range(len(components)), 2)
         }
-        return cls(found, cost)
+        return cls(averaged, cost)
 
 
 InteractionMethod: TypeAlias = Callable[[PairRequest], Predictions]

@@ -72,10 +72,8 @@ SCREENING = Schema(
 
 SAMPLED = 60
 """Pairs screened out that a race looks at all the same; none found leaves at most 5 % missed."""
-FOUND = 10
-"""Sets of each size that are reported."""
-BEAM = 20
-"""Sets of each size from which larger ones grow."""
+FOUND, BEAM = 10, 20
+"""Sets of each size that are reported, and from which larger ones grow."""
 _MOST_SUBSETS = 5
 """Subsets that a message lists."""
 
@@ -243,11 +241,11 @@ class _Growth:
 
     def _ranked(self, level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
         """These sets, the best first; in a race those alone that are what is looked for."""
+        request = self.request
         if self.guarantee is None:
-            without = self._alone.with_more(self._ablated(level))
+            without = self._alone.with_more(self._ablated(level, request.data))
             self.measured |= mean_interactions(without, level)
             return sorted(level, key=lambda cut: self.measured[cut])
-        request = self.request
         self.races[size] = race(
             request.model,
             level,
@@ -264,24 +262,23 @@ class _Growth:
 
     @cached_property
     def _alone(self) -> Ablations:
-        return self._ablated(self.request.singles)
+        return self._ablated(self.request.singles, self.request.data)
 
-    def _ablated(self, sets: Sequence[ComponentSet], *, on: EncodedExamples | None = None) -> Any:
-        request = self.request
-        return ablate(request.model, sets, on or request.data, request.means, **request.options)
+    def _ablated(self, sets: Sequence[ComponentSet], data: EncodedExamples) -> Ablations:
+        return ablate(self.request.model, sets, data, self.request.means, **self.request.options)
 
     def report(self, reported: EncodedExamples, n_found: int, n_resamples: int) -> Search:
         """What was found, measured on the half that reports."""
         measured, predictions = self.measured, self.predictions
         named = [cut for sets in self.best.values() for cut in sets[:n_found]]
         members = sorted({c for cut in named for c in cut.components})
-        final = self._ablated([*(ComponentSet((c,)) for c in members), *named], on=reported)
+        final = self._ablated([*(ComponentSet((c,)) for c in members), *named], reported)
         statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": self.request.seed}
         table = interactions(final, **statistics)
         predicted = [predictions.interactions[pair] for pair in self.order]
         known = [measured.get(pair, float("nan")) for pair in self.order]
-        columns = (map(str, self.order), predicted, known)
-        screening = pd.DataFrame(dict(zip(SCREENING.names, columns, strict=True)))
+        rows = zip(map(str, self.order), predicted, known, strict=True)
+        screening = pd.DataFrame(list(rows), columns=SCREENING.names)
         ranked = screening.dropna()[["predicted", "interaction"]]
         alike = len(ranked) < 3 or ranked.nunique().min() == 1
         return Search(
@@ -360,8 +357,8 @@ def halves_of(
     if min(map(len, halves)) < 2:
         sizes = Counter(names[row] for row in chosen)
         listed = ", ".join(f"{n} of {name!r}" for name, n in sizes.most_common(_MOST_SUBSETS))
-        more = len(sizes) - _MOST_SUBSETS
-        listed += f" and {count(more, 'more subset')}" if more > 0 else ""
+        if (more := len(sizes) - _MOST_SUBSETS) > 0:
+            listed += f" and {count(more, 'more subset')}"
         raise InputError(
             f"search: {len(chosen)} examples are too few ({listed}): half of each subset, rounded "
             "down, chooses, the rest reports, those of one first text are in one half, and each "

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from ablation.few import of_margins
 from ablation.planted import game
 from scipy import stats
 
@@ -48,10 +48,7 @@ def of(names: str) -> ComponentSet:
 def answers(
     correct: np.ndarray, subsets: np.ndarray, margin: np.ndarray | None = None
 ) -> Evaluation:
-    signed = np.where(correct, 1.0, -1.0) if margin is None else margin
-    logits = torch.tensor(np.stack([signed, np.zeros_like(signed)], axis=1))
-    right = torch.tensor([[True, False]]).repeat(len(logits), 1)
-    return Evaluation(logits, right, subsets, "")
+    return of_margins(np.where(correct, 1.0, -1.0) if margin is None else margin, subsets=subsets)
 
 
 @pytest.fixture(scope="module")

@@ -253,12 +253,11 @@ def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("metric", ["margin", "accuracy"])
 @pytest.mark.parametrize(("least", "largest"), [(0.1, None), (None, 2)])
-@pytest.mark.parametrize("name", ["or-encoder", "mixed-encoder"])
 def test_decisions_on_a_planted_circuit_are_rarely_wrong(
-    metric: Any, least: float | None, largest: int | None, name: str
+    metric: Any, least: float | None, largest: int | None
 ) -> None:
     """40 orders of 500 of its texts; interactions of pairs that share a part are correlated."""
-    planted_case, n, error = CATALOGUE[name], 500, 0.2
+    planted_case, n, error = CATALOGUE["mixed-encoder"], 500, 0.2
     parts = sorted(planted_case.circuit.components)
     rows = None
     values: dict[tuple[Component, ...], np.ndarray] = {}

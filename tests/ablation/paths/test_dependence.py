@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from ablation.few import encoded, means_of
+from ablation.few import encoded, means_of, of_margins
 from helpers import Cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,10 +44,8 @@ A, B = Component(1, 0), Component(1, 1)
 
 def evaluation(right: np.ndarray) -> Evaluation:
     """A model that is right where it says, by a margin of 2 nats."""
-    says = np.where(right, LABEL, 1 - LABEL)
-    logits = torch.tensor(np.eye(2)[says] * 2.0)
-    subsets = np.where(np.arange(N) < N // 2, "first", "second").astype(object)
-    return Evaluation(logits, torch.tensor(np.eye(2, dtype=bool)[LABEL]), subsets, "")
+    subsets = np.where(np.arange(N) < N // 2, "first", "second")
+    return of_margins(np.where(right == (LABEL == 1), 2.0, -2.0), LABEL, subsets)
 
 
 FULL = evaluation(np.ones(N, dtype=bool))
@@ -107,8 +104,7 @@ def test_answers_of_a_rare_label_weigh_more() -> None:
     """
     n = 500
     label = (np.arange(n) >= 450).astype(int)
-    logits, correct = torch.tensor(np.eye(2)[label] * 2.0), torch.tensor(np.eye(2)[label] == 1)
-    full = Evaluation(logits, correct, np.full(n, "all", dtype=object), "")
+    full = of_margins(np.where(label == 1, 2.0, -2.0), label, "all")
     same = Answers.of(full, full)
     made = Readers(full, {A: same}, {A: same}, [], "x", "ood")
     reach = stats.t.ppf(0.975, n - 1) / (n + 2)
@@ -135,10 +131,7 @@ def test_a_share_of_nothing_is_missing() -> None:
 
 
 def test_one_label_has_no_information() -> None:
-    one = np.flatnonzero(LABEL == 0)
-    full = Evaluation(
-        FULL.logits[one], FULL.correct_classes[one], np.full(len(one), "all", dtype=object), ""
-    )
+    full = FULL.part(np.flatnonzero(LABEL == 0))
     answers = Answers.of(full, full)
     table = core_dependence_table(Readers(full, {A: answers}, {A: answers}, [], "x", "ood"))
     assert set(table["metric"]) == {"accuracy", "margin"}
