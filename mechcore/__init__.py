@@ -6,8 +6,7 @@ from mechcore._lazy import attach
 from mechcore._waiting import wait_briefly
 
 if TYPE_CHECKING:
-    from mechcore.ablation import ablate
-    from mechcore.ablation.interactions.exact import interactions
+    from mechcore.ablation import ablate, interactions
     from mechcore.attention import categorize_heads
     from mechcore.components import Mask
     from mechcore.evaluation.evaluate import evaluate

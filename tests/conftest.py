@@ -75,8 +75,7 @@ SLOW = (
     *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
-    *("models/test_permuted_classes.py", "ablation/paths/test_planted_readers.py"),
-    *("bench/test_recovery.py", "bench/test_trained.py"),
+    *("models/test_permuted_classes.py", "bench/test_recovery.py", "bench/test_trained.py"),
     *("test_session_state.py", "test_testing.py", "test_devices.py"),
     *("worlds/test_embedded.py", "worlds/test_tiny_world.py"),
 )

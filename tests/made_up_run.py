@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects.changes import ABLATION_CONTROLS
 from mechcore.ablation.effects.dose import COLUMNS, DOSE
 from mechcore.ablation.effects.flips import FLIPS
 from mechcore.ablation.effects.information import INFORMATION

@@ -19,7 +19,7 @@ from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.interactions.predictors import PairRequest
+from mechcore.ablation.joint.predictors import PairRequest
 from mechcore.attention import categorize_heads
 from mechcore.bench.predictors import hessian
 from mechcore.components import Mask, ModelShape

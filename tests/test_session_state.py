@@ -35,7 +35,7 @@ from mechcore.ablation import (
     race,
     sets,
 )
-from mechcore.ablation.paths import find_paths, readers_of
+from mechcore.ablation.paths import readers_of
 from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
 from mechcore.bench import methods as bench
@@ -174,8 +174,8 @@ def searches(g: Given) -> Any:
 
 def paths(g: Given) -> Any:
     cuts = sets.paths(HOOKED[:2], ["L2.H0", "L3.MLP", "answer"], g.model)
-    found = find_paths(*g.all, cuts, n_cut=2, n_found=1)
-    return [found, readers_of(g.model, HOOKED[:1], g.data, g.means, n_controls=2)]
+    found = ablate(g.model, cuts, g.data, g.means)
+    return [found, readers_of(g.model, HOOKED[:1], g.data, g.means)]
 
 
 def attention(g: Given) -> Any:

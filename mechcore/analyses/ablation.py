@@ -48,11 +48,11 @@ class Ablation(AblatingNamed, Analysis):
     splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.effects.changes:ABLATION",
-        "mechcore.ablation.interactions.exact:INTERACTIONS",
+        "mechcore.ablation.joint.exact:INTERACTIONS",
         "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.effects.controls:ABLATION_CONTROLS",
-        "mechcore.ablation.interactions.dividends:DIVIDENDS",
-        "mechcore.ablation.interactions.dividends:SHAPLEY",
+        "mechcore.ablation.effects.changes:ABLATION_CONTROLS",
+        "mechcore.ablation.joint.exact:DIVIDENDS",
+        "mechcore.ablation.joint.exact:SHAPLEY",
     )
 
     sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")

@@ -30,7 +30,7 @@ class Interactions(Analysis):
         "analyses.ablation.sets",
         "analyses.ablation.subsets",
     )
-    schemas = tables_in("mechcore.ablation.interactions.exact:INTERACTIONS")
+    schemas = tables_in("mechcore.ablation.joint.exact:INTERACTIONS")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """That of the ablation, which measures them."""
@@ -109,7 +109,7 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) 
 
 def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence[str]) -> str:
     """The interactions on one metric of one data set, told of the largest."""
-    from mechcore.ablation.interactions.exact import directions
+    from mechcore.ablation.joint.exact import directions
 
     if part["low"].isna().all():
         n_sets = count(len(part), "joint set")

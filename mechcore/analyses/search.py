@@ -51,9 +51,9 @@ class Search(Ablating, Analysis):
     needs = ("means",)
     shows = ("superadditive", "screening", "race")
     schemas = tables_in(
-        "mechcore.ablation.interactions.search:SUPERADDITIVE",
-        "mechcore.ablation.interactions.search:SCREENING",
-        "mechcore.ablation.interactions.decisions:DECISIONS",
+        "mechcore.ablation.joint.search:SUPERADDITIVE",
+        "mechcore.ablation.joint.search:SCREENING",
+        "mechcore.ablation.joint.decisions:DECISIONS",
         "mechcore.ablation.effects.stability:SEARCH_STABILITY",
     )
 
@@ -139,7 +139,7 @@ class Search(Ablating, Analysis):
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
-        from mechcore.ablation.interactions.search import check_search
+        from mechcore.ablation.joint.search import check_search
         from mechcore.components import ModelShape
 
         shape = ModelShape.of(inputs.model)
@@ -158,13 +158,13 @@ class Search(Ablating, Analysis):
 
     def uses(self) -> list[object]:
         """The fill, and the way to predict interactions."""
-        from mechcore.ablation.interactions.predictors import INTERACTION_METHODS
+        from mechcore.ablation.joint.predictors import INTERACTION_METHODS
 
         return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        from mechcore.ablation.interactions.search import FOUND
+        from mechcore.ablation.joint.search import FOUND
 
         n = len(self._named) or size.components(self.components)
         all_pairs, half = n * (n + 1) / 2, size.examples[self.split] / 2
@@ -239,7 +239,7 @@ class Search(Ablating, Analysis):
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
         """How many of the sets found are superadditive on data that the search did not see."""
-        from mechcore.ablation.interactions.exact import directions
+        from mechcore.ablation.joint.exact import directions
 
         table = run.filled("superadditive")
         if table is None:

@@ -232,9 +232,10 @@ class Sweep(Analysis):
             again = ablations_in(work.needed(OOD_MEAN), self.names)
             own = self._tables(again)
             injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
+            groups = known_groups(again["ood"], self.groups)
             means = {
                 subset: injected[members].mean()
-                for subset, members in again["ood"].groups(known_groups(again["ood"], self.groups))
+                for subset, members in again["ood"].full.groups(groups)
             }
             places = zip(own["information"]["set"], own["information"]["subset"], strict=True)
             own["information"][INJECTED.name] = [means[subset][name] for name, subset in places]

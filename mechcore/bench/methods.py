@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mechcore.ablation.interactions.predictors import INTERACTION_METHODS, InteractionMethod
+from mechcore.ablation.joint.predictors import INTERACTION_METHODS, InteractionMethod
 from mechcore.bench.alone import optimal_scores, singles_scores
 from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
 from mechcore.pruning.methods import METHODS, PruningMethod, by_ranking

@@ -20,7 +20,7 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.ablation.effects.controls import control_table
+from mechcore.ablation.effects.changes import control_table
 from mechcore.ablation.effects.stability import interaction_stability
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations

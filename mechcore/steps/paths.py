@@ -66,7 +66,7 @@ def path_tables(
     own: dict[str, Any] = {"fill": step.fill, "batch_size": step.batch_size, "seed": step.seed}
     own["class_names"] = inputs.config.class_names
     for split in TEST_SPLITS if behind else ():
-        more: dict[str, Any] = {"receivers": behind, "n_controls": 0, "split": split}
+        more: dict[str, Any] = {"receivers": behind, "split": split}
         more["known"] = (known or {}).get(split)
         readers[split] = readers_of(model, senders, inputs.data[split], means, **own, **more)
 

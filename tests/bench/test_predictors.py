@@ -15,7 +15,7 @@ from ablation.planted import examples, game
 from helpers import Cases
 
 from mechcore.ablation import ComponentSet
-from mechcore.ablation.interactions.predictors import MaskedMargins, PairRequest
+from mechcore.ablation.joint.predictors import MaskedMargins, PairRequest
 from mechcore.bench.methods import PREDICTORS
 from mechcore.bench.predictors import N_POINTS
 from mechcore.components import ModelShape, parse_components

@@ -19,9 +19,8 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation.effects.changes import members_of
+from mechcore.ablation.effects.changes import ABLATION_CONTROLS
 from mechcore.ablation.effects.confirmation import ROLES_TABLE
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects.flips import FLIPS
 from mechcore.ablation.effects.information import INFORMATION
 from mechcore.ablation.effects.stability import STABILITY
@@ -321,7 +320,7 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
         without = Mask.full(model).without([name])
         other = evaluate(model, data, mask=without, means=own, in_domain=False)
         injected = (slopes[0] - slopes[1])[(..., *ModelShape.of(model).index(component))]
-        for subset, members in members_of(full):
+        for subset, members in full.groups():
             here = f"set == '{name}' and subset == '{subset}'"
             change = (other.margin - full.margin)[members].mean()
             assert sweep.query(here)["margin_change"].item() == pytest.approx(change, abs=1e-4)

@@ -219,9 +219,9 @@ def ranked(roles: pd.DataFrame) -> pd.DataFrame:
 
     By the size of their information change out of domain; where that is not known, in domain.
     """
-    found = roles[~roles["role"].isin([NONE, UNDECIDED])]
+    doing = roles[~roles["role"].isin([NONE, UNDECIDED])]
     keys = [f"information_change_{place}" for place in OUT_FIRST]
-    return found.sort_values(keys, key=lambda change: -change.abs(), kind="stable")
+    return doing.sort_values(keys, key=lambda change: -change.abs(), kind="stable")
 
 
 def verdict(roles: pd.DataFrame) -> str:
@@ -277,17 +277,17 @@ def _group(
     roles: pd.DataFrame, wanted: tuple[str, ...], place: str, verbs: tuple[str, str], what: str
 ) -> str:
     """How many components have some of the roles, and what changes most without which."""
-    found = ranked(roles[roles["role"].isin(wanted)])
-    if found.empty:
+    group = ranked(roles[roles["role"].isin(wanted)])
+    if group.empty:
         return f"none is shown to {'be' if 'is' in verbs else verbs[1]} {what}"
     named = [
         f"{row['component']} {information_change(row, place)}"
-        for _, row in found[:_NAMED].iterrows()
+        for _, row in group[:_NAMED].iterrows()
     ]
     named[0] += " points of information without it"
-    if len(found) > _NAMED:
-        named.append(f"and {len(found) - _NAMED} more")
-    return f"{len(found)} {verbs[len(found) > 1]} {what} ({', '.join(named)})"
+    if len(group) > _NAMED:
+        named.append(f"and {len(group) - _NAMED} more")
+    return f"{len(group)} {verbs[len(group) > 1]} {what} ({', '.join(named)})"
 
 
 def information_change(row: Any, place: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from ablation.few import of_margins
 from ablation.planted import game
 from scipy import stats
 
@@ -18,14 +18,12 @@ from mechcore.ablation import (
     ComponentSet,
     ablation_table,
     dividends,
-    interaction_from_accuracies,
     interactions,
     shapley,
 )
-from mechcore.ablation.interactions import exact
-from mechcore.ablation.interactions.exact import FLOOR
+from mechcore.ablation.joint import exact
+from mechcore.ablation.joint.exact import FLOOR
 from mechcore.components import Component
-from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.p_values import adjusted_p
 
@@ -50,10 +48,7 @@ def of(names: str) -> ComponentSet:
 def answers(
     correct: np.ndarray, subsets: np.ndarray, margin: np.ndarray | None = None
 ) -> Evaluation:
-    signed = np.where(correct, 1.0, -1.0) if margin is None else margin
-    logits = torch.tensor(np.stack([signed, np.zeros_like(signed)], axis=1))
-    right = torch.tensor([[True, False]]).repeat(len(logits), 1)
-    return Evaluation(logits, right, subsets, "")
+    return of_margins(np.where(correct, 1.0, -1.0) if margin is None else margin, subsets=subsets)
 
 
 @pytest.fixture(scope="module")
@@ -207,104 +202,32 @@ def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) 
     assert list(table.columns) == exact.INTERACTIONS.required
 
 
-# -- published accuracies -------------------------------------------------------------------------
-
-
-def published(unit: float = 1.0) -> tuple[dict, dict, dict]:
-    """Full, single and joint accuracies of Table 3, divided by ``unit``."""
-    by_subset = {
-        name: {subset: value / unit for subset, value in zip(SUBSETS, values, strict=True)}
-        for name, values in TABLE_3.items()
-    }
-    full, joint = by_subset.pop("full"), by_subset.pop("2.5 3.7 4.0")
-    return full, by_subset, joint
-
-
-@pytest.mark.parametrize("percent", [True, False])
-def test_interactions_of_the_published_accuracies(percent: bool) -> None:
-    unit = 1.0 if percent else 100.0
-    table = interaction_from_accuracies(*published(unit), percent=percent)
-    columns = "subset joint_change sum_of_single_changes interaction superadditive floor ceiling"
-    assert list(table.columns) == columns.split()
-    assert table["subset"].tolist() == list(SUBSETS)
-    assert (unit * table["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
-    first = table.iloc[1]  # SO-Swap: 86.7 to 3.6, and 16.4 + 18.1 + 41.3
-    assert unit * first["joint_change"] == pytest.approx(-83.1)
-    assert unit * first["sum_of_single_changes"] == pytest.approx(-75.8)
-    assert table["superadditive"].tolist() == [True, True, True, False, False]
-    # Why: see test_floors_of_the_published_accuracies.
-    assert table["floor"].tolist() == [False, True, False, False, True]
-    assert not table["ceiling"].any()
+def flags(full: int, a: int, b: int, joint: int) -> tuple[bool, bool]:
+    """Floor and ceiling of a pair, from accuracies in per cent."""
+    names, subsets = ("0.0", "0.1", "0.0 0.1"), np.full(100, "s", dtype=object)
+    accuracies = (full, a, b, joint)
+    right, *without = (answers(np.arange(100) < percent, subsets) for percent in accuracies)
+    found = Ablations.of(right, dict(zip(map(of, names), without, strict=True)), "x", "ood")
+    row = interactions(found, n_resamples=1).iloc[0]
+    return bool(row["floor"]), bool(row["ceiling"])
 
 
 def test_a_floor_and_a_ceiling_by_hand() -> None:
-    def flags(full: float, a: float, b: float, joint: float) -> tuple[bool, bool]:
-        found = []
-        for unit in (1.0, 100.0):
-            singles = {"a": {"s": unit * a}, "b": {"s": unit * b}}
-            table = interaction_from_accuracies(
-                {"s": unit * full}, singles, {"s": unit * joint}, percent=unit == 100
-            )
-            found.append((bool(table["floor"][0]), bool(table["ceiling"][0])))
-        assert found[0] == found[1]
-        return found[0]
-
-    assert flags(0.7, 0.6, 0.6, 0.3) == (False, False)
-    assert flags(0.7, 0.6, 0.6, 0.04) == (True, False)  # next to nothing is left
-    assert flags(0.7, 0.3, 0.3, 0.1) == (True, False)  # losing 0.4 twice is more than 0.7
-    assert flags(0.7, 0.75, 0.8, 0.96) == (False, True)  # next to nothing is left to gain
-    assert flags(0.7, 0.9, 0.9, 0.93) == (False, True)  # gaining 0.2 twice is more than 0.3
-    assert flags(0.99, 0.9, 0.9, 0.97) == (False, False)  # high, but ablating does not help
-    assert flags(0.97, 0.97, 0.97, 0.97) == (False, False)
+    assert flags(70, 60, 60, 30) == (False, False)
+    assert flags(70, 60, 60, 4) == (True, False)  # next to nothing is left
+    assert flags(70, 30, 30, 10) == (True, False)  # losing 0.4 twice is more than 0.7
+    assert flags(70, 75, 80, 96) == (False, True)  # next to nothing is left to gain
+    assert flags(70, 90, 90, 93) == (False, True)  # gaining 0.2 twice is more than 0.3
+    assert flags(99, 90, 90, 97) == (False, False)  # high, but ablating does not help
+    assert flags(97, 97, 97, 97) == (False, False)
 
 
 def test_what_is_left_exactly_is_no_floor_by_rounding() -> None:
     # Single drops add up to all there is, 0.24 + 0.21 of 0.45, and no more; or 5 % are left, or
     # 95 % are reached.
-    for percent, unit in ((False, 0.01), (True, 1)):
-        for full, first, second, joint in ((45, 21, 24, 30), (45, 42, 3, 30), (85, 80, 84, 5)):
-            table = interaction_from_accuracies(
-                {"s": full * unit},
-                {"a": {"s": first * unit}, "b": {"s": second * unit}},
-                {"s": joint * unit},
-                percent=percent,
-            )
-            assert not table.loc[0, ["floor", "ceiling"]].any()
-        for full in range(40, 95):
-            single = {"s": (full + 1) * unit}
-            for joint in (5, 95):
-                table = interaction_from_accuracies(
-                    {"s": full * unit},
-                    {"a": single, "b": single},
-                    {"s": joint * unit},
-                    percent=percent,
-                )
-                assert not table.loc[0, ["floor", "ceiling"]].any()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"singles": {}}, "0 components; expected at least two"),
-        ({"singles": {"a": {"s": 0.5}}}, "1 component; expected at least two"),
-        ({"joint": {"t": 0.1}}, "subsets of 'joint' are t; expected those of the full model, s"),
-        ({"joint": {"s": 0.1, "t": 0.1}}, "subsets of 'joint' are s, t"),
-        ({"singles": {"a": {"s": 0.5}, "b": {}}}, "subsets of 'b' are "),
-        ({"full": {"s": 90.0}}, "'full' on 's' is 90.0; expected a share, 0 to 1"),
-        ({"joint": {"s": -0.1}}, "'joint' on 's' is -0.1; expected a share"),
-        ({"joint": {"s": math.nan}}, "'joint' on 's' is nan"),
-        ({"full": {"s": 100.5}, "percent": True}, "is 100.5; expected per cent, 0 to 100"),
-    ],
-)
-def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message: str) -> None:
-    good: dict[str, Any] = {
-        "full": {"s": 0.9},
-        "singles": {"a": {"s": 0.8}, "b": {"s": 0.7}},
-        "joint": {"s": 0.3},
-    }
-    assert len(interaction_from_accuracies(**good)) == 1
-    with pytest.raises(InputError, match=message):
-        interaction_from_accuracies(**{**good, **change})
+    exact_cases = [(45, 21, 24, 30), (45, 42, 3, 30), (85, 80, 84, 5)]
+    exact_cases += [(n, n + 1, n + 1, joint) for n in range(40, 95, 4) for joint in (5, 95)]
+    assert {flags(*case) for case in exact_cases} == {(False, False)}
 
 
 def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
@@ -349,25 +272,9 @@ def noisy() -> Ablations:
 @pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "none"])
 def test_p_values_are_corrected_within_subset_and_metric(noisy: Ablations, correction: Any) -> None:
     table = interactions(noisy, correction=correction, n_resamples=2)
-    for (subset, metric), rows in table.groupby(["subset", "metric"]):
-        members = np.full(60, True) if subset == "all" else noisy.full.subsets == subset
+    for _, rows in table.groupby(["subset", "metric"]):
         assert len(rows) == 6
-        values = [
-            (
-                noisy.changes(pair, metric)
-                - sum(noisy.changes(ComponentSet((c,)), metric) for c in pair.components)
-            )[members]
-            for pair in (of(name.replace("+", " ")) for name in rows["set"])
-        ]
-        p = [stats.ttest_1samp(each, 0).pvalue for each in values]
-        if metric == "accuracy":  # with two more examples
-            n = int(members.sum())
-            squares = [(v**2).sum() + 1 - v.sum() ** 2 / (n + 2) for v in values]
-            t = [abs(v.sum()) / math.sqrt(q) for v, q in zip(values, squares, strict=True)]
-            p = [2 * stats.t.sf(each, n - 1) for each in t]
-        assert rows["p"].tolist() == pytest.approx(p)
-        wanted = adjusted_p(np.array(p), correction)
+        wanted = adjusted_p(rows["p"].to_numpy(), correction)
         assert rows["p_adjusted"].tolist() == pytest.approx(wanted.tolist())
-    margin = table[(table["metric"] == "margin") & (table["subset"] == "all")]
     if correction != "none":
-        assert (margin["p_adjusted"] > margin["p"]).any()
+        assert (table["p_adjusted"] > table["p"]).any()

@@ -1,22 +1,21 @@
-"""What is known of many sets' effects in a race, and what that decides.
+"""What is known of many sets' interactions in a race, and what that decides.
 
-Intervals of mean margins need a bound of the effect on one example. A set begins with ``bound``,
-fixed in advance, and goes over to a larger one when an example breaks it: to ``bound`` times a
-power of `STEP`, each of which has its own part of the set's error rate (`part_of_error`). What an
-interval under a smaller bound said is forgotten.
+Intervals of mean margins need a bound of the interaction on one example. A set begins with a bound
+that is fixed in advance, and goes over to a larger one when an example breaks it: to the first
+bound times a power of `STEP`, each of which has its own part of the set's error rate
+(`part_of_error`). What an interval under a smaller bound said is forgotten.
 
-Take a bound B and the set's effects cut to -B ... B. Their interval holds at all looks with its
-part of the error rate, whatever the effects are; and as long as no effect seen is over B, it is the
-interval of the effects themselves. So, over all bounds at once, a set's last interval has the mean
-of its effects cut to its last bound with a probability of 1 - error. That is the mean itself if no
-example that was not seen has a larger effect.
+Take a bound B and the set's interactions cut to -B ... B. Their interval holds at all looks with
+its part of the error rate, whatever the interactions are; and as long as no interaction seen is
+over B, it is the interval of the interactions themselves. So, over all bounds at once, a set's last
+interval has the mean of its interactions cut to its last bound with a probability of 1 - error.
+That is the mean itself if no example that was not seen has a larger interaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,17 +23,16 @@ from jaxtyping import Bool, Float, Int
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations
+from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import Metric, check_metric
 from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
-
-Effect: TypeAlias = Literal["interaction", "change"]
 
 OPEN = "open"
 
 STEP = 1.5
-"""Each bound of the effect of one example, as a multiple of the one before."""
+"""Each bound of the interaction on one example, as a multiple of the one before."""
 FIRST_PART = 0.9
 """Part of the error rate that the first bound has."""
 
@@ -87,12 +85,24 @@ def part_of_error(step: int) -> float:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be decided: effects larger than ``least``, or which are the ``largest`` losses."""
+    """What a race decides: interactions larger than ``least``, or which are the ``largest`` losses.
+
+    ``error`` is the probability that any decision is wrong; ``bound`` the largest interaction on
+    one example, nats of margin, None where it is known (accuracy) or still to be chosen.
+
+    Raises:
+        InputError: not one of ``least`` and ``largest`` is given, a number is out of range, or the
+            metric is unknown.
+    """
 
     least: float | None
     largest: int | None
+    metric: Metric = "margin"
+    error: float = 0.05
+    bound: float | None = None
 
     def __post_init__(self) -> None:
+        check_metric(self.metric)
         if (self.least is None) == (self.largest is None):
             raise InputError(
                 f"race: least is {self.least} and largest {self.largest}; expected one of them: a "
@@ -102,9 +112,17 @@ class Goal:
             raise InputError(f"race: least is {self.least}; expected an effect of 0 or more")
         if self.largest is not None and self.largest < 1:
             raise InputError(f"race: largest is {self.largest}; expected at least 1 set")
+        if not 0 < self.error < 1:
+            raise InputError(f"race: error is {self.error}; expected a probability between 0 and 1")
+        if self.bound is not None and self.metric != "margin":
+            raise InputError(
+                f"race: bound is {self.bound}, but that of {self.metric} is known; leave it out"
+            )
+        if self.bound is not None and not 0 < self.bound < np.inf:
+            raise InputError(f"race: bound is {self.bound}; expected a number of nats above 0")
 
     def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """What bounds of all sets' effects say about each, [set]."""
+        """What bounds of all sets' means say about each, [set]."""
         decisions = np.full(len(low), OPEN, dtype=object)
         if self.least is not None:
             decisions[(low >= -self.least) & (high <= self.least)] = "within"
@@ -120,29 +138,19 @@ class Goal:
         return decisions
 
 
-class Effects:
-    """Effects of sets on the examples seen so far, bounds of their means, and what was decided.
+class Interactions:
+    """Interactions of sets on the examples seen so far, bounds of their means, and decisions.
 
     ``values`` are [set, example] in the order in which examples are drawn; ``seen`` are examples
     whose values are known, ``n`` those seen of each set when it was decided, ``steps`` how often
-    its bound was broken and went up. ``error`` is the probability that the mean of a set is ever
-    outside its bounds; ``bound`` the first of the effect on one example, in nats, fixed in advance;
-    of accuracy it is known.
+    its bound was broken and went up.
     """
 
-    def __init__(
-        self,
-        sets: Sequence[ComponentSet],
-        n_all: int,
-        metric: Metric,
-        effect: Effect,
-        error: float,
-        bound: float = 1.0,
-    ) -> None:
-        self.sets, self.n_all, self.error = sets, n_all, error
-        self.metric, self.effect, self.bound = metric, effect, bound
-        if metric == "accuracy":
-            self.bound = float(max(map(len, sets)) if effect == "interaction" else 1)
+    def __init__(self, sets: Sequence[ComponentSet], n_all: int, goal: Goal) -> None:
+        self.sets, self.n_all, self.goal = sets, n_all, goal
+        self.bound = goal.bound or 1.0
+        if goal.metric == "accuracy":
+            self.bound = float(max(map(len, sets)))
         self.values = np.empty((len(sets), n_all), dtype=np.float32)
         self.low, self.high = np.full((2, len(sets)), -np.inf) * [[1], [-1]]
         self.n, self.seen, self.steps = np.zeros((3, len(sets)), dtype=int)
@@ -154,32 +162,26 @@ class Effects:
         return self.decisions == OPEN
 
     def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
-        """What has to be ablated for the effects of some sets."""
+        """What has to be ablated for the interactions of some sets."""
         running = [self.sets[row] for row in rows]
-        if self.effect == "change":
-            return running
         members = sorted({c for cut in running for c in cut.components})
         return [*(ComponentSet((c,)) for c in members), *running]
 
     def see(
         self, answers: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int
     ) -> None:
-        """Note the effects on some more examples."""
-        changes = {cut: answers.changes(cut, self.metric) for cut in answers.sets}
-        for row in rows:
-            cut = self.sets[row]
-            self.values[row, start:stop] = changes[cut]
-            if self.effect == "interaction":
-                for component in cut.components:
-                    self.values[row, start:stop] -= changes[ComponentSet((component,))]
+        """Note the interactions on some more examples."""
+        sets = [self.sets[row] for row in rows]
+        joint, alone = joint_and_alone(answers, sets, self.goal.metric)
+        self.values[rows, start:stop] = joint - alone
         self.seen[rows] = stop
 
-    def decide(self, goal: Goal, stop: int) -> None:
+    def decide(self, stop: int) -> None:
         """Narrow the bounds of the sets that are open, and decide what these allow.
 
         Sets are open again where a bound that broke had decided them.
         """
-        rows = np.flatnonzero(self.open)
+        rows, goal = np.flatnonzero(self.open), self.goal
         if not len(rows):
             return
         self.n[rows], ratios = stop, self._ratios(rows, stop)
@@ -197,14 +199,16 @@ class Effects:
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
     def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:
-        """Largest effects on the first examples, as multiples of the bounds."""
+        """Largest interactions on the first examples, as multiples of the bounds."""
         return np.abs(self.values[rows, :stop]).max(1) / (self.bound * STEP ** self.steps[rows])
 
     def _narrow(self, rows: Int[np.ndarray, " part"], stop: int) -> None:
         """Bounds of means from the first examples."""
         for step in np.unique(self.steps[rows]):
             same = rows[self.steps[rows] == step]
-            error = self.error * (part_of_error(int(step)) if self.metric == "margin" else 1)
+            error = self.goal.error / len(self.sets)
+            if self.goal.metric == "margin":
+                error *= part_of_error(int(step))
             bound = self.bound * STEP**step
             for part in np.array_split(same, -(-same.size * stop // _MOST_NUMBERS)):
                 values = self.values[part, :stop].astype(float)
@@ -234,8 +238,8 @@ class Effects:
             }
         )
 
-    def audit(self, rows: Int[np.ndarray, " part"], goal: Goal) -> pd.DataFrame:
-        """The columns of `AUDIT`, for sets whose effects are known on all examples.
+    def audit(self, rows: Int[np.ndarray, " part"]) -> pd.DataFrame:
+        """The columns of `AUDIT`, for sets whose interactions are known on all examples.
 
         Bounds that hold leave a decision standing, or a tie; where they do not and others' bounds
         leave the decision open, it was made on bounds that were wrong.
@@ -244,7 +248,7 @@ class Effects:
         low, high = self.low.copy(), self.high.copy()
         means = self.values[rows].mean(1, dtype=float)
         low[rows] = high[rows] = means
-        decisions, now = self.decisions[rows], goal.decisions(low, high)[rows]
+        decisions, now = self.decisions[rows], self.goal.decisions(low, high)[rows]
         slack = _ROUNDING * np.maximum(1, np.abs(means))
         held = (self.low[rows] - slack <= means) & (means <= self.high[rows] + slack)
         return pd.DataFrame(

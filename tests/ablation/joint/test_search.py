@@ -19,15 +19,15 @@ from scipy import stats
 
 from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
 from mechcore.ablation.engines.engine import TreeEngine
-from mechcore.ablation.halves import halves_of
+from mechcore.ablation.joint.predictors import MaskedMargins
+from mechcore.ablation.joint.search import halves_of
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 
-SEARCH: Any = importlib.import_module("mechcore.ablation.interactions.search")
-SCREENING: Any = importlib.import_module("mechcore.ablation.interactions.screening")
+SEARCH: Any = importlib.import_module("mechcore.ablation.joint.search")
 SUBSETS = {"u": 7, "v": 4, "w": 6}
 LABELS = ("entailment", "neutral", "contradiction", "non-entailment")
 SMALL = ("L0.H1", "L0.MLP", "L1.H0", "L1.H3", "L1.MLP")
@@ -58,7 +58,9 @@ def encoded(name: str = "bert") -> EncodedExamples:
 class Searched:
     """A search with the data and the sets of everything that it ablated."""
 
-    def __init__(self, cases: Cases, name: str = "bert", **options: Any) -> None:
+    def __init__(
+        self, cases: Cases, name: str = "bert", *, beam: int = SEARCH.BEAM, **options: Any
+    ) -> None:
         self.model, self.data = cases.get(name).model, encoded(name)
         self.means = MeanActivations.compute(self.model, self.data, n_samples=0)
         self.calls: list[tuple[list[ComponentSet], EncodedExamples]] = []
@@ -70,6 +72,7 @@ class Searched:
         options = {"n_resamples": 5, "batch_size": 3, "split": "ood", **options}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SEARCH, "ablate", recorded)
+            patch.setattr(SEARCH, "BEAM", beam)
             self.result: Search = find_superadditive(self.model, self.data, self.means, **options)
         self.searched, self.reported = self.calls[0][1], self.calls[-1][1]
 
@@ -243,24 +246,6 @@ def test_the_report_is_of_the_other_half(small: Searched) -> None:
     assert found.loc[found["metric"] == "accuracy", "interaction_in_search"].isna().all()
 
 
-def test_by_accuracy_predictions_in_nats_choose_no_triple(
-    cases: Cases, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the pairs that were not ablated nothing is known in accuracy, so they count as nothing."""
-    asked: dict[str, dict[Any, float]] = {}
-    grown = SEARCH._grown
-    for metric in ("accuracy", "margin"):
-
-        def watched(*args: Any, kept: str = metric) -> Any:
-            asked.setdefault(kept, args[3])
-            return grown(*args)
-
-        monkeypatch.setattr(SEARCH, "_grown", watched)
-        Searched(cases, components=SMALL, max_size=3, n_pairs=4, metric=metric)
-    assert set(asked["accuracy"].values()) == {0.0}
-    assert len(set(asked["margin"].values())) > 1
-
-
 # -- going on -------------------------------------------------------------------------------------
 
 
@@ -288,7 +273,8 @@ class Work:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     work = Work()
-    monkeypatch.setattr(SCREENING, "_gradient", work.watched("gradient", SCREENING._gradient))
+    gradient = work.watched("gradient", MaskedMargins.gradient)
+    monkeypatch.setattr(MaskedMargins, "gradient", gradient)
     monkeypatch.setattr(TreeEngine, "run", work.watched("batch", TreeEngine.run))
     return work
 
@@ -298,7 +284,7 @@ def searching(cases: Cases) -> dict[str, Any]:
     """A search of four components; sets of up to three, in batches of at most three examples."""
     model, data = cases.get("bert").model, encoded()
     means = MeanActivations.compute(model, data, n_samples=0)
-    sizes = {"n_pairs": 4, "beam": 2, "n_found": 2, "max_size": 3}
+    sizes = {"n_pairs": 4, "n_found": 2, "max_size": 3}
     run = {"n_resamples": 5, "batch_size": 3, "split": "ood", "components": SMALL[:4]}
     return {"model": model, "data": data, "means": means, **sizes, **run}
 
@@ -358,11 +344,9 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(
         ({"max_size": 11}, "max_size is 11; expected 2 to the 10 components"),
         ({"components": SMALL[:2]}, "max_size is 3; expected 2 to the 2 components"),
         ({"n_pairs": 0}, "n_pairs is 0; expected at least 1"),
-        ({"beam": 0}, "beam is 0; expected at least 1"),
         ({"n_found": 0}, "n_found is 0; expected at least 1"),
         ({"fill": "resample"}, "fill is 'resample'; expected 'mean' or 'zero'"),
         ({"subset": "x"}, "no subset 'x'; the data has "),
-        ({"correction": "x", "components": SMALL[:2], "max_size": 2}, "correction is 'x'"),
     ],
 )
 def test_what_cannot_be_searched(cases: Cases, options: dict[str, Any], message: str) -> None:

@@ -1,5 +1,11 @@
 """Ways to predict the interaction of every pair of components, by name.
 
+*Screening* uses gradients. The interaction of a and b is how much more the metric changes without b
+when a is gone. With a ablated, the change without b is to first order minus the gradient of the
+metric with respect to b's mask value; so the difference of that gradient in the full model and
+without a predicts the interaction, and one backward pass per component does for all pairs. Both
+orders of a pair are averaged.
+
 A way of one's own is a function of a `PairRequest`, registered under a name:
 
     @INTERACTION_METHODS.register("none-interacts")
@@ -23,18 +29,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechcore import progress
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.cost import Cost
-from mechcore.evaluation.evaluate import Metric, margins
+from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.protocol import model_inputs
+from mechcore.models.protocol import frozen, model_inputs
+from mechcore.partial import Partial, Steps
 from mechcore.registry import Registry
 
 
@@ -86,8 +95,14 @@ class PairRequest:
 
     def ablate(self, sets: Sequence[ComponentSet]) -> Ablations:
         """Answers to the request's examples without each set."""
-        some = self.data.part(sorted(drawn(self.data, self.n_examples, self.seed)))
+        some = self.data.part(sorted(self.rows))
         return ablate(self.model, sets, some, self.means, **self.options)
+
+    @property
+    def rows(self) -> list[int]:
+        """Numbers of the examples to look at, drawn at random."""
+        order = np.random.default_rng(self.seed).permutation(len(self.data))
+        return [int(row) for row in order[: self.n_examples]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +129,11 @@ class Predictions:
     ) -> Predictions:
         """From a matrix, of which both orders of a pair are averaged."""
         both = ((matrix + matrix.T) / 2).tolist()
-        found = {
+        averaged = {
             ComponentSet.of([components[i], components[j]]): both[i][j]
             for i, j in itertools.combinations(range(len(components)), 2)
         }
-        return cls(found, cost)
+        return cls(averaged, cost)
 
 
 InteractionMethod: TypeAlias = Callable[[PairRequest], Predictions]
@@ -127,8 +142,8 @@ INTERACTION_METHODS: Registry[InteractionMethod] = Registry(
     "way to predict interactions",
     "mechcore.interaction_methods",
     {
-        "screening": "mechcore.ablation.interactions.screening:screening",
-        "exact": "mechcore.ablation.interactions.predictors:exact",
+        "screening": "mechcore.ablation.joint.predictors:screening",
+        "exact": "mechcore.ablation.joint.predictors:exact",
     },
 )
 """Methods by name."""
@@ -146,33 +161,32 @@ def exact(request: PairRequest) -> Predictions:
 
 
 def mean_interactions(
-    ablated: Ablations, sets: Sequence[ComponentSet], metric: Metric = "margin"
+    ablated: Ablations, sets: Sequence[ComponentSet]
 ) -> dict[ComponentSet, float]:
-    """The mean interaction of each set, all of whose members were ablated alone, too."""
-    changes = {cut: float(ablated.changes(cut, metric).mean()) for cut in ablated.sets}
-    return {
-        cut: changes[cut] - sum(changes[ComponentSet((c,))] for c in cut.components) for cut in sets
-    }
+    """The mean interaction of each set, nats, all of whose members were ablated alone, too."""
+    joint, alone = joint_and_alone(ablated, sets, "margin")
+    return dict(zip(sets, (joint - alone).mean(1).tolist(), strict=True))
 
 
 class MaskedMargins:
     """Margins of a request's examples as a function of mask values.
 
-    ``places`` are layers and columns of the request's components in these.
+    Attributes:
+        batches: rows of the examples, the longest first.
+        n_examples: how many there are in all batches.
+        places: layers and columns of the request's components in the mask values.
     """
 
     def __init__(self, request: PairRequest) -> None:
-        self.request, model, data = request, request.model, request.data
-        self.shape = ModelShape.of(model)
-        self.readout = Readout.of(model, data, request.class_names)
+        self.request, data = request, request.data
+        self.shape = ModelShape.of(request.model)
+        self.readout = Readout.of(request.model, data, request.class_names)
         self.correct = self.readout.correct_classes(data)
-        self.batches = batches_of(data, request.n_examples, request.seed, request.batch_size)
+        rows = sorted(request.rows, key=lambda row: -len(data.input_ids[row]))
+        starts = range(0, len(rows), request.batch_size)
+        self.batches = [rows[start : start + request.batch_size] for start in starts]
+        self.n_examples = len(rows)
         self.places = tuple(torch.tensor([self.shape.index(c) for c in request.components]).T)
-
-    @property
-    def n_examples(self) -> int:
-        """How many examples there are in all batches."""
-        return sum(map(len, self.batches))
 
     def total(
         self, values: Float[Tensor, "layer component"], rows: Sequence[int]
@@ -186,16 +200,36 @@ class MaskedMargins:
         logits = self.readout.read(answer, model_inputs(request.model, batch), rows)
         return margins(logits, self.correct[rows].to(logits.device)).sum()
 
+    def gradient(self, mask: Mask) -> Float[Tensor, " component"]:
+        """Of the mean margin, by the mask values of the request's components."""
+        values = mask.values.clone().requires_grad_()
+        total = torch.zeros_like(mask.values)
+        for rows in self.batches:
+            total += torch.autograd.grad(self.total(values, rows), values)[0].cpu()
+        return (total / self.n_examples)[self.places]
 
-def drawn(data: EncodedExamples, n_examples: int, seed: int) -> list[int]:
-    """Rows of some of the examples, at random."""
-    found: list[int] = np.random.default_rng(seed).permutation(len(data))[:n_examples].tolist()
-    return found
 
+def screening(request: PairRequest) -> Predictions:
+    """From gradients of the full model and of the model without each component.
 
-def batches_of(
-    data: EncodedExamples, n_examples: int, seed: int, batch_size: int
-) -> list[list[int]]:
-    """Rows of the examples that are screened with, drawn at random, the longest first."""
-    rows = sorted(drawn(data, n_examples, seed), key=lambda row: -len(data.input_ids[row]))
-    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    The request's folder keeps gradients, so that they are taken once.
+
+    Raises:
+        InputError: labels and classes cannot be matched.
+    """
+    function, components = MaskedMargins(request), request.components
+    full = Mask.full(function.shape)
+    masks = [full, *(full.without(c) for c in components)]
+    gradients = torch.zeros(len(masks), len(components))
+    facts = {name: getattr(request, name) for name in ("model", "data", "means", "fill")}
+    facts |= {"labels": function.correct, "batches": function.batches}
+    partial = Partial(request.state, "screening", **facts, components=list(map(str, components)))
+    with frozen(request.model), Steps(partial, {"gradients": gradients}) as steps:
+        left = [number for number in range(len(masks)) if (number,) not in steps.done]
+        with progress.bar("screening", len(left)) as advance:
+            for number in left:
+                gradients[number] = function.gradient(masks[number])
+                steps.finish(number)
+                advance()
+    cost = Cost(forwards=len(masks), backwards=len(masks))
+    return Predictions.of(components, gradients[0] - gradients[1:], cost)

@@ -1,16 +1,17 @@
-"""Racing: deciding for each of many sets how large its effect is, from as few examples as it takes.
+"""Racing: deciding how large the interaction of each set is, from as few examples as it takes.
 
-Every set is ablated on a first few examples, drawn at random. Those whose effect is then known well
-enough are decided; the others go on to more examples, up to all of them, where the effect is exact.
-What is known are confidence sequences (`mechcore.evaluation.sequences`), which hold at every look,
-and for all sets at once: each set has its part of the error rate. Effects are those on all the
-examples given; the order of the examples is what is left to chance.
+Every set is ablated on a first few examples, drawn at random. Those whose effect, the mean
+interaction, is then known well enough are decided; the others go on to more examples, up to all of
+them, where the effect is exact. What is known are confidence sequences
+(`mechcore.evaluation.sequences`), which hold at every look, and for all sets at once: each set has
+its part of the error rate. Effects are those on all the examples given; the order of the examples
+is what is left to chance.
 
 How far the mean of a few examples may be from that of all depends on how large the effect on one
 can be. Of answers that is known, and the error rate holds as it is. Of margins it is not. There a
 set has a ``bound`` for its effect on one example. The first is fixed before an effect is seen; a
 set that breaks it goes over to a larger one, and starts anew with what it has seen and another part
-of the error rate (`mechcore.ablation.interactions.decisions`). The error rate then holds without an
+of the error rate (`mechcore.ablation.joint.decisions`). The error rate then holds without an
 assumption for means of effects that count as no more than the set's bound, and for the means
 themselves if no example that was not seen has an effect over it.
 
@@ -23,9 +24,9 @@ decided (``n_audited``), and show how often decisions are wrong, and bounds brok
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,11 +34,11 @@ from jaxtyping import Bool, Float
 
 from mechcore.ablation.cuts import ComponentSet, SetLike, as_sets
 from mechcore.ablation.effects.changes import Ablations
-from mechcore.ablation.interactions.decisions import Effect, Effects, Goal
+from mechcore.ablation.joint.decisions import Goal, Interactions
 from mechcore.ablation.sweeps import ablate
 from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric, check_metric
+from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import share_at_most
 from mechcore.masking.counterfactual import of_rows, with_pairs
 from mechcore.masking.means import MeanActivations
@@ -60,33 +61,25 @@ class Race(Shown):
 
     Attributes:
         sets: what was ablated.
+        goal: what was to be decided, with the first bound of the effect on one example.
         decisions: the columns of `DECISIONS`, in the order of the sets.
         audit: the columns of `AUDIT`, of the sets that went on to the end.
-        metric: of the effects.
-        least: effect of interest; None where the ``largest`` sets were wanted.
-        largest: how many were wanted.
-        error: probability that any decision is wrong.
         n_examples: there are.
         n_looks: after how many examples decisions were made, in turn.
         layers: evaluations of a layer on one example, in all.
         exact_layers: what all sets on all examples would have taken.
-        bound: first bound of the effect of a set on one example, nats; None for accuracy.
-        bound_source: where it comes from, in words.
+        bound_source: where the bound comes from, in words.
         n_broken: sets that had a larger effect on an example that they were decided on.
     """
 
     sets: tuple[ComponentSet, ...]
+    goal: Goal
     decisions: pd.DataFrame
     audit: pd.DataFrame
-    metric: Metric
-    least: float | None
-    largest: int | None
-    error: float
     n_examples: int
     n_looks: tuple[int, ...]
     layers: float
     exact_layers: float
-    bound: float | None
     bound_source: str
     n_broken: int
 
@@ -109,8 +102,15 @@ class Race(Shown):
 
     def describe(self) -> str:
         """What was decided, at which cost, and what the decisions are worth, in a few sentences."""
-        unit, sure = (" nats", self._assumed()) if self.metric == "margin" else ("", "")
-        size = f" (size {self.least:g}{unit} or less)" if self.least is not None else ""
+        goal, unit, sure = self.goal, "", ""
+        if goal.metric == "margin":
+            unit = " nats"
+            sure = (
+                " if no example that a set was not seen on has an effect over its bound: "
+                f"{goal.bound:.3g} nats, {self.bound_source}, and more for the {self.n_broken} "
+                f"of {len(self.sets)} sets that broke it and started anew"
+            )
+        size = f" (size {goal.least:g}{unit} or less)" if goal.least is not None else ""
         counts = self.decisions["decision"].value_counts()
         sums = ", ".join(
             f"{n} {name}{size if name == 'within' else ''}" for name, n in counts.items()
@@ -121,21 +121,14 @@ class Race(Shown):
             f"{sums}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples, half "
             f"of the sets on {seen.median():g} at most, with {share:.1%} of the layer evaluations "
             f"of all sets on all examples; about these examples, any decision is wrong with a "
-            f"probability of {self.error:g} at most{sure}"
+            f"probability of {goal.error:g} at most{sure}"
         )
         if len(self.audit):
             n_wrong, most = self.wrong
             text += f"; {n_wrong} of {len(self.audit)} audited are wrong, so at most {most:.1%} are"
-            if self.bound is not None:
+            if goal.bound is not None:
                 text += f", and {int(self.audit['broken'].sum())} break the bound in other examples"
         return text
-
-    def _assumed(self) -> str:
-        return (
-            f" if no example that a set was not seen on has an effect over its bound: "
-            f"{self.bound:.3g} nats, {self.bound_source}, and more for the {self.n_broken} of "
-            f"{len(self.sets)} sets that broke it and started anew"
-        )
 
     def _summary(self) -> str:
         return self.describe()
@@ -147,7 +140,6 @@ def race(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    effect: Effect = "interaction",
     metric: Metric = "margin",
     least: float | None = None,
     largest: int | None = None,
@@ -158,17 +150,15 @@ def race(
     state: str | Path | None = None,
     **options: Any,
 ) -> Race:
-    """Decide how large the effect of every set is, with a probability of error for all together.
+    """Decide how large every set's interaction is, with a probability of error for all together.
 
-    Either which effects are larger than ``least``, or which are the ``largest`` losses.
+    Either which interactions are larger than ``least``, or which are the ``largest`` losses.
 
     Args:
         model: any TransformerLens model.
-        sets: what to ablate, see `mechcore.ablate`.
+        sets: of two components or more, see `mechcore.ablate`.
         data: labelled examples of any form, see `mechcore.data.given`.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        effect: ``"interaction"``, the change without a set less the sum of its members' changes, or
-            ``"change"``.
         metric: ``"margin"`` or ``"accuracy"``.
         least: least effect of interest, in nats of margin, or as a share of the answers.
         largest: how many sets with the lowest effects are wanted.
@@ -188,16 +178,13 @@ def race(
         Decisions on the mean effect over the examples given.
 
     Raises:
-        InputError: not one of ``least`` and ``largest`` is given, a number is out of range, the
-            metric is unknown, or a set is unreadable, of paths, or has no interaction.
+        InputError: see `Goal`; or a set is unreadable, of paths, or of one component.
 
     >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
-    check_metric(metric)
+    goal = Goal(least, largest, metric, error, bound)
     data = as_encoded(model, data, split=options.get("split", "id"))
-    n_all, chosen = len(data), _checked(as_sets(sets, model), effect)
-    goal = Goal(least, largest)
-    check_goal(error, least, largest, bound, metric)
+    n_all, chosen = len(data), _checked(as_sets(sets, model))
     if n_audited is None:
         n_audited = min(AUDITED, int(AUDITED_SHARE * len(chosen)))
     if n_all < 2 or n_audited < 0:
@@ -231,14 +218,22 @@ def race(
         full = ablated([], 0, n_all)
         layers = (full.layers or 0) * n_all
         bound, source = span_of(full.full.margin), "the span of the full model's margins"
-    known = Effects(chosen, n_all, metric, effect, error / len(chosen), bound or 1.0)
-    course = _Course(known, ablated, layers)
-    course.run(goal, audited)
-    audit = known.audit(np.flatnonzero(audited), goal)
-    decisions = known.table(data.examples.name, options.get("split", "id"))
-    n_broken, work = int((known.steps > 0).sum()), (course.layers, course.exact_layers)
-    asked, after = (metric, least, largest, error, n_all), tuple(course.after)
-    return Race(tuple(chosen), decisions, audit, *asked, after, *work, bound, source, n_broken)
+    goal = replace(goal, bound=bound)
+    course = _Course(Interactions(chosen, n_all, goal), ablated, layers)
+    course.run(audited)
+    known = course.known
+    return Race(
+        sets=tuple(chosen),
+        goal=goal,
+        decisions=known.table(data.examples.name, options.get("split", "id")),
+        audit=known.audit(np.flatnonzero(audited)),
+        n_examples=n_all,
+        n_looks=tuple(course.after),
+        layers=course.layers,
+        exact_layers=course.exact_layers,
+        bound_source=source,
+        n_broken=int((known.steps > 0).sum()),
+    )
 
 
 @dataclass(eq=False)
@@ -250,13 +245,13 @@ class _Course:
     looked at.
     """
 
-    known: Effects
+    known: Interactions
     ablated: Callable[[Sequence[ComponentSet], int, int], Ablations]
     layers: float
     exact_layers: float = 0.0
     after: list[int] = field(default_factory=list)
 
-    def run(self, goal: Goal, audited: Bool[np.ndarray, " set"]) -> None:
+    def run(self, audited: Bool[np.ndarray, " set"]) -> None:
         """Look until all is decided; audited sets go on."""
         known = self.known
         for stop in looks(known.n_all):
@@ -264,7 +259,7 @@ class _Course:
                 spent = self._see((known.open | audited) & (known.seen < stop), stop)
                 # Of all sets, at the first look.
                 self.exact_layers = self.exact_layers or spent / stop * known.n_all
-                known.decide(goal, stop)
+                known.decide(stop)
             self.after.append(stop)
             if not known.open.any():
                 break
@@ -284,19 +279,6 @@ class _Course:
         return spent
 
 
-def check_goal(
-    error: float, least: float | None, largest: int | None, bound: float | None, metric: Metric
-) -> None:
-    """Raise an InputError unless there is something to decide, with a possible error and bound."""
-    Goal(least, largest)
-    if not 0 < error < 1:
-        raise InputError(f"race: error is {error}; expected a probability between 0 and 1")
-    if bound is not None and metric != "margin":
-        raise InputError(f"race: bound is {bound}, but that of {metric} is known; leave it out")
-    if bound is not None and not 0 < bound < np.inf:
-        raise InputError(f"race: bound is {bound}; expected a number of nats above 0")
-
-
 def span_of(margins: Float[np.ndarray, " example"]) -> float:
     """From the lowest to the highest margin or 0 over all examples, in nats; 1 if all are 0."""
     return float(max(margins.max(), 0) - min(margins.min(), 0)) or 1.0
@@ -311,17 +293,12 @@ def looks(n: int) -> Iterator[int]:
     yield n
 
 
-def _checked(sets: Sequence[Any], effect: Effect) -> list[ComponentSet]:
-    if effect not in get_args(Effect):
-        raise InputError(f"race: effect is {effect!r}; expected 'interaction' or 'change'")
+def _checked(sets: Sequence[Any]) -> list[ComponentSet]:
     if not sets:
         raise InputError("race: no set; expected at least one")
     for cut in sets:
         if isinstance(cut, PathSet):
             raise InputError(f"race: {cut} is a set of paths; expected sets of components")
-        if effect == "interaction" and len(cut) < 2:
-            raise InputError(
-                f"race: {cut} has no interaction; expected two components or more, or effect "
-                "'change'"
-            )
+        if len(cut) < 2:
+            raise InputError(f"race: {cut} has no interaction; expected two components or more")
     return list(sets)

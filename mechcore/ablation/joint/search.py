@@ -1,16 +1,17 @@
 """Finding the most superadditive pairs, triples and larger sets without ablating all of them.
 
 The interaction of every pair is predicted, by gradients or otherwise
-(`mechcore.ablation.interactions.predictors`). The best pairs are then ablated exactly; larger sets
-grow from the best smaller ones (beam search). Or all pairs are decided by a race
-(`mechcore.ablation.interactions.races`), with an error rate for all of them together. Search and
-report use different halves of the data, so that the figures reported are not those the sets were
-chosen by.
+(`mechcore.ablation.joint.predictors`). The best pairs are then ablated exactly; larger sets grow
+from the best smaller ones (beam search). Or all pairs are decided by a race
+(`mechcore.ablation.joint.races`), with an error rate for all of them together. Search and report
+use different halves of the data, so that the figures reported are not those the sets were chosen
+by.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,28 +20,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, Ablations
 from mechcore.ablation.effects.stability import interaction_stability
-from mechcore.ablation.halves import check_options, halves_of, rank_correlation
-from mechcore.ablation.interactions.exact import INTERACTIONS, interactions
-from mechcore.ablation.interactions.predictors import (
+from mechcore.ablation.joint.decisions import Goal
+from mechcore.ablation.joint.exact import INTERACTIONS, interactions
+from mechcore.ablation.joint.predictors import (
     INTERACTION_METHODS,
     PairRequest,
     Predictions,
     mean_interactions,
 )
-from mechcore.ablation.interactions.races import Race, check_goal, race
+from mechcore.ablation.joint.races import Race, race
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.examples import ALL
+from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
-from mechcore.evaluation.evaluate import Metric, check_metric
-from mechcore.evaluation.p_values import Correction
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
@@ -72,9 +72,10 @@ SCREENING = Schema(
 
 SAMPLED = 60
 """Pairs screened out that a race looks at all the same; none found leaves at most 5 % missed."""
-
-FOUND = 10
-"""Sets of each size that are reported."""
+FOUND, BEAM = 10, 20
+"""Sets of each size that are reported, and from which larger ones grow."""
+_MOST_SUBSETS = 5
+"""Subsets that a message lists."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,9 +85,8 @@ class Search(Shown):
     Attributes:
         found: interactions of the best sets on data that the search did not see, in the order of
             the search, with the columns of `mechcore.interactions` and ``interaction_in_search``.
-        screening: every pair: set, predicted interaction (always of the margin, nats), interaction
-            (in the unit of the metric, missing where the pair was screened out), on the search
-            half.
+        screening: every pair: set, predicted interaction and interaction (nats of margin, missing
+            where the pair was screened out), on the search half.
         n_pairs: pairs there are.
         n_screened_out: of these, those not ablated.
         n_tested: sets of two or more components ablated in the search.
@@ -114,11 +114,12 @@ class Search(Shown):
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
         """By name; that of the races only where there were any."""
-        found = {"superadditive": self.found, "screening": self.screening}
-        found["search_stability"] = self.stability
+        tables = {"superadditive": self.found, "screening": self.screening}
+        tables["search_stability"] = self.stability
         if self.races:
-            found["race"] = pd.concat([r.decisions for r in self.races.values()], ignore_index=True)
-        return found
+            decisions = [raced.decisions for raced in self.races.values()]
+            tables["race"] = pd.concat(decisions, ignore_index=True)
+        return tables
 
     def _summary(self) -> str:
         best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
@@ -133,10 +134,8 @@ def find_superadditive(
     *,
     components: Iterable[ComponentLike] | None = None,
     subset: str = ALL,
-    metric: Metric = "margin",
     max_size: int = 3,
     n_pairs: int | None = 100,
-    beam: int = 20,
     n_found: int | None = None,
     guarantee: float | None = None,
     least: float | None = None,
@@ -144,7 +143,6 @@ def find_superadditive(
     bound: float | None = None,
     screening_by: str = "screening",
     screening_examples: int = SCREENING_EXAMPLES,
-    correction: Correction = "benjamini-hochberg",
     n_resamples: int = 1000,
     seed: int = 0,
     fill: FillName = "mean",
@@ -153,7 +151,7 @@ def find_superadditive(
     state: str | Path | None = None,
     **options: Any,
 ) -> Search:
-    """Search for the sets that lose most beyond the sum of their members' losses.
+    """Search for the sets that lose most margin beyond the sum of their members' losses.
 
     Args:
         model: any TransformerLens model.
@@ -162,22 +160,19 @@ def find_superadditive(
         means: the model's mean activations.
         components: to choose from; by default all heads and MLPs.
         subset: the subset of the data that the search looks at.
-        metric: what the search ranks by; the report has both.
         max_size: components of the largest sets.
         n_pairs: pairs ablated exactly, the best by screening; None for all.
-        beam: sets of each size from which larger ones grow.
         n_found: sets of each size to report; by default `FOUND`, or ``largest`` if those are more.
         guarantee: race the pairs, and the larger sets that grow from those found, in place of
             ablating them on all examples: with this probability of any decision about the half that
             chooses being wrong. Of pairs that were screened out, `SAMPLED` are raced to see how
             many were missed.
-        least: with a guarantee, least interaction of interest, in the unit of the metric.
+        least: with a guarantee, least interaction of interest, nats.
         largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
         bound: with a guarantee, largest interaction on one example, nats, see `race`.
         screening_by: how interactions of pairs are predicted, a name in
-            `mechcore.ablation.interactions.predictors.INTERACTION_METHODS`.
+            `mechcore.ablation.joint.predictors.INTERACTION_METHODS`.
         screening_examples: examples of the search half that predictions are averaged over.
-        correction: of the reported p-values, see `mechcore.interactions`.
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
@@ -187,39 +182,37 @@ def find_superadditive(
         options: see `mechcore.ablate`.
 
     Raises:
-        InputError: there are fewer than two components, too few examples, subset or metric are
-            unknown, or a number is out of range.
+        InputError: there are fewer than two components, too few examples, the subset is unknown, or
+            a number is out of range.
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
-    check_metric(metric)
     data = as_encoded(model, data, split=options.get("split", "id"))
-    goal: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
-    sizes = {"max_size": max_size, "n_pairs": n_pairs, "beam": beam}
     n_found = max(FOUND, largest or 0) if n_found is None else n_found
-    checked: dict[str, Any] = {"components": components, "subset": subset, "n_found": n_found}
-    checked |= {"metric": metric, "screening_by": screening_by, "fill": fill, **sizes, **goal}
-    chosen = check_search(model, data, guarantee=guarantee, **checked)
+    wanted: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
+    checked: dict[str, Any] = {
+        "subset": subset,
+        "screening_by": screening_by,
+        "fill": fill,
+        "n_found": n_found,
+    }
+    sizes: dict[str, Any] = {"max_size": max_size, "n_pairs": n_pairs, "guarantee": guarantee}
+    chosen = check_search(model, data, components=components, **checked, **sizes, **wanted)
     searched, reported = halves_of(data, subset, seed)
     given = (model, searched, means, chosen, screening_examples, seed)
     request = PairRequest(*given, fill, class_names, batch_size, state, options)
-    growth = _Growth(request, metric, sizes, guarantee, goal)
+    growth = _Growth(request, **sizes, goal=wanted)
     growth.grow(screening_by)
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
-    return growth.report(reported, n_found, correction, statistics)
+    return growth.report(reported, n_found, n_resamples)
 
 
 @dataclass(eq=False)
 class _Growth:
-    """Growing sets on the half of the data that chooses.
-
-    ``sizes`` are ``max_size``, ``n_pairs`` and ``beam``; without a ``guarantee`` sets are ablated
-    on all examples. ``measured`` are interactions by set, ``best`` sets by size, the best first.
-    """
+    """Growing sets on the half that chooses: interactions by set, and the best sets by size."""
 
     request: PairRequest
-    metric: Metric
-    sizes: Mapping[str, Any]
+    max_size: int
+    n_pairs: int | None
     guarantee: float | None
     goal: Mapping[str, Any]
     measured: dict[ComponentSet, float] = field(default_factory=dict)
@@ -228,88 +221,73 @@ class _Growth:
 
     def grow(self, screening_by: str) -> None:
         """Take the best pairs, and grow larger sets from the best smaller ones."""
-        n_pairs, chosen = self.sizes["n_pairs"], self.request.components
-        predictions = Predictions(dict.fromkeys(self.request.pairs, float("nan")), Cost(), False)
-        if self.guarantee is None or n_pairs is not None:
-            predictions = INTERACTION_METHODS[screening_by](self.request)
-        self.predictions, predicted = predictions, predictions.interactions
-        self.order = [*predicted]
-        if self.guarantee is None or n_pairs is not None:
-            self.order.sort(key=lambda pair: predicted[pair])
-        level, self.out = self.order[:n_pairs], [] if n_pairs is None else self.order[n_pairs:]
-        sampled = min(SAMPLED, len(self.out)) if self.guarantee else 0
-        self.sampled = random.Random(self.request.seed).sample(self.out, sampled)
-        in_nats = predictions.in_nats and self.metric == "margin"
-        unknown = predicted if in_nats else dict.fromkeys(predicted, 0.0)
-        for size in range(2, self.sizes["max_size"] + 1):
+        nothing = dict.fromkeys(self.request.pairs, float("nan"))
+        self.predictions = Predictions(nothing, Cost(), in_nats=False)
+        if self.guarantee is None or self.n_pairs is not None:
+            self.predictions = INTERACTION_METHODS[screening_by](self.request)
+        predicted = self.predictions.interactions
+        self.order = sorted(predicted, key=lambda pair: predicted[pair])
+        level = self.order[: self.n_pairs]
+        self.out = self.order[len(level) :]
+        n_sampled = min(SAMPLED, len(self.out)) if self.guarantee else 0
+        self.sampled = random.Random(self.request.seed).sample(self.out, n_sampled)
+        unknown = predicted if self.predictions.in_nats else dict.fromkeys(predicted, 0.0)
+        for size in range(2, self.max_size + 1):
             if not level:
                 break
-            level = [*level, *(self.sampled if size == 2 else [])]
-            self.best[size] = self._ranked(level, size)
-            grown = _grown(self.best[size][: self.sizes["beam"]], chosen, self.measured, unknown)
-            level = grown[:n_pairs]
+            self.best[size] = self._ranked([*level, *(self.sampled if size == 2 else [])], size)
+            smaller = self.best[size][:BEAM]
+            level = _grown(smaller, self.request.components, self.measured, unknown)[: self.n_pairs]
 
     def _ranked(self, level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
         """These sets, the best first; in a race those alone that are what is looked for."""
+        request = self.request
         if self.guarantee is None:
-            without = self._alone.with_more(self._ablated(level))
-            self.measured |= mean_interactions(without, level, self.metric)
+            without = self._alone.with_more(self._ablated(level, request.data))
+            self.measured |= mean_interactions(without, level)
             return sorted(level, key=lambda cut: self.measured[cut])
         self.races[size] = race(
-            self.request.model,
+            request.model,
             level,
-            self.request.data,
-            self.request.means,
-            metric=self.metric,
-            error=self.guarantee / (self.sizes["max_size"] - 1),
+            request.data,
+            request.means,
+            error=self.guarantee / (self.max_size - 1),
             # An order of the examples that what chose the sets knows nothing of.
-            seed=self.request.seed + size,
+            seed=request.seed + size,
             **self.goal,
-            **self.request.options,
+            **request.options,
         )
-        self.measured.update(self.races[size].effects)
+        self.measured |= self.races[size].effects
         return self.races[size].decided("below" if self.goal["largest"] is None else "top")
 
     @cached_property
     def _alone(self) -> Ablations:
-        return self._ablated(self.request.singles)
+        return self._ablated(self.request.singles, self.request.data)
 
-    def _ablated(
-        self, sets: Sequence[ComponentSet], data: EncodedExamples | None = None
-    ) -> Ablations:
-        request = self.request
-        data = request.data if data is None else data
-        return ablate(request.model, sets, data, request.means, **request.options)
+    def _ablated(self, sets: Sequence[ComponentSet], data: EncodedExamples) -> Ablations:
+        return ablate(self.request.model, sets, data, self.request.means, **self.request.options)
 
-    def report(
-        self,
-        reported: EncodedExamples,
-        n_found: int,
-        correction: Correction,
-        statistics: Mapping[str, Any],
-    ) -> Search:
+    def report(self, reported: EncodedExamples, n_found: int, n_resamples: int) -> Search:
         """What was found, measured on the half that reports."""
         measured, predictions = self.measured, self.predictions
         named = [cut for sets in self.best.values() for cut in sets[:n_found]]
         members = sorted({c for cut in named for c in cut.components})
         final = self._ablated([*(ComponentSet((c,)) for c in members), *named], reported)
-        table = interactions(final, correction=correction, **statistics)
-        rows = [
-            {
-                "set": str(pair),
-                "predicted": predictions.interactions[pair],
-                "interaction": measured.get(pair),
-            }
-            for pair in self.order
-        ]
-        screening = pd.DataFrame(rows).astype({"interaction": float})
+        statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": self.request.seed}
+        table = interactions(final, **statistics)
+        predicted = [predictions.interactions[pair] for pair in self.order]
+        known = [measured.get(pair, float("nan")) for pair in self.order]
+        rows = zip(map(str, self.order), predicted, known, strict=True)
+        screening = pd.DataFrame(list(rows), columns=SCREENING.names)
+        ranked = screening.dropna()[["predicted", "interaction"]]
+        alike = len(ranked) < 3 or ranked.nunique().min() == 1
         return Search(
-            found=_with_search(table, {str(cut): measured[cut] for cut in named}, self.metric),
+            found=_with_search(table, {str(cut): measured[cut] for cut in named}),
             screening=screening,
             n_pairs=len(self.order),
             n_screened_out=len(self.out),
             n_tested=len(measured),
-            rank_correlation=rank_correlation(screening, "interaction"),
+            rank_correlation=float("nan") if alike else stats.spearmanr(ranked).statistic,
             cost=predictions.cost,
             stability=interaction_stability(final, **statistics),
             races=self.races,
@@ -325,13 +303,11 @@ def check_search(
     subset: str = ALL,
     max_size: int = 3,
     n_pairs: int | None = 100,
-    beam: int = 20,
     n_found: int = FOUND,
     guarantee: float | None = None,
     least: float | None = None,
     largest: int | None = None,
     bound: float | None = None,
-    metric: Metric = "margin",
     screening_by: str = "screening",
     fill: FillName = "mean",
 ) -> list[Component]:
@@ -351,9 +327,13 @@ def check_search(
         raise InputError(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
         )
-    check_options(fill, n_pairs=1 if n_pairs is None else n_pairs, beam=beam, n_found=n_found)
+    for name, value in {"n_pairs": n_pairs, "n_found": n_found}.items():
+        if value is not None and value < 1:
+            raise InputError(f"search: {name} is {value}; expected at least 1")
+    if fill not in ("mean", "zero"):
+        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
     if guarantee is not None:
-        check_goal(guarantee, least, largest, bound, metric)
+        Goal(least, largest, bound=bound, error=guarantee)
     elif (least, largest, bound) != (None, None, None):
         raise InputError(
             f"search: least is {least}, largest {largest} and bound {bound}, but there is no "
@@ -362,6 +342,31 @@ def check_search(
     INTERACTION_METHODS[screening_by]
     halves_of(data, subset, 0)
     return chosen
+
+
+def halves_of(
+    data: EncodedExamples, subset: str, seed: int
+) -> tuple[EncodedExamples, EncodedExamples]:
+    """Two halves of the subset searched; of all data, halves of every subset."""
+    names = data.examples.frame["subset"].tolist()
+    if subset not in (ALL, *names):
+        known = ", ".join(dict.fromkeys(names))
+        raise InputError(f"search: no subset {subset!r}; the data has {known}")
+    chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
+    halves = half_rows(data.examples.frame.iloc[chosen], seed)
+    if min(map(len, halves)) < 2:
+        sizes = Counter(names[row] for row in chosen)
+        listed = ", ".join(f"{n} of {name!r}" for name, n in sizes.most_common(_MOST_SUBSETS))
+        if (more := len(sizes) - _MOST_SUBSETS) > 0:
+            listed += f" and {count(more, 'more subset')}"
+        raise InputError(
+            f"search: {len(chosen)} examples are too few ({listed}): half of each subset, rounded "
+            "down, chooses, the rest reports, those of one first text are in one half, and each "
+            "half needs at least 2; expected 4 or more of one subset, or 2 or more of two: add "
+            "examples, or draw more of them (--max-id, --max-ood)"
+        )
+    first, second = (data.part([chosen[row] for row in half]) for half in halves)
+    return first, second
 
 
 def _grown(
@@ -376,19 +381,19 @@ def _grown(
         both = ComponentSet.of([a, b])
         return exact.get(both, predicted[both])
 
-    found: dict[ComponentSet, float] = {}
+    scores: dict[ComponentSet, float] = {}
     for cut in sets:
         for component in components:
             if component not in cut.components:
                 more = ComponentSet.of([*cut.components, component])
                 score = exact[cut] + sum(pair(component, c) for c in cut.components)
-                found[more] = min(score, found.get(more, np.inf))
-    return sorted(found, key=lambda s: found[s])
+                scores[more] = min(score, scores.get(more, np.inf))
+    return sorted(scores, key=lambda cut: scores[cut])
 
 
-def _with_search(table: pd.DataFrame, found: Mapping[str, float], metric: Metric) -> pd.DataFrame:
+def _with_search(table: pd.DataFrame, measured: Mapping[str, float]) -> pd.DataFrame:
     """Sets in the order of the search, with what the search saw of them."""
-    seen = table["set"].map(found).where(table["metric"] == metric)
-    rank = table["set"].map({name: i for i, name in enumerate(found)})
+    seen = table["set"].map(measured).where(table["metric"] == "margin")
+    rank = table["set"].map({name: i for i, name in enumerate(measured)})
     ordered = table.assign(interaction_in_search=seen).iloc[np.argsort(rank, kind="stable")]
     return ordered.reset_index(drop=True)

@@ -14,8 +14,8 @@ from ablation.planted import PAIR, SIZE, examples, game, planted
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, find_superadditive, race
 from mechcore.ablation.engines.engine import TreeEngine
-from mechcore.ablation.interactions import races, search
-from mechcore.ablation.interactions.decisions import AUDIT, DECISIONS, Effects, Goal
+from mechcore.ablation.joint import races, search
+from mechcore.ablation.joint.decisions import AUDIT, DECISIONS, Goal, Interactions
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import Component
 from mechcore.errors import InputError
@@ -66,12 +66,12 @@ def test_effects_in_a_few_texts_are_not_taken_for_none(share: float, largest: fl
     for row in range(3):
         effects[row, rng.permutation(n)[: round(share * n)]] += 0.15 / share
     effects[3] += largest / 3 * rng.standard_normal(n)
-    exact, goal, n_wrong = effects.mean(1), Goal(0.1, None), 0
+    exact, goal, n_wrong = effects.mean(1), Goal(0.1, None, bound=0.1 / races.RARE), 0
     for seed in range(12):
-        known = Effects(PAIRS[:12], n, "margin", "interaction", 0.05 / 12, 0.1 / races.RARE)
+        known = Interactions(PAIRS[:12], n, goal)
         known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
         for stop in races.looks(n):
-            known.decide(goal, stop)
+            known.decide(stop)
         n_wrong += (known.decisions != goal.decisions(exact, exact)).any()
     assert n_wrong <= 0.05 * 12
 
@@ -79,14 +79,14 @@ def test_effects_in_a_few_texts_are_not_taken_for_none(share: float, largest: fl
 def test_a_set_that_breaks_its_bound_starts_anew() -> None:
     # 4 is 1.5^3.4 times the bound, so that 1.5^4 would do, and one more is taken. The first bound
     # has 0.9 of the error rate; the others 0.1 / 2, 0.1 / 6, 0.1 / 12, 0.1 / 20, 0.1 / 30 ...
-    known = Effects(sets_of("L0.H0", "L0.H1"), 200, "margin", "change", 0.05, 1.0)
+    known = Interactions(PAIRS[:2], 200, Goal(0.001, None, error=0.1, bound=1.0))
     known.values[:] = np.random.default_rng(0).uniform(-1, 1, (2, 200))
-    known.decide(Goal(0.001, None), 32)
+    known.decide(32)
     old = known.low.copy(), known.high.copy()
     expected = confidence_sequence(known.values[:, :32], 200, 0.9 * 0.05, np.ones(2))
     np.testing.assert_allclose([known.low, known.high], expected)
     known.values[0, 40] = -4.0
-    known.decide(Goal(0.001, None), 44)
+    known.decide(44)
     assert known.steps.tolist() == [5, 0]
     seen = known.values[:, :44].astype(float)
     low, high = confidence_sequence(seen[:1], 200, 0.1 / 30 * 0.05, np.array([1.5**5]))
@@ -94,16 +94,19 @@ def test_a_set_that_breaks_its_bound_starts_anew() -> None:
     assert low[0] < old[0][0]  # what held under the bound that broke is forgotten
     assert known.low[1] >= old[0][1]
     known.values[0, 50] = 7.5  # under the bound it has now: 7.6
-    known.decide(Goal(0.001, None), 61)
+    known.decide(61)
     assert known.steps.tolist() == [5, 0]
+
+
+A, B, C = map(str, PAIRS[:3])
 
 
 @pytest.mark.parametrize(
     ("start", "n_audited", "then"),
     [
-        (32, 0, [(["L0.H1", "L0.H2"], 12), (["L0.H0"], 12)]),
-        (172, 0, [(["L0.H1", "L0.H2"], 28), (["L0.H0"], 168)]),
-        (172, 3, [(["L0.H0", "L0.H1", "L0.H2"], 28)]),
+        (32, 0, [([B, C], 12), ([A], 12)]),
+        (172, 0, [([B, C], 28), ([A], 168)]),
+        (172, 3, [([A, B, C], 28)]),
     ],
 )
 def test_what_a_bound_that_broke_decided_is_open_again(
@@ -113,18 +116,13 @@ def test_what_a_bound_that_broke_decided_is_open_again(
     n = 200
     order = np.random.default_rng(0).permutation(n)
     late, noise = order[start:], np.random.default_rng(1).uniform(-0.1, 0.1, n)
-    losses = {"L0.H0": 0.9 + noise, "L0.H1": noise, "L0.H2": -noise}
-    for name in ("L0.H1", "L0.H2"):
+    losses = {A: 0.9 + noise, B: noise, C: -noise}
+    for name in (B, C):
         losses[name][late] += 6.5
-    losses["L0.H2"][late[-20:]] += 2.0
+    losses[C][late[-20:]] += 2.0
     asked = made_up(monkeypatch, losses)
-    options: dict[str, Any] = {
-        "effect": "change",
-        "largest": 2,
-        "bound": 1.0,
-        "n_audited": n_audited,
-    }
-    found = race(None, sets_of(*losses), Rows.of(n), **options)
+    options: dict[str, Any] = {"largest": 2, "bound": 1.0, "n_audited": n_audited}
+    found = race(None, PAIRS[:3], Rows.of(n), **options)
     assert found.decisions["decision"].tolist() == ["rest", "top", "top"]
     assert asked[0] == (list(losses), 32)
     assert [asked[i : i + len(then)] for i in range(1, len(asked))].count(then) == 1
@@ -135,16 +133,15 @@ def test_what_a_bound_that_broke_decided_is_open_again(
 
 def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=40)
-    losses = {f"L{i}.H{j}": noise for i in range(10) for j in range(10)}
-    made_up(monkeypatch, losses)
-    chosen: tuple[Any, ...] = (None, sets_of(*losses), Rows.of(40))
-    found = race(*chosen, effect="change", least=0.1)
-    assert (found.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
+    many = [ComponentSet.of([Component(i, j), Component(10)]) for i in range(10) for j in range(10)]
+    made_up(monkeypatch, dict.fromkeys(map(str, many), noise))
+    found = race(None, many, Rows.of(40), least=0.1)
+    assert (found.goal.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
     assert "5 nats, what 0.1 on average is in 2% of the examples" in found.describe()
-    found = race(*chosen, effect="change", largest=3)
-    assert (found.bound, found.bound_source) == (2.0, "the span of the full model's margins")
-    found = race(*chosen, effect="change", least=0.1, metric="accuracy")
-    assert (found.bound, found.n_broken) == (None, 0)
+    found = race(None, many, Rows.of(40), largest=3)
+    assert (found.goal.bound, found.bound_source) == (2.0, "the span of the full model's margins")
+    found = race(None, many, Rows.of(40), least=0.1, metric="accuracy")
+    assert (found.goal.bound, found.n_broken) == (None, 0)
     assert "bound" not in found.describe()
 
 
@@ -152,15 +149,18 @@ def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.Mo
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> list[Any]:
-    """Have races ablate nothing but look up losses; what they ask for, in turn."""
+    """Have races ablate nothing but look up losses; what they ask for of these, in turn."""
     asked: list[Any] = []
 
     def look_up(model: Any, sets: Sequence[Any], data: Any, means: Any, **options: Any) -> Any:
         if not sets:  # the full model alone
             return game({"L0.H0": 0 * data}, start=np.full(len(data), 2.0))
-        asked.append(([str(each) for each in sets], len(data)))
-        found = game({str(each): -losses[str(each)][data] for each in sets})
-        return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(sets))
+        wanted = [str(cut) for cut in sets if str(cut) in losses]
+        asked.append((wanted, len(data)))
+        found = game({str(cut): -losses.get(str(cut), nothing)[data] for cut in sets})
+        return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(wanted))
+
+    nothing = np.zeros(len(next(iter(losses.values()))))
 
     monkeypatch.setattr(races, "ablate", look_up)
     monkeypatch.setattr(races, "as_encoded", lambda model, data, split: data)
@@ -210,33 +210,32 @@ def test_sets_leave_when_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_audit_does_not_let_pass_what_wrong_bounds_decided() -> None:
     # The second was thought to lose under 0.2 and loses 0.6; the first somewhere from 0.5 to 0.7.
-    known = Effects(sets_of("L0.H0", "L0.H1"), 100, "margin", "change", 0.05)
+    known = Interactions(PAIRS[:2], 100, Goal(None, 1))
     known.values[:] = [[-0.65], [-0.6]]
     known.low[:], known.high[:] = [-0.7, -0.2], [-0.5, 0.2]
     known.decisions[:] = ["top", "rest"]
-    audit = known.audit(np.array([1]), Goal(None, 1))
+    audit = known.audit(np.array([1]))
     assert audit["right"].tolist() == [False]
     known.low[1] = -0.61  # bounds that hold, and a tie that order decided
-    assert known.audit(np.array([1]), Goal(None, 1))["right"].tolist() == [True]
+    assert known.audit(np.array([1]))["right"].tolist() == [True]
 
 
 def test_of_equals_the_first_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=40)
-    made_up(monkeypatch, {f"L0.H{i}": noise for i in range(4)} | {"L1.H0": noise + 9})
-    names = [f"L0.H{i}" for i in range(4)] + ["L1.H0"]
-    found = race(None, sets_of(*names), Rows.of(40), effect="change", largest=3)
+    chosen = PAIRS[:5]
+    made_up(monkeypatch, {str(cut): noise + 9 * (i == 4) for i, cut in enumerate(chosen)})
+    found = race(None, chosen, Rows.of(40), largest=3)
     assert found.decisions["decision"].tolist() == ["top", "top", "rest", "rest", "top"]
 
 
 def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """One set in three does all it does in one of 200 examples, and the bound given is too low."""
     n, rng = 400, np.random.default_rng(0)
-    losses = {f"L0.H{i}": 0.01 * rng.normal(size=n) for i in range(90)}
+    losses = {f"L0.H{i}+L1.MLP": 0.01 * rng.normal(size=n) for i in range(90)}
     for i in range(0, 90, 3):
-        losses[f"L0.H{i}"][rng.choice(n, 2, replace=False)] = 100.0
+        losses[f"L0.H{i}+L1.MLP"][rng.choice(n, 2, replace=False)] = 100.0
     made_up(monkeypatch, losses)
-    options: dict[str, Any] = {"effect": "change", "least": 0.1, "bound": 0.05, "n_audited": 60}
-    found = race(None, sets_of(*losses), Rows.of(n), **options)
+    found = race(None, sets_of(*losses), Rows.of(n), least=0.1, bound=0.05, n_audited=60)
     AUDIT.check(found.audit)
     exact = {name: -each.mean() for name, each in losses.items()}
     for row in found.audit.itertuples():
@@ -253,13 +252,12 @@ def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("metric", ["margin", "accuracy"])
-@pytest.mark.parametrize("goal", [Goal(0.1, None), Goal(None, 2)])
-@pytest.mark.parametrize("name", ["or-encoder", "mixed-encoder"])
+@pytest.mark.parametrize(("least", "largest"), [(0.1, None), (None, 2)])
 def test_decisions_on_a_planted_circuit_are_rarely_wrong(
-    metric: Any, goal: Goal, name: str
+    metric: Any, least: float | None, largest: int | None
 ) -> None:
     """40 orders of 500 of its texts; interactions of pairs that share a part are correlated."""
-    planted_case, n, error = CATALOGUE[name], 500, 0.2
+    planted_case, n, error = CATALOGUE["mixed-encoder"], 500, 0.2
     parts = sorted(planted_case.circuit.components)
     rows = None
     values: dict[tuple[Component, ...], np.ndarray] = {}
@@ -272,14 +270,13 @@ def test_decisions_on_a_planted_circuit_are_rarely_wrong(
     effects = np.stack(
         [values[(a, b)] + values[()] - values[(a,)] - values[(b,)] for a, b in pairs]
     )
-    exact = effects.mean(1, dtype=float)
-    n_wrong = 0
+    exact, n_wrong = effects.mean(1, dtype=float), 0
+    goal = Goal(least, largest, metric, error, 5.0 if metric == "margin" else None)
     for seed in range(40):
-        sets = [ComponentSet.of(p) for p in pairs]
-        known = Effects(sets, n, metric, "interaction", error / 40, 5.0)
+        known = Interactions([ComponentSet.of(p) for p in pairs], n, goal)
         known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
         for stop in (32, 48, 72, 108, 162, 243, 364, n):
-            known.decide(goal, stop)
+            known.decide(stop)
         assert not known.open.any()
         if goal.least is not None:
             wrong = (known.decisions != goal.decisions(exact, exact)).any()
@@ -331,7 +328,7 @@ def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
     assert found.found["set"].unique().tolist() == ["+".join(PAIR)]
     assert (found.n_pairs, found.n_screened_out, found.n_tested) == (28, 0, 28)
     assert found.cost.forwards == 0
-    assert found.races[2].error == 0.05
+    assert found.races[2].goal.error == 0.05
     assert found.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "below": 1}
     none = find_superadditive(
         model, examples(160), None, n_pairs=None, guarantee=0.05, least=50.0, **options
@@ -368,7 +365,6 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
             {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
             "bound is 2.0, but that of accuracy is known; leave it out",
         ),
-        ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'change'"),
         ({"least": 0.1, "sets": []}, "no set; expected at least one"),
         ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),
         ({"least": 0.1, "sets": ["L0.H1>L1.H2"]}, "is a set of paths; expected sets of components"),
@@ -383,8 +379,6 @@ def test_what_cannot_be_raced_is_refused(model: Any, changes: dict[str, Any], me
 def test_a_search_says_what_a_guarantee_needs(model: Any) -> None:
     with pytest.raises(InputError, match="but there is no guarantee; expected a probability"):
         find_superadditive(model, examples(40), None, fill="zero", least=0.1)
-    with pytest.raises(InputError, match="metric is 'acc'; expected"):
-        find_superadditive(model, examples(40), None, fill="zero", metric="acc")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="least is None and largest None"):
         find_superadditive(model, examples(40), None, fill="zero", guarantee=0.05)
 
