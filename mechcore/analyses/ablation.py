@@ -133,7 +133,7 @@ class Ablation(AblatingNamed, Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.core_ablation import core_ablation_tables
 
         inputs = inputs_of(work)

@@ -60,7 +60,7 @@ class Dose(Ablating, Analysis):
         """See `Analysis.compute`."""
         from mechcore.ablation.effects.dose import dose_table
         from mechcore.ablation.effects.roles import ranked
-        from mechcore.steps.ablation import joined
+        from mechcore.steps.answers import joined
 
         inputs = inputs_of(work).sampled(TEST_SPLITS, self.max_examples, self.seed)
         components = ranked(work.table("roles", "roles"))["component"].tolist()

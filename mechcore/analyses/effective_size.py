@@ -12,8 +12,7 @@ from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
-from mechcore.study.folder import TABLES_FOLDER
-from mechcore.study.step import Job, Work
+from mechcore.study.step import TABLES_FOLDER, Job, Work
 from mechcore.wording import count, listed, percent, sparsity, whole
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class EffectiveSize(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.steps.ablation import joined
+        from mechcore.steps.answers import joined
         from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
         from mechcore.steps.tables import SUBNETWORKS

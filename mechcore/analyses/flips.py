@@ -53,7 +53,7 @@ class Flips(Analysis):
         from mechcore.attention.examples import FLIPS_ATTENTION_FILE
         from mechcore.components import Component
         from mechcore.files import write_json
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
 
         inputs = inputs_of(work)
         label_map = inputs.readout(TEST_SPLITS[0]).label_map

@@ -140,7 +140,7 @@ class Paths(Ablating, Analysis):
         """See `Analysis.compute`."""
         import numpy as np
 
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.paths import path_tables
 
         inputs = inputs_of(work)

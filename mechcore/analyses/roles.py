@@ -48,7 +48,7 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.steps.ablation import INFORMATION_OOD_MEAN, ablations_in
+        from mechcore.steps.answers import INFORMATION_OOD_MEAN, ablations_in
         from mechcore.steps.config import TEST_SPLITS
 
         table = work.table("sweep", "information")

@@ -111,7 +111,7 @@ class AblatingNamed(Ablating):
 
 @dataclass(frozen=True)
 class Swept(Ablating):
-    """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
+    """The answers without each component of a kind, in `mechcore.steps.answers.SWEPT`."""
 
     kind = "swept"
     label = "ablation one by one"
@@ -128,7 +128,7 @@ class Swept(Ablating):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         from mechcore.ablation import ComponentSet
-        from mechcore.steps.ablation import SWEPT, save_swept
+        from mechcore.steps.answers import SWEPT, save_swept
 
         inputs = inputs_of(work)
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
@@ -159,7 +159,7 @@ class SweptOodMean(Swept):
         import pandas as pd
 
         from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
-        from mechcore.steps.ablation import INJECTED_FILE
+        from mechcore.steps.answers import INJECTED_FILE
 
         super().run(work)
         inputs = inputs_of(work)
@@ -189,11 +189,11 @@ class Sweep(Analysis):
     shows = ("sweep", "information", "sweep_ood_mean", "information_ood_mean")
     needs = ("means",)
     schemas = tables_in(
-        "mechcore.steps.ablation:SWEEP",
+        "mechcore.steps.answers:SWEEP",
         "mechcore.ablation.effects.information:INFORMATION",
         "mechcore.ablation.effects.stability:STABILITY",
-        "mechcore.steps.ablation:SWEEP_OOD_MEAN",
-        "mechcore.steps.ablation:INFORMATION_OOD_MEAN",
+        "mechcore.steps.answers:SWEEP_OOD_MEAN",
+        "mechcore.steps.answers:INFORMATION_OOD_MEAN",
     )
 
     components: Literal["heads", "mlps", "all"] = setting("all", "Components to ablate one by one.")
@@ -223,7 +223,7 @@ class Sweep(Analysis):
 
         from mechcore.ablation.effects.change_states import INJECTED
         from mechcore.ablation.effects.stability import change_stability
-        from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
+        from mechcore.steps.answers import INJECTED_FILE, ablations_in, joined, known_groups
 
         swept = ablations_in(work.needed("swept"), self.names)
         stable = [change_stability(of, **self._statistics) for of in swept.values()]
@@ -248,7 +248,7 @@ class Sweep(Analysis):
     def _tables(self, swept: Mapping[str, Ablations]) -> dict[str, pd.DataFrame]:
         """The tables ``sweep`` and ``information``."""
         from mechcore.ablation import ablation_table, information_table
-        from mechcore.steps.ablation import joined, known_groups
+        from mechcore.steps.answers import joined, known_groups
 
         costs = [ablation_table(of, **self._statistics) for of in swept.values()]
         parts = [

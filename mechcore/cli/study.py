@@ -219,7 +219,7 @@ def clean(
     keys, leftovers, size = removable(store, everything)
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # none that another process is making
-        store.tidy()
+        store.leftovers(remove=True)
     word = "would remove" if dry_run else "removed"
     print(
         f"{word} {len(keys)} results and {len(leftovers)} leftover files, {size / 2**20:.1f} MiB, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,10 +20,9 @@ from mechcore.main_study.study import STUDY
 from mechcore.masking.means import MeanActivations
 from mechcore.showing import Shown
 from mechcore.steps.base import MEANS_FILE
-from mechcore.steps.bench import bench_of
-from mechcore.steps.inputs import Inputs, check_names, data_name, open_model
-from mechcore.steps.sources import CheckpointInput, DataInput
-from mechcore.study.engine import Results, perform
+from mechcore.steps.bench import CheckpointInput, DataInput, bench_of
+from mechcore.steps.inputs import Inputs, data_name, open_model
+from mechcore.study.engine import Jobs, perform
 from mechcore.study.step import Input, Job, plain
 from mechcore.study.store import Store
 
@@ -86,7 +84,6 @@ class Opened(Shown):
     def _loaded(self) -> Inputs:
         place = self.config.resources.place
         if self._has_data:
-            check_names(self.config.model, self.config.data)
             return bench_of(self.store, place).inputs(self.plan().jobs["describe"])
         inputs = open_model(self.config.model, device=place)
         self._check_same()
@@ -145,7 +142,7 @@ class Opened(Shown):
         wanted = self._used | {job.key: job for job in jobs}
         self.store.create()
         executor = STUDY.executor(self.config)
-        perform(_Jobs(list(wanted.values())), self.store, executor, self.store.path)
+        perform(Jobs(list(wanted.values())), self.store, executor, self.store.path)
         self._used.update(wanted)  # not before: one that fails is not tried with every question
         return [self.store.whole(job.key) for job in jobs]
 
@@ -156,24 +153,3 @@ class ReportPath(type(Path())):  # type: ignore[misc]
     def _repr_html_(self) -> str:
         href = quote(os.path.relpath(self).replace(os.sep, "/"))
         return f'<a href="{href}" target="_blank">{escape(str(self))}</a>'
-
-
-@dataclass(frozen=True)
-class _Jobs:
-    """Some jobs of the main study, for the engine."""
-
-    known: Sequence[Job]
-    folders: Sequence[str] = ()
-
-    def jobs(self) -> Sequence[Job]:
-        return self.known
-
-    @property
-    def cost(self) -> float:
-        return sum(job.step.cost(job) for job in self.known)
-
-    def check(self, pending: Sequence[Job], device: str) -> None:
-        pass
-
-    def results(self) -> Mapping[str, Results]:
-        return {}

@@ -30,9 +30,8 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.settings import Entry, check, entries, with_values
 from mechcore.steps.base import subnetworks_in
 from mechcore.steps.masks import missing_in, no_mask
-from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.run import run_study
-from mechcore.study.step import plain
+from mechcore.study.step import TABLES_FOLDER, plain
 
 if TYPE_CHECKING:
     from mechcore.pruning import Subnetwork

@@ -20,11 +20,18 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.pruning import METHODS
 from mechcore.pruning.rankings import RANKINGS
-from mechcore.pruning.settings import READING, PruneSettings
+from mechcore.pruning.settings import PruneSettings
 from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
-from mechcore.steps.bench import MODEL, TRAINING
+from mechcore.steps.bench import (
+    MODEL,
+    TRAINING,
+    CheckpointInput,
+    DataInput,
+    ModelInput,
+    TrainedInput,
+)
 from mechcore.steps.config import TEST_SPLITS, ModelConfig
 from mechcore.steps.inputs import (
     check_sources,
@@ -36,7 +43,6 @@ from mechcore.steps.inputs import (
 )
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.steps.sizes import checkpoint_series
-from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.step import Input, Job, in_order
 from mechcore.subnetworks.halves import HALVES
@@ -334,7 +340,6 @@ class _Planner:
         chance = ranking is None or ranking.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
-        reading = {name: getattr(schedule, name) for name in (*READING, "steps", "lr_lambda")}
         masks = {}
         for target in targets:
             for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
@@ -345,7 +350,7 @@ class _Planner:
                 find = FindMasks(method, at_once, chunk, schedule, self.config.data.seed)
                 label = f"prune {_of_masks(at_once, chunk)}"
                 trained = self.job(find, splits=("train",), needs=needs, label=label)
-                accept = AcceptMasks(method, target, chunk, **reading)
+                accept = AcceptMasks(method, target, chunk, schedule)
                 masks[name] = self.job(accept, needs={"trained": trained}, label=f"masks {name}")
         return masks
 

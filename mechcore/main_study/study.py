@@ -17,9 +17,9 @@ from mechcore.settings import changed
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.fitting import fitting_of
-from mechcore.steps.inputs import check_names, resolved
+from mechcore.steps.inputs import resolved
 from mechcore.steps.masks import FindMasks
-from mechcore.study.engine import Results
+from mechcore.study.engine import Results, Study
 from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
 from mechcore.study.step import Job, in_order, plain
@@ -29,33 +29,23 @@ _NOTES = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)
 """Files that are for other jobs, or too large to copy."""
 
 
-class MainStudy:
+class MainStudy(Study):
     """The main study, planned."""
 
     def __init__(self, config: StudyConfig, store: Store) -> None:
         self.store = store
         self.plan: Plan = make_plan(config, store.hash_file)
+        self.folders = [part.name for part in self.plan.parts]
 
     def jobs(self) -> Sequence[Job]:
         """See `mechcore.study.engine.Study`."""
         return self.plan.jobs
-
-    @property
-    def cost(self) -> float:
-        """See `mechcore.study.engine.Study`."""
-        return sum(job.step.cost(job) for job in self.plan.jobs)
-
-    @property
-    def folders(self) -> Sequence[str]:
-        """One for each of several variants."""
-        return [part.name for part in self.plan.parts]
 
     def check(self, pending: Sequence[Job], device: str) -> None:
         """Open each model that pending jobs are about, or all that its training reads."""
         keys = {job.key for job in pending}
         bench = bench_of(self.store, device)
         for part in self.plan.parts:
-            check_names(part.config.model, part.config.data)
             training, described = part.jobs.get("training"), part.jobs["describe"]
             if training is not None and training.key in keys:
                 assert isinstance(training.step, Train)

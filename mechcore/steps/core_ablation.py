@@ -24,7 +24,7 @@ from mechcore.ablation.effects.controls import control_table
 from mechcore.ablation.effects.stability import interaction_stability
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import joined
+from mechcore.steps.answers import joined
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 

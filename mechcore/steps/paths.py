@@ -25,7 +25,7 @@ from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER
 from mechcore.errors import InputError, warn
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import joined, known_groups
+from mechcore.steps.answers import joined, known_groups
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 from mechcore.wording import INCONCLUSIVE

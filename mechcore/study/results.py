@@ -17,10 +17,10 @@ from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILE
 from mechcore.report.kinds import schemas_of
+from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.study.engine import Study
-from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.kinds import STUDIES
-from mechcore.study.step import in_order, plain, versions
+from mechcore.study.step import TABLES_FOLDER, in_order, plain, versions
 from mechcore.study.store import Store
 from mechcore.tables import write_tables
 

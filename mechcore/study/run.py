@@ -110,7 +110,7 @@ def run_study(
     prepared = prepare(settings, out, kind=kind, store=store, device=device)
     study, kept = prepared.study, prepared.store
     kept.create()
-    kept.tidy()
+    kept.leftovers(remove=True)
     # Noted before the work, so that nothing of it can be cleaned away meanwhile.
     place = kept.remember(out, prepared.jobs)
     with kept.lock(place):

@@ -26,8 +26,10 @@ from mechcore.errors import InputError
 from mechcore.settings import OF_STUDY
 from mechcore.source_code import VERSIONED, code_digests
 from mechcore.study.fingerprints import Hasher, digest_of
-from mechcore.study.folder import TABLES_FOLDER
 from mechcore.tables import Schema, write_tables
+
+TABLES_FOLDER = "tables"
+"""Where the tables of a job, and of a study, lie."""
 
 if TYPE_CHECKING:
     import pandas as pd

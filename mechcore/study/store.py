@@ -11,18 +11,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, MechcoreError, warn
 from mechcore.files import appearing, check_can_write, locked, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
-from mechcore.study.manifest import Manifest, this_machine
 from mechcore.study.step import Job
 
 MANIFEST = "manifest.json"
@@ -40,6 +40,33 @@ class StoreError(MechcoreError):
 
 class Damaged(MechcoreError):
     """An artefact is not what was written."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artefact is.
+
+    Attributes:
+        key: digest of ``recipe``, which is everything that the result depends on.
+        kind: of the step.
+        name: of the job, for people.
+        recipe: see `Job.recipe`.
+        files: SHA-256 by relative path.
+        bytes: size of all files.
+        seconds: time the work took; after an interruption, of the last part.
+        made: time of the end, ISO 8601 with its zone.
+        machine: where, and what of it can change the last bits of a result.
+    """
+
+    key: str
+    kind: str
+    name: str
+    recipe: Mapping[str, Any]
+    files: Mapping[str, str]
+    bytes: int
+    seconds: float
+    made: str
+    machine: Mapping[str, Any]
 
 
 class Store:
@@ -209,7 +236,7 @@ class Store:
                 bytes=sum(path.stat().st_size for path in files),
                 seconds=round(time.monotonic() - started, 3),
                 made=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                machine=this_machine(),
+                machine=_this_machine(),
             )
             content = asdict(manifest)
             write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
@@ -340,9 +367,20 @@ class Store:
             self.forget_partial(key)
         return True
 
-    def leftovers(self) -> list[Path]:
-        """What processes left behind that died at work; nothing that is still being worked on."""
-        return sorted(path for path in self._remains() if not self._is_locked(_key_of(path)))
+    def leftovers(self, *, remove: bool = False) -> list[Path]:
+        """What processes left behind that died at work; nothing that is still being worked on.
+
+        To remove it takes locks of processes that died with it.
+        """
+        remains, gone = self._remains(), list[Path]()
+        locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
+        for key in {*locks, *map(_key_of, remains)}:
+            with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
+                own = [path for path in remains if free and _key_of(path) == key]
+                for path in own if remove else ():
+                    _discard(path)
+                gone += own
+        return sorted(gone)
 
     def _remains(self) -> list[Path]:
         """Temporary files and folders, and states of what is finished."""
@@ -354,27 +392,24 @@ class Store:
         ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]
         return [*(path for path in hidden if path.parent not in ended), *ended]
 
-    def _is_locked(self, key: str) -> bool:
-        if not (self.path / "locks" / f"{key}.lock").exists():
-            return False
-        with self._if_free(key) as free:
-            return not free
-
-    def tidy(self) -> None:
-        """Remove `leftovers`, and locks of processes that died."""
-        locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
-        remains = [(_key_of(path), path) for path in self._remains()]
-        for key in {*locks, *(key for key, _ in remains)}:
-            with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
-                for path in [path for owner, path in remains if free and owner == key]:
-                    _discard(path)
-
 
 def _key_of(path: Path) -> str:
     """The key of a temporary file or folder, in its name or in that of its folder."""
     if path.parent.parent.name == PARTIAL:
         return path.parent.name
     return path.name.removesuffix(".json").rpartition(".")[2]
+
+
+def _this_machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "host": platform.node(),
+        "system": platform.platform(terse=True),
+        "processor": platform.processor() or platform.machine(),
+        "cores": torch.get_num_threads(),
+        "process": os.getpid(),
+    }
 
 
 def _discard(path: Path) -> None:

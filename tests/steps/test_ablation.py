@@ -18,7 +18,7 @@ from mechcore.ablation import (
 from mechcore.analyses.search import Search
 from mechcore.analyses.sweep import Swept
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import (
+from mechcore.steps.answers import (
     known_groups,
 )
 from mechcore.steps.inputs import Inputs

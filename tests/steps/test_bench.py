@@ -19,9 +19,16 @@ from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.protocol import forward
 from mechcore.steps import bench as module
-from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
+from mechcore.steps.bench import (
+    MODEL,
+    MOST_MODELS,
+    CheckpointInput,
+    DataInput,
+    TrainedInput,
+    Workbench,
+    bench_of,
+)
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.sources import CheckpointInput, DataInput, TrainedInput
 from mechcore.study.executors import done
 from mechcore.study.fingerprints import digest_of, hash_file
 from mechcore.study.step import Input, Job, Work

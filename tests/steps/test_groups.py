@@ -13,9 +13,9 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.analyses import Analyses
 from mechcore.main_study.config import StudyConfig
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.groups import group_table
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import GRID_TABLE, accuracies_by_checkpoint, size_tables
+from mechcore.steps.tables import group_table
 from mechcore.study.run import prepare, run_study
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}

@@ -41,8 +41,7 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
 from mechcore.steps import masks
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
-from mechcore.steps.answers import Answers
+from mechcore.steps.answers import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN, Answers
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError

@@ -182,6 +182,6 @@ def test_what_could_go(study: Study) -> None:
     assert whole == 117 + 1000 * len(manifests) + sum(p.stat().st_size for p in manifests)
     for each in keys:
         study.store.remove(each)
-    study.store.tidy()
+    study.store.leftovers(remove=True)
     assert removable(study.store, everything=True) == ([], [], 0)
     assert set(job_table(study.out)[0]["state"]) == {"to do"}
