@@ -62,7 +62,7 @@ class EffectiveSize(Analysis):
 
     def __post_init__(self) -> None:
         as_runs(self.sparsities, (0,) if self.seeds is None else self.seeds)
-        check(self, "effective_size")
+        check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """It needs the accuracies of every checkpoint; a study without any has none of this."""
@@ -107,7 +107,7 @@ class EffectiveSize(Analysis):
         from mechcore.report.subnetwork_figures import effective_sizes
         from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE
 
-        means, sizes = run.filled("mean_effective_size"), run.filled("effective_size")
+        means, sizes = run.filled("mean_effective_size"), run.filled(cls.kind)
         if means is None:
             return
         yield from map(Paragraph, cls.headlines(run))
@@ -167,7 +167,7 @@ def _size_at(row: pd.Series) -> str:
 
 def _bounds(run: RunFolder) -> Iterator[str]:
     """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
-    sizes, grid = run.table("effective_size"), run.filled("grid")
+    sizes, grid = run.table(EffectiveSize.kind), run.filled("grid")
     if sizes is None or grid is None:
         return
     sparsest = grid["sparsity"].max()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.ablation.settings import OOD_MEAN
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.components import KINDS, Component, ModelShape
+from mechcore.components.names import Kind
 from mechcore.settings import setting
 from mechcore.steps.base import (
     SHARED,
@@ -118,7 +119,7 @@ class Swept(Ablating):
     for_others = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
     splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
-    components: Literal["heads", "mlps", "all"] = "all"
+    components: Kind = "all"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -196,7 +197,7 @@ class Sweep(Analysis):
         "mechcore.steps.answers:INFORMATION_OOD_MEAN",
     )
 
-    components: Literal["heads", "mlps", "all"] = setting("all", "Components to ablate one by one.")
+    components: Kind = setting("all", "Components to ablate one by one.")
     ood_mean: bool = setting(
         True,
         "Out of domain, ablate also with the mean of the texts there, and take for lost or gained "
@@ -222,12 +223,12 @@ class Sweep(Analysis):
         import pandas as pd
 
         from mechcore.ablation.effects.change_states import INJECTED
-        from mechcore.ablation.effects.stability import change_stability
+        from mechcore.ablation.effects.stability import STABILITY, change_stability
         from mechcore.steps.answers import INJECTED_FILE, ablations_in, joined, known_groups
 
         swept = ablations_in(work.needed("swept"), self.names)
         stable = [change_stability(of, **self._statistics) for of in swept.values()]
-        tables = self._tables(swept) | {"stability": joined(stable)}
+        tables = self._tables(swept) | {STABILITY.name: joined(stable)}
         if OOD_MEAN in work.job.needs:
             again = ablations_in(work.needed(OOD_MEAN), self.names)
             own = self._tables(again)

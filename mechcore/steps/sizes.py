@@ -14,7 +14,12 @@ import pandas as pd
 from mechcore.errors import InputError, warn
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.tables import proper_subsets, subset_groups
-from mechcore.subnetworks.effective_size import KEPT, effective_size, mean_effective_size
+from mechcore.subnetworks.effective_size import (
+    EFFECTIVE_SIZE,
+    KEPT,
+    effective_size,
+    mean_effective_size,
+)
 from mechcore.tables import CHECKPOINT, SEED, SUBSET, Column, Schema
 from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
@@ -187,4 +192,4 @@ def size_tables(
     means = mean_effective_size(sizes)
     accuracy = sizes.groupby(["group", "checkpoint"], sort=False, as_index=False)["full_accuracy"]
     means = means.merge(accuracy.first(), on=["group", "checkpoint"])
-    return {"full": full, "grid": grid, "effective_size": sizes, "mean_effective_size": means}
+    return {"full": full, "grid": grid, EFFECTIVE_SIZE.name: sizes, "mean_effective_size": means}

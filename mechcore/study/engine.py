@@ -29,14 +29,11 @@ class Results:
         tables: by name.
         files: of the store, by their names in the folder.
         facts: for ``config.json``.
-        set_by: settings of this folder alone, by their names with dots, each with the setting of
-            the study that says so.
     """
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    set_by: Mapping[str, str] = field(default_factory=dict)
 
 
 class Study:

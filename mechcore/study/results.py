@@ -161,20 +161,13 @@ def write_results(
             "versions": versions(),
             "command": " ".join(["mechcore", *sys.argv[1:]]),
             "settings": plain(settings),
-            "origins": _origins(origins, results.set_by),
+            "origins": dict(origins),
             "seconds": seconds,
             "jobs": {job.name: job.key for job in jobs},
         }
         write_json(out / folder / CONFIG_FILE, facts | dict(results.facts))
     _note(out, written=sorted(wanted))
     return [out / folder for folder in found]
-
-
-def _origins(whole: Mapping[str, str], set_by: Mapping[str, str]) -> dict[str, str]:
-    """Of the settings of one folder, from those of the study."""
-    others = {*set_by.values(), *set_by}
-    shared = {name: origin for name, origin in whole.items() if name not in others}
-    return shared | {name: whole[source] for name, source in set_by.items() if source in whole}
 
 
 def add_written(out: Path, files: Iterable[Path]) -> None:

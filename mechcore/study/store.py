@@ -11,19 +11,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, MechcoreError, warn
 from mechcore.files import appearing, check_can_write, locked, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
-from mechcore.study.step import Job
+from mechcore.study.step import Job, Manifest, this_machine
 
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
@@ -42,33 +41,6 @@ class Damaged(MechcoreError):
     """An artefact is not what was written."""
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """What an artefact is.
-
-    Attributes:
-        key: digest of ``recipe``, which is everything that the result depends on.
-        kind: of the step.
-        name: of the job, for people.
-        recipe: see `Job.recipe`.
-        files: SHA-256 by relative path.
-        bytes: size of all files.
-        seconds: time the work took; after an interruption, of the last part.
-        made: time of the end, ISO 8601 with its zone.
-        machine: where, and what of it can change the last bits of a result.
-    """
-
-    key: str
-    kind: str
-    name: str
-    recipe: Mapping[str, Any]
-    files: Mapping[str, str]
-    bytes: int
-    seconds: float
-    made: str
-    machine: Mapping[str, Any]
-
-
 class Store:
     """A folder of artefacts; nothing is written before `create`.
 
@@ -81,31 +53,26 @@ class Store:
         self.hash_file = RememberedHashes()
         self._verified: set[str] = set()
         self._held: set[str] = set()
-        self._check()
-
-    def _check(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
         # Listed before it is looked for, as another process may be making it.
         listed = self.path.iterdir() if self.path.exists() else ()
-        there = {each.name for each in listed if not each.name.startswith(".")}
-        if self.exists:
-            try:
-                found = json.loads((self.path / MARK).read_text())["format"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                found = None
-            if found != FORMAT:
+        there = {path.name for path in listed if not path.name.startswith(".")}
+        if not self.exists:
+            if there - {"objects", PARTIAL, "locks", STUDIES}:
                 raise InputError(
-                    f"store {self.path}: has format {found!r}; this version reads {FORMAT}; choose "
-                    "another --store"
+                    f"store {self.path}: the folder is not empty and is no store of mechcore; "
+                    "choose another --store"
                 )
-        elif there - {"objects", PARTIAL, "locks", STUDIES}:
-            raise InputError(
-                f"store {self.path}: the folder is not empty and is no store of mechcore; "
-                "choose another --store"
-            )
-        else:
             check_can_write(self.path)
+            return
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            if json.loads((self.path / MARK).read_text())["format"] == FORMAT:
+                return
+        raise InputError(
+            f"store {self.path}: is of another format; this version reads {FORMAT}; choose another "
+            "--store"
+        )
 
     @property
     def exists(self) -> bool:
@@ -202,10 +169,6 @@ class Store:
         """Keys of all artefacts, whole or not."""
         return sorted(path.name for path in (self.path / "objects").glob("*/[!.]*"))
 
-    def keys(self) -> list[str]:
-        """Keys of all artefacts, and of those that were only begun."""
-        return sorted({*self.all_keys(), *(path.name for path in self._states())})
-
     def _states(self) -> Iterable[Path]:
         return (self.path / PARTIAL).glob("[!.]*")
 
@@ -236,7 +199,7 @@ class Store:
                 bytes=sum(path.stat().st_size for path in files),
                 seconds=round(time.monotonic() - started, 3),
                 made=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                machine=_this_machine(),
+                machine=this_machine(),
             )
             content = asdict(manifest)
             write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
@@ -335,7 +298,10 @@ class Store:
             return {}
 
     def unused(self) -> list[str]:
-        """Keys of artefacts that no study has use for; studies whose folder is gone have none."""
+        """Keys of artefacts, or of what was only begun, that no study has use for.
+
+        Studies whose folder is gone have none.
+        """
         used: set[str] = set()
         for path in (self.path / STUDIES).glob("[!.]*.json"):
             try:
@@ -347,7 +313,7 @@ class Store:
                     f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
                     "unknown what is still used; run the studies again, or remove the file"
                 ) from error
-        return [key for key in self.keys() if key not in used]
+        return sorted({*self.all_keys(), *(path.name for path in self._states())} - used)
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -368,10 +334,7 @@ class Store:
         return True
 
     def leftovers(self, *, remove: bool = False) -> list[Path]:
-        """What processes left behind that died at work; nothing that is still being worked on.
-
-        To remove it takes locks of processes that died with it.
-        """
+        """What processes left behind that died at work; nothing that is still being worked on."""
         remains, gone = self._remains(), list[Path]()
         locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
         for key in {*locks, *map(_key_of, remains)}:
@@ -398,18 +361,6 @@ def _key_of(path: Path) -> str:
     if path.parent.parent.name == PARTIAL:
         return path.parent.name
     return path.name.removesuffix(".json").rpartition(".")[2]
-
-
-def _this_machine() -> dict[str, Any]:
-    import torch
-
-    return {
-        "host": platform.node(),
-        "system": platform.platform(terse=True),
-        "processor": platform.processor() or platform.machine(),
-        "cores": torch.get_num_threads(),
-        "process": os.getpid(),
-    }
 
 
 def _discard(path: Path) -> None:

@@ -31,8 +31,7 @@ from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.lab import Lab
 from mechcore.lab.questions import written
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.main_study.config import Analyses, Resources, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.settings import entries
 from mechcore.study.engine import StudyError
@@ -208,11 +207,11 @@ def test_another_lab_finds_what_was_done(
         store=store,
         settings=SMALL,
     )
-    keys = again.store.keys()
+    keys = again.store.all_keys()
     monkeypatch.setattr("mechcore.ablation.sweeps.TreeEngine.run", None)
     assert [each.mask for each in again.subnetworks()] == [each.mask for each in trained]
     pd.testing.assert_frame_equal(again.roles().table, roles)
-    assert again.store.keys() == keys
+    assert again.store.all_keys() == keys
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
 
 

@@ -27,8 +27,7 @@ from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import RESERVED, Resources, StudyConfig
+from mechcore.main_study.config import RESERVED, Analyses, Resources, StudyConfig
 from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.report.run_folder import CONFIG_FILE

@@ -158,10 +158,9 @@ def test_data_that_changed_after_planning_are_refused(
     job, path = sources.job(), Path(str(getattr(sources.data, split)))
     others = sources.job(splits=[each for each in SPLITS if each != split])
     write_data(path, 30)
-    assert job.changed_inputs(hash_file) == [split]
     receipt = done(job, bench.store, None, "cpu")
     assert receipt.error == f"the {split} files changed while the study ran; run it again"
-    assert others.changed_inputs(hash_file) == []
+    others.check_inputs(hash_file)
     path.unlink()
     receipt = done(job, bench.store, None, "cpu")
     assert re.search(rf"{split}-data\.csv: no such file.*when the study was", str(receipt.error))

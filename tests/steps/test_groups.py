@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import GRID_TABLE, accuracies_by_checkpoint, size_tables

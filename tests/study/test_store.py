@@ -314,29 +314,6 @@ def test_a_lock_ends_with_its_process(store: Store) -> None:
     assert everything(store.path) == {MARK}
 
 
-def enter_often(pipe: Connection, path: Path, times: int) -> None:
-    """Take a lock again and again; two at once in it fail to make the same file."""
-    store, key = Store(path), key_of(1)
-    pipe.recv()
-    for _ in range(times):
-        with store.lock(key):
-            inside = path.parent / "inside"
-            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
-            inside.unlink()
-
-
-@needs_fork()
-def test_never_are_two_in_one_lock_while_others_tidy(store: Store) -> None:
-    others = [Other(enter_often, store.path, 40) for _ in range(3)]
-    for other in others:
-        other.tell()
-    while any(other.process.is_alive() and not other.pipe.poll() for other in others):
-        store.leftovers(remove=True)
-    for other in others:
-        other.end()
-    assert everything(store.path) == {MARK}
-
-
 # -- killed processes -----------------------------------------------------------------------------
 
 
