@@ -181,26 +181,21 @@ class Answered:
 def answers_of(work: Work) -> Answered:
     """The answers that the job needs."""
     full: dict[str, Evaluation] = {}
-    answered: dict[tuple[str, str], dict[str, Evaluation]] = {}
-    for what, job in work.job.needs.items():
-        if isinstance(job.step, Answers):
-            named, masks = load_answers(work.needed(what) / ANSWERS_FILE), job.needs.get(MASKED)
-            if masks is None:
-                full[job.step.split] = named[FULL]
-            else:
-                answered[masks.key, job.step.split] = named
-    subnetworks: list[Subnetwork] = []
+    masked: dict[str, dict[str, Evaluation]] = {split: {} for split in TEST_SPLITS}
     folders: list[Path] = []
-    masked: dict[str, list[Evaluation]] = {split: [] for split in TEST_SPLITS}
     for what, job in work.job.needs.items():
         if isinstance(job.step, AcceptMasks):
             folders.append(work.needed(what))
-            part = subnetworks_in(folders[-1])
-            subnetworks += part
-            for split in TEST_SPLITS:
-                masked[split] += [answered[job.key, split][subnetwork.name] for subnetwork in part]
-    order = sorted(
-        range(len(subnetworks)), key=lambda i: (subnetworks[i].target, subnetworks[i].seed)
-    )
-    in_order = {split: [answers[i] for i in order] for split, answers in masked.items()}
-    return Answered(full, [subnetworks[i] for i in order], in_order, folders)
+        elif isinstance(job.step, Answers):
+            named = load_answers(work.needed(what) / ANSWERS_FILE)
+            if MASKED in job.needs:
+                masked[job.step.split] |= named
+            else:
+                full[job.step.split] = named[FULL]
+    subnetworks = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
+    subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
+    in_order = {
+        split: [named[subnetwork.name] for subnetwork in subnetworks]
+        for split, named in masked.items()
+    }
+    return Answered(full, subnetworks, in_order, folders)

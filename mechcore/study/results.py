@@ -30,12 +30,11 @@ STORE = "store"
 
 @dataclass(frozen=True)
 class Opened:
-    """The study in a folder; ``written`` are the files of its last results, relative to it."""
+    """The study in a folder."""
 
     kind: str
     settings: Any
     store: Store
-    written: tuple[str, ...] = ()
 
 
 def check_out(out: Path, kind: str) -> None:
@@ -112,7 +111,7 @@ def opened(out: Path) -> Opened:
             raise InputError(f"{path}: has no {name!r}; run the study again")
     kind = str(content["kind"])
     settings = STUDIES[kind].read(content["settings"], str(path))
-    return Opened(kind, settings, Store(out / str(content["store"])), _written(out))
+    return Opened(kind, settings, Store(out / str(content["store"])))
 
 
 def write_results(

@@ -48,7 +48,7 @@ SMALL = StudyConfig(
 )
 FRAMES = {
     split: tiny_world.generate(split, n, seed=5).frame  # type: ignore[arg-type]
-    for split, n in (("train", 24), ("id", 140), ("ood", 140))
+    for split, n in (("train", 24), ("id", 100), ("ood", 100))
 }
 
 
@@ -105,7 +105,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     lab = mechcore.open(
         tiny_decoder_dir(), **FRAMES, prompt=prompt, answers=answers, store=store, settings=SMALL
     )
-    costs = lab.sweep().table.query("set == 'L1.H2'")
+    costs = lab.sweep(components="mlps").table.query("set == 'L1.MLP'")
     model = load_model(tiny_decoder_dir())
     encoded = {
         split: as_encoded(model, frame, prompt=prompt, answers=answers)
@@ -113,7 +113,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     }
     means = MeanActivations.compute(model, encoded["train"])
     full = evaluate(model, encoded["ood"], in_domain=False)
-    other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
+    other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.MLP"), means=means)
     (row,) = costs[(costs["split"] == "ood") & (costs["subset"] == "all")].to_dict("records")
     assert row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
@@ -157,7 +157,7 @@ def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> 
     places = [page.index(part) for part in (answer.headline, "<img", "<table", "28 rows")]
     assert places == sorted(places)
     assert page.count("<tr") <= 21
-    for asked in ("roles", "heads", "paths"):  # dots, a grid and a graph
+    for asked in ("roles", "heads"):  # dots and a grid
         lab.ask(asked).plot().savefig(tmp_path / f"{asked}.pdf")
     with pytest.raises(InputError, match="smallest: has no figure; its tables are smallest"):
         lab.smallest().plot()
@@ -165,7 +165,7 @@ def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> 
 
 
 def test_settings_for_one_question(lab: Lab) -> None:
-    assert lab.blame(alpha=0.2, components="heads").table["component"].str.contains("H").all()
+    assert lab.blame(alpha=0.2, components="mlps").table["component"].str.contains("MLP").all()
     assert lab.smallest(loss=0.5).table["limit"].tolist() == [0.5, 0.5]
     with pytest.raises(InputError, match="roles: no setting 'alhpa'; expected components, ood_m"):
         lab.roles(alhpa=0.1)

@@ -75,7 +75,7 @@ OPTIONAL = {
     "subnetworks": ("method", "id_accuracy_macro", "ood_accuracy_macro"),
     "core": ("rate_low",),
     "core_summary": ("low_sparsity", "high_sparsity"),
-    "accuracy_spread": ("balanced_accuracy_spread", "information_spread"),
+    "accuracy_spread": ("std", "balanced_accuracy_spread", "information_spread"),
 }
 """Columns that the tables of a run have though others may lack them; these have all of theirs."""
 WITH_ALL = ("smallest", "roles")
