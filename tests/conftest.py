@@ -58,7 +58,7 @@ ASKS_TRANSFORMER_LENS = (
     *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
     "papers/cognitive/probing/test_activations.py",
-    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
+    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_answers.py"),
 )
 """Folders and files of tests of what mechcore asks of TransformerLens."""
 ASKS_FILES = (
