@@ -190,6 +190,7 @@ def test_components_may_be_objects_or_one_alone() -> None:
 
 def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Path) -> None:
     lab.roles()
+    lab.core()
     lab.heads()
     pending = prepare(lab.config, tmp_path / "study", store=store).pending
     kinds = {job.step.kind for job in pending}
