@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, prune_settings
 from mechcore.steps.config import DataConfig
 from mechcore.study.engine import perform

@@ -58,7 +58,7 @@ ASKS_TRANSFORMER_LENS = (
     *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
     "papers/cognitive/probing/test_activations.py",
-    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
+    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_answers.py"),
 )
 """Folders and files of tests of what mechcore asks of TransformerLens."""
 ASKS_FILES = (
@@ -78,6 +78,8 @@ SLOW = (
     *("models/test_permuted_classes.py", "bench/test_recovery.py", "bench/test_trained.py"),
     *("test_session_state.py", "test_testing.py", "test_devices.py"),
     *("worlds/test_embedded.py", "worlds/test_tiny_world.py"),
+    *("study/test_processes.py", "study/test_tracking.py", "cli/test_commands.py"),
+    *("main_study/test_missing_masks.py", "steps/test_fitting.py", "steps/test_benchmark.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
 papers, training, browsers, kills, Ray, and all families of models."""

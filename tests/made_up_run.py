@@ -24,7 +24,7 @@ from mechcore.ablation.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.ablation.paths.verdict import CORE_VERDICT
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
-from mechcore.steps.groups import group_table
+from mechcore.steps.tables import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core
 from mechcore.subnetworks.effective_size import mean_effective_size
 from mechcore.subnetworks.halves import half_cores, half_overlap

@@ -53,7 +53,7 @@ def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) 
     assert output_of(f"{program}\n{check}") == "[]"
 
 
-@pytest.mark.parametrize("package", ["steps.config", "main_study.config_file", "analyses.roles"])
+@pytest.mark.parametrize("package", ["steps.config", "main_study.config", "analyses.roles"])
 def test_configurations_need_no_torch(package: str) -> None:
     check = "import sys; print('torch' in sys.modules)"
     assert output_of(f"import mechcore.{package}\n{check}") == "False"

@@ -82,7 +82,7 @@ class Ablation(AblatingNamed, Analysis):
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
-        check(self, "ablation")
+        check(self, self.kind)
         self.check_components()
         for text in self.sets:
             if not parse_components(text.split("+")):
@@ -133,7 +133,7 @@ class Ablation(AblatingNamed, Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.core_ablation import core_ablation_tables
 
         inputs = inputs_of(work)
@@ -149,7 +149,7 @@ class Ablation(AblatingNamed, Analysis):
         from mechcore.report.groups import one_label_notes, population_note
         from mechcore.report.run_folder import SINGLE
 
-        ablation, controls = run.table("ablation"), run.filled("ablation_controls")
+        ablation, controls = run.table(cls.kind), run.filled("ablation_controls")
         if ablation is None:
             yield missing(f"the ablation of {tables.ablated(run)}s from the full model")
             return
@@ -177,7 +177,7 @@ class Ablation(AblatingNamed, Analysis):
     @classmethod
     def headlines(cls, run: RunFolder) -> Iterator[str]:
         """What single components, and all of them, change out of domain."""
-        ablation, controls = run.filled("ablation"), run.filled("ablation_controls")
+        ablation, controls = run.filled(cls.kind), run.filled("ablation_controls")
         if ablation is not None:
             yield from _alone(run, ablation[ablation["subset"] == ALL], controls)
         core = _beside(controls, "margin")
@@ -190,7 +190,7 @@ class Ablation(AblatingNamed, Analysis):
         from mechcore.report.blocks import Tile
         from mechcore.report.groups import over_subsets
 
-        ablation = run.filled("ablation")
+        ablation = run.filled(cls.kind)
         singles = None if ablation is None else _singles(ablation[ablation["subset"] == ALL])
         if singles is not None and len(singles) and singles["accuracy_change"].iloc[0] < 0:
             worst = singles.iloc[0]

@@ -43,8 +43,8 @@ class Accuracy(Analysis):
     shows = ("accuracy", "group_accuracy")
     needs = ("answers",)
     schemas = tables_in(
-        "mechcore.steps.groups:ACCURACY",
-        "mechcore.steps.groups:GROUP_ACCURACY",
+        "mechcore.steps.tables:ACCURACY",
+        "mechcore.steps.tables:GROUP_ACCURACY",
         "mechcore.steps.tables:SUBNETWORKS",
         "mechcore.subnetworks.core:ACCURACY_SPREAD",
         "mechcore.steps.masks:MISSING_MASKS",
@@ -146,7 +146,7 @@ def _table(
 ) -> Table:
     from mechcore.report.blocks import Table
     from mechcore.report.groups import of_data, places
-    from mechcore.steps.groups import ACCURACY
+    from mechcore.steps.tables import ACCURACY
 
     targets = sorted(accuracy["target_sparsity"].dropna().unique())
     header = ["data", "subset", "n", *(["most frequent label"] if majority else [])]
@@ -165,7 +165,7 @@ def _table(
 def _groups(groups: pd.DataFrame) -> Table:
     """Means of the full model, and mean and range over the subnetworks of each sparsity."""
     from mechcore.report.blocks import Table
-    from mechcore.steps.groups import GROUP_ACCURACY
+    from mechcore.steps.tables import GROUP_ACCURACY
 
     targets = sorted(groups["target_sparsity"].dropna().unique())
     rows = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.roles import Roles
 from mechcore.analyses.sweep import Ablating
 from mechcore.settings import check, setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
@@ -28,7 +29,7 @@ class Dose(Ablating, Analysis):
     kind = "dose"
     title = "Do effects grow with the dose, and are they repaired?"
     label = "doses"
-    needs = ("means", "roles")
+    needs = ("means", Roles.kind)
     splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.effects.dose:DOSE")
 
@@ -60,10 +61,10 @@ class Dose(Ablating, Analysis):
         """See `Analysis.compute`."""
         from mechcore.ablation.effects.dose import dose_table
         from mechcore.ablation.effects.roles import ranked
-        from mechcore.steps.ablation import joined
+        from mechcore.steps.answers import joined
 
         inputs = inputs_of(work).sampled(TEST_SPLITS, self.max_examples, self.seed)
-        components = ranked(work.table("roles", "roles"))["component"].tolist()
+        components = ranked(work.table(Roles.kind))["component"].tolist()
         options: dict[str, Any] = {"fill": self.fill, "class_names": inputs.config.class_names}
         options |= {"batch_size": self.batch_size, "n_resamples": self.n_resamples}
         model, means, chosen = inputs.model, means_of(work, inputs), components[: self.components]

@@ -12,8 +12,7 @@ from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
-from mechcore.study.folder import TABLES_FOLDER
-from mechcore.study.step import Job, Work
+from mechcore.study.step import TABLES_FOLDER, Job, Work
 from mechcore.wording import count, listed, percent, sparsity, whole
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class EffectiveSize(Analysis):
 
     def __post_init__(self) -> None:
         as_runs(self.sparsities, (0,) if self.seeds is None else self.seeds)
-        check(self, "effective_size")
+        check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """It needs the accuracies of every checkpoint; a study without any has none of this."""
@@ -75,7 +74,7 @@ class EffectiveSize(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.steps.ablation import joined
+        from mechcore.steps.answers import joined
         from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
         from mechcore.steps.tables import SUBNETWORKS
@@ -108,7 +107,7 @@ class EffectiveSize(Analysis):
         from mechcore.report.subnetwork_figures import effective_sizes
         from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE
 
-        means, sizes = run.filled("mean_effective_size"), run.filled("effective_size")
+        means, sizes = run.filled("mean_effective_size"), run.filled(cls.kind)
         if means is None:
             return
         yield from map(Paragraph, cls.headlines(run))
@@ -168,7 +167,7 @@ def _size_at(row: pd.Series) -> str:
 
 def _bounds(run: RunFolder) -> Iterator[str]:
     """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
-    sizes, grid = run.table("effective_size"), run.filled("grid")
+    sizes, grid = run.table(EffectiveSize.kind), run.filled("grid")
     if sizes is None or grid is None:
         return
     sparsest = grid["sparsity"].max()

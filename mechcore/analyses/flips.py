@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.roles import Roles
 from mechcore.steps.base import Size, inputs_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
@@ -34,7 +35,7 @@ class Flips(Analysis):
     title = "Which answers flip?"
     opens = True
     label = "answers that flip"
-    needs = ("swept", "roles")
+    needs = ("swept", Roles.kind)
     splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.effects.flips:FLIPS")
 
@@ -53,7 +54,7 @@ class Flips(Analysis):
         from mechcore.attention.examples import FLIPS_ATTENTION_FILE
         from mechcore.components import Component
         from mechcore.files import write_json
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
 
         inputs = inputs_of(work)
         label_map = inputs.readout(TEST_SPLITS[0]).label_map
@@ -61,11 +62,11 @@ class Flips(Analysis):
         swept = list(ablations_in(work.needed("swept"), self.names).values())
         examples = {split: inputs.data[split].examples for split in TEST_SPLITS}
         table = flip_table(swept, examples, label_map.classes)
-        acting = ranked(work.table("roles", "roles"))["component"]
+        acting = ranked(work.table(Roles.kind))["component"]
         heads = [name for name in acting if Component.parse(name).is_head]
         drawn = attention_on(inputs, table[table["component"].isin(heads)])
         write_json(work.folder / FLIPS_ATTENTION_FILE, drawn)
-        return {"flips": table}
+        return {self.kind: table}
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
@@ -75,7 +76,7 @@ class Flips(Analysis):
         from mechcore.report.blocks import table_of
         from mechcore.report.groups import PLACED, placed
 
-        table, roles = run.filled("flips"), run.filled("roles")
+        table, roles = run.filled(cls.kind), run.filled(Roles.kind)
         if table is None or roles is None:
             return
         order = {name: i for i, name in enumerate(ranked(roles)["component"])}

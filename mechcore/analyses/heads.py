@@ -113,14 +113,14 @@ class Heads(Analysis):
     seed: int = of_study()
 
     def __post_init__(self) -> None:
-        check(self, "heads")
+        check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The scores, and what is made of them."""
         splits = ("train",) if plan.splits == ["train"] else ("id",)
         scores = Scores(self.max_examples, self.min_mass, self.min_ratio, self.ignore)
         yield "scores", plan.job(scores, splits=splits)
-        yield "heads", plan.job(self, splits=splits)
+        yield self.kind, plan.job(self, splits=splits)
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
 from mechcore.wording import ALL, SIGNIFICANT, count, effect, with_interval
@@ -24,7 +25,7 @@ class Interactions(Analysis):
     kind = "interactions"
     title = "Interactions"
     always = True
-    needs = ("ablation",)
+    needs = (Ablation.kind,)
     study_options = (
         "analyses.ablation.components",
         "analyses.ablation.sets",
@@ -34,7 +35,7 @@ class Interactions(Analysis):
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """That of the ablation, which measures them."""
-        yield self.kind, plan.known["ablation"]
+        yield self.kind, plan.known[Ablation.kind]
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
@@ -44,7 +45,7 @@ class Interactions(Analysis):
         from mechcore.report.blocks import Paragraph, missing
         from mechcore.report.groups import one_label_notes
 
-        table = run.table("interactions")
+        table = run.table(cls.kind)
         if table is None:
             yield missing(f"the joint ablation of sets of {ablated(run)}s")
             return
@@ -64,7 +65,7 @@ class Interactions(Analysis):
         """Which joint sets are superadditive out-of-domain, on the margin and on accuracy."""
         from mechcore.report.groups import data_sets, of_data
 
-        table = run.filled("interactions")
+        table = run.filled(cls.kind)
         if table is None:
             return
         overall = table[(table["split"] == "ood") & (table["subset"] == ALL)]

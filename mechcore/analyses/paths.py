@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.roles import Roles
 from mechcore.analyses.sweep import Ablating
 from mechcore.components import KINDS, Component, ComponentLike
 from mechcore.components.paths import ANSWER, PathSet, Receiver
@@ -42,7 +43,7 @@ class Paths(Ablating, Analysis):
     title = "Who reads the core"
     label = "readers of the core"
     needs = ("means", "core")
-    reads = ("roles", "swept")
+    reads = (Roles.kind, "swept")
     splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.paths.dependence:CORE_DEPENDENCE",
@@ -78,7 +79,7 @@ class Paths(Ablating, Analysis):
     """Least effect of interest, a share of balanced accuracy."""
 
     def __post_init__(self) -> None:
-        check(self, "paths")
+        check(self, self.kind)
         for name in {*self.senders} - {*KINDS}:
             Component.parse(name)
         for name in {*self.receivers} - {*KINDS}:
@@ -127,9 +128,8 @@ class Paths(Ablating, Analysis):
         n_all, n_core = size.components("all"), len(self.senders) or CORE * size.n_heads
         sets = n_all + min(MOST_READERS, n_all) * n_core
         sets += 0 if self._reuses(job) else n_all
-        controls = (
-            self.controls * min(MOST_READERS, n_all) if self.chosen or "roles" in job.needs else 0
-        )
+        controlled = self.chosen or Roles.kind in job.needs
+        controls = self.controls * min(MOST_READERS, n_all) if controlled else 0
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
@@ -140,14 +140,14 @@ class Paths(Ablating, Analysis):
         """See `Analysis.compute`."""
         import numpy as np
 
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.paths import path_tables
 
         inputs = inputs_of(work)
         senders = self._named(inputs.model) if self.senders else core_of(work)
         if not senders:
             return work.empty_tables()
-        roles = work.table("roles", "roles") if "roles" in work.job.needs else None
+        roles = work.table(Roles.kind) if Roles.kind in work.job.needs else None
         known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_SPLITS, self.max_examples, self.seed)
         for split, swept in known.items():
@@ -173,7 +173,7 @@ class Paths(Ablating, Analysis):
             reader_table,
         )
 
-        paths, dependence = run.table("paths"), run.table("core_dependence")
+        paths, dependence = run.table(cls.kind), run.table("core_dependence")
         if paths is None or dependence is None:
             return
         if paths.empty:
@@ -226,7 +226,7 @@ class Paths(Ablating, Analysis):
 
 def _asked(run: RunFolder) -> Paths:
     """The settings of the run, of paths alone."""
-    known = run.analyses.get("paths") or {}
+    known = run.analyses.get(Paths.kind) or {}
     return with_values(Paths(), {n: v for n, v in known.items() if n in entries(Paths)})
 
 
@@ -257,7 +257,7 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
 
 def _sending(run: RunFolder) -> list[str]:
     """The heads of the core, or the senders named that a receiver runs after."""
-    named, cut = {*_asked(run).senders}, run.tables["paths"]
+    named, cut = {*_asked(run).senders}, run.tables[Paths.kind]
     if not named:
         return run.core
     to_answer = cut["receiver"] == ANSWER

@@ -48,7 +48,7 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.steps.ablation import INFORMATION_OOD_MEAN, ablations_in
+        from mechcore.steps.answers import INFORMATION_OOD_MEAN, ablations_in
         from mechcore.steps.config import TEST_SPLITS
 
         table = work.table("sweep", "information")
@@ -60,14 +60,14 @@ class Roles(RoleSettings, Analysis):
             own = own[own["subset"] == ALL]
             answers[OOD_MEAN] = ablations_in(work.needed(OOD_MEAN), self.names)["ood"]
         roles = component_roles(inside, outside, self, ood_mean=own)
-        return {"roles": confirm_roles(roles, answers, self, seed=self.seed)}
+        return {self.kind: confirm_roles(roles, answers, self, seed=self.seed)}
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:
         """The verdict, every component on two axes, and all of them in a list."""
         from mechcore.report.blocks import Paragraph
 
-        roles = run.filled("roles")
+        roles = run.filled(cls.kind)
         if roles is None:
             return
         verdict, *more = cls.headlines(run)
@@ -86,7 +86,7 @@ class Roles(RoleSettings, Analysis):
         """The verdict, and how much of it holds on the other half of the examples."""
         from mechcore.ablation import confirmation, verdict
 
-        roles = run.filled("roles")
+        roles = run.filled(cls.kind)
         if roles is not None:
             yield verdict(roles)
             if checked := confirmation(roles):

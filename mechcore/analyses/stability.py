@@ -52,7 +52,7 @@ class Stability(Analysis):
         from mechcore.report.groups import data_sets, of_data
         from mechcore.subnetworks.halves import HALVES
 
-        table, cores = run.filled("stability"), run.filled("half_cores")
+        table, cores = run.filled(cls.kind), run.filled("half_cores")
         if table is not None:
             by_margin = table[table["metric"] == "margin"]
             for split, data in data_sets(by_margin):
@@ -155,7 +155,7 @@ def _members(cores: pd.DataFrame) -> Table:
 
 
 _RANKED: dict[str, Callable[[float, float], str]] = {
-    "stability": lambda _, n: count(n, "component"),
+    Stability.kind: lambda _, n: count(n, "component"),
     "interaction_stability": lambda size, n: f"{_sets(size, n)} of the core",
     "search_stability": lambda size, n: f"{_sets(size, n)} that the search found",
 }

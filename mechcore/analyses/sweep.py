@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mechcore.ablation.settings import OOD_MEAN
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.components import KINDS, Component, ModelShape
+from mechcore.components.names import Kind
 from mechcore.settings import setting
 from mechcore.steps.base import (
     SHARED,
@@ -111,14 +112,14 @@ class AblatingNamed(Ablating):
 
 @dataclass(frozen=True)
 class Swept(Ablating):
-    """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
+    """The answers without each component of a kind, in `mechcore.steps.answers.SWEPT`."""
 
     kind = "swept"
     label = "ablation one by one"
     for_others = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
     splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
-    components: Literal["heads", "mlps", "all"] = "all"
+    components: Kind = "all"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -128,7 +129,7 @@ class Swept(Ablating):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         from mechcore.ablation import ComponentSet
-        from mechcore.steps.ablation import SWEPT, save_swept
+        from mechcore.steps.answers import SWEPT, save_swept
 
         inputs = inputs_of(work)
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
@@ -159,7 +160,7 @@ class SweptOodMean(Swept):
         import pandas as pd
 
         from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
-        from mechcore.steps.ablation import INJECTED_FILE
+        from mechcore.steps.answers import INJECTED_FILE
 
         super().run(work)
         inputs = inputs_of(work)
@@ -189,14 +190,14 @@ class Sweep(Analysis):
     shows = ("sweep", "information", "sweep_ood_mean", "information_ood_mean")
     needs = ("means",)
     schemas = tables_in(
-        "mechcore.steps.ablation:SWEEP",
+        "mechcore.steps.answers:SWEEP",
         "mechcore.ablation.effects.information:INFORMATION",
         "mechcore.ablation.effects.stability:STABILITY",
-        "mechcore.steps.ablation:SWEEP_OOD_MEAN",
-        "mechcore.steps.ablation:INFORMATION_OOD_MEAN",
+        "mechcore.steps.answers:SWEEP_OOD_MEAN",
+        "mechcore.steps.answers:INFORMATION_OOD_MEAN",
     )
 
-    components: Literal["heads", "mlps", "all"] = setting("all", "Components to ablate one by one.")
+    components: Kind = setting("all", "Components to ablate one by one.")
     ood_mean: bool = setting(
         True,
         "Out of domain, ablate also with the mean of the texts there, and take for lost or gained "
@@ -222,12 +223,12 @@ class Sweep(Analysis):
         import pandas as pd
 
         from mechcore.ablation.effects.change_states import INJECTED
-        from mechcore.ablation.effects.stability import change_stability
-        from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
+        from mechcore.ablation.effects.stability import STABILITY, change_stability
+        from mechcore.steps.answers import INJECTED_FILE, ablations_in, joined, known_groups
 
         swept = ablations_in(work.needed("swept"), self.names)
         stable = [change_stability(of, **self._statistics) for of in swept.values()]
-        tables = self._tables(swept) | {"stability": joined(stable)}
+        tables = self._tables(swept) | {STABILITY.name: joined(stable)}
         if OOD_MEAN in work.job.needs:
             again = ablations_in(work.needed(OOD_MEAN), self.names)
             own = self._tables(again)
@@ -249,7 +250,7 @@ class Sweep(Analysis):
     def _tables(self, swept: Mapping[str, Ablations]) -> dict[str, pd.DataFrame]:
         """The tables ``sweep`` and ``information``."""
         from mechcore.ablation import ablation_table, information_table
-        from mechcore.steps.ablation import joined, known_groups
+        from mechcore.steps.answers import joined, known_groups
 
         costs = [ablation_table(of, **self._statistics) for of in swept.values()]
         parts = [

@@ -35,7 +35,7 @@ def fill_note(run: RunFolder) -> Iterator[Paragraph]:
 
 def ablated(run: RunFolder) -> str:
     """What is ablated alone and together, in words: heads of the core, or what was named."""
-    settings = run.analyses.get("ablation") or {}
+    settings = run.analyses.get(ABLATION.name) or {}
     named = settings.get("components") or settings.get("sets")
     return "component" if named else "core head"
 

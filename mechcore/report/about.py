@@ -11,7 +11,8 @@ import pandas as pd
 
 from mechcore.ablation.effects.changes import ABLATION
 from mechcore.ablation.effects.flips import COUNTS, FLIPS
-from mechcore.ablation.effects.roles import NONE, UNDECIDED
+from mechcore.ablation.effects.roles import COMPONENT_ROLES, NONE, UNDECIDED
+from mechcore.ablation.joint.exact import INTERACTIONS
 from mechcore.attention.labels import FEWEST_EXAMPLES
 from mechcore.components import Component
 from mechcore.report.ablation_tables import interaction_table
@@ -37,7 +38,7 @@ NAME = re.compile(r"(?<![\w.])L\d{1,3}\.(?:H\d{1,3}|MLP)(?!\w)")
 """How a component is called in texts and tables."""
 
 _JOINT = {
-    "interactions": "Ablated together with others, over all examples",
+    INTERACTIONS.name: "Ablated together with others, over all examples",
     "superadditive": "In sets that a search found, over all examples",
 }
 
@@ -90,7 +91,7 @@ class Facts:
 
 def components_of(run: RunFolder) -> list[str]:
     """Every component that a table names as one, by layer, MLPs after heads."""
-    tables = map(run.table, ("roles", "head_frequency", "head_categories", "core"))
+    tables = map(run.table, (COMPONENT_ROLES.name, "head_frequency", "head_categories", "core"))
     names = {name for table in tables if table is not None for name in table["component"]}
     names |= set() if run.singles is None else set(run.singles["set"])
     names |= {example.component for example in run.attention_examples}
@@ -106,7 +107,7 @@ def facts(run: RunFolder) -> Facts:
     categories = _by_name(run.table("head_categories"), "component")
     frequency = _by_name(run.table("head_frequency"), "component")
     alone = _alone(run.singles)
-    roles = _by_name(run.table("roles"), "component")
+    roles = _by_name(run.table(COMPONENT_ROLES.name), "component")
     drawn = {example.component: example for example in run.attention_examples}
     flips, seeds = flips_of(run), _keepers(run.table("subnetworks"))
     about = {}
@@ -250,7 +251,7 @@ def _alone(singles: pd.DataFrame | None) -> dict[str, Part]:
 
 def flips_of(run: RunFolder) -> Mapping[str, Flips]:
     """The flips of every component that was ablated for its role, by name."""
-    table, roles = run.table("flips"), run.table("roles")
+    table, roles = run.table(FLIPS.name), run.table(COMPONENT_ROLES.name)
     if table is None or roles is None:
         return {}
     drawn = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
+from mechcore.ablation.paths.tables import PATHS
 from mechcore.components import Component
 from mechcore.components.paths import ANSWER
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
@@ -151,7 +152,7 @@ def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     return table_of(outside, schema, caption, columns, folded=direct)
 
 
-TABLES = {"information": "path_information", "margin": "paths"}
+TABLES = {"information": "path_information", "margin": PATHS.name}
 _KINDS = (
     ((True, False), "information alone"),
     ((False, True), "the threshold alone"),

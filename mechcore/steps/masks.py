@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -28,11 +28,13 @@ from mechcore.steps.base import (
     means_of,
     subnetworks_in,
 )
-from mechcore.steps.bench import data_inputs
-from mechcore.steps.groups import SUBNETWORK
-from mechcore.steps.sources import DataInput
-from mechcore.study.step import Job, Work
+from mechcore.steps.bench import DataInput, data_inputs
+from mechcore.steps.tables import SUBNETWORK
+from mechcore.study.step import Job, Work, plain
 from mechcore.tables import CHECKPOINT, SEED, TARGET, Column, Schema
+
+_ACCEPTING = (*READING, "steps", "lr_lambda")
+"""Settings of a schedule that say which trained masks are accepted, and what is said of others."""
 
 MISSING_MASKS = Schema(
     "missing_masks",
@@ -146,33 +148,30 @@ class FindMasks(MainStep):
 class AcceptMasks(MainStep):
     """The masks that reached their target; of the others, why they are missing.
 
-    The tolerance is the distance from the target (share of components) that is accepted. Steps and
-    rate are those of the training, for advice on the masks that are missing.
+    Of the schedule it matters how masks are read, and what there is to advise on a missing one.
     """
 
     kind = "masks"
     method: str
     target: float
     seeds: tuple[int, ...]
-    tolerance: float
-    discretisation: Literal["ranking", "threshold"]
-    steps: int
-    lr_lambda: float
+    schedule: PruneSettings
+
+    def settings(self) -> dict[str, Any]:
+        """Without what matters to the training alone."""
+        schedule = plain({name: getattr(self.schedule, name) for name in _ACCEPTING})
+        return {**super().settings(), "schedule": schedule}
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         trained = work.needed("trained")
-        reading = PruneSettings(
-            tolerance=self.tolerance,
-            discretisation=self.discretisation,
-            steps=self.steps,
-            lr_lambda=self.lr_lambda,
-        )
         missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         for mask in subnetworks_in(trained):
             if mask.target == self.target:
                 try:
-                    kept = accepted(mask, reading) if len(mask.history) else mask  # not trained
+                    kept = (
+                        accepted(mask, self.schedule) if len(mask.history) else mask
+                    )  # not trained
                     kept.save(work.folder / MASKS / f"{mask.name}.safetensors")
                 except OffTrackError as error:
                     missing[mask.name] = str(error)

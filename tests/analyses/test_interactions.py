@@ -16,8 +16,7 @@ from study.sources import checkpoint_like, data_config
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.interactions import Interactions
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.report.blocks import Drawing, Paragraph
 from mechcore.report.groups import CANNOT_TELL

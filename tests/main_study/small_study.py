@@ -10,8 +10,7 @@ from safetensors import safe_open
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.main_study.config import Analyses, Resources, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.steps.config import DataConfig
 

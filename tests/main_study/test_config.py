@@ -27,16 +27,15 @@ from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import RESERVED, Resources, StudyConfig
+from mechcore.main_study.config import RESERVED, Analyses, Resources, StudyConfig
 from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import DataConfig, ModelConfig, check_name
-from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.results import STORE
 from mechcore.study.results import STUDY as STUDY_FILE
-from mechcore.study.step import plain
+from mechcore.study.step import TABLES_FOLDER, plain
 from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------

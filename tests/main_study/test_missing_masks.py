@@ -27,8 +27,7 @@ from mechcore.cli import main
 from mechcore.cli.questions import show_run
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError, MechcoreWarning
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.discretise import DISCRETISATIONS
 from mechcore.steps.config import DataConfig
@@ -123,6 +122,7 @@ def table(out: Path, name: str) -> pd.DataFrame:
     return pd.read_csv(out / "tables" / f"{name}.csv")
 
 
+@pytest.mark.everyday
 def test_one_mask_off_its_target_costs_only_itself(
     whole: Path,
     out: Path,

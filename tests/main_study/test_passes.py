@@ -12,8 +12,7 @@ from study.sources import data_config
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.search import Search
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers

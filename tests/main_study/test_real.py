@@ -13,8 +13,7 @@ from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig

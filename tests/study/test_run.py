@@ -19,11 +19,6 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation.effects.changes import ABLATION_CONTROLS
-from mechcore.ablation.effects.confirmation import ROLES_TABLE
-from mechcore.ablation.effects.flips import FLIPS
-from mechcore.ablation.effects.information import INFORMATION
-from mechcore.ablation.effects.stability import STABILITY
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
@@ -33,20 +28,18 @@ from mechcore.analyses.sweep import Swept, SweptOodMean
 from mechcore.components import Component, Mask, ModelShape, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
+from mechcore.report.kinds import schemas_of
 from mechcore.steps import masks
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
-from mechcore.steps.answers import Answers
+from mechcore.steps.answers import INFORMATION_OOD_MEAN, SWEEP_OOD_MEAN, Answers
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
-from mechcore.subnetworks.smallest import SMALLEST
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_encoder_dir
 
@@ -75,38 +68,22 @@ STEPS = {
         *(Swept, SweptOodMean, *(ANALYSES[name] for name in ANALYSES)),
     )
 }
-OF_PATHS = {s.name: " ".join(s.required) for s in (*Paths.schemas, *Dose.schemas)}
-COLUMNS = {
-    "data": "data split subset label n share",
-    "group_accuracy": "subnetwork target_sparsity seed split group accuracy n_subsets subsets "
-    "missing",
-    "accuracy": "subnetwork target_sparsity seed data split subset n accuracy accuracy_low "
-    "accuracy_high margin balanced_accuracy information",
-    "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
-    "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
-    "head_frequency": "component layer head target_sparsity n_seeds count frequency",
-    "head_overlap": "first second shared either jaccard expected p_value expected_uniform "
-    "p_uniform",
-    "accuracy_spread": "target_sparsity data split subset n_seeds full mean std low high spread "
-    "balanced_accuracy_spread information_spread",
-    "core": "component layer head n_subnetworks rate_low",
-    "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
-    "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
-    "ablation": "set kind size data split subset n accuracy accuracy_change accuracy_change_low "
-    "accuracy_change_high margin margin_change margin_change_low margin_change_high kl",
-    "ablation_controls": " ".join(ABLATION_CONTROLS.required),
-    "smallest": " ".join(SMALLEST.names),
-    "sweep": " ".join(SWEEP.required),
-    "information": " ".join(INFORMATION.required),
-    "sweep_ood_mean": " ".join(SWEEP_OOD_MEAN.required),
-    "information_ood_mean": " ".join(INFORMATION_OOD_MEAN.required),
-    "roles": " ".join(ROLES_TABLE.names),
-    "flips": " ".join(FLIPS.required),
-    **OF_PATHS,
-    "stability": " ".join(STABILITY.required),
-    "interaction_stability": " ".join(STABILITY.required),
-    "interactions": "set size data split subset n metric joint_change sum_of_single_changes "
-    "interaction low high p p_adjusted superadditive floor ceiling",
+SCHEMAS = schemas_of({})
+OPTIONAL = {
+    "accuracy": ("balanced_accuracy", "information"),
+    "subnetworks": ("method", "id_accuracy_macro", "ood_accuracy_macro"),
+    "core": ("rate_low",),
+    "core_summary": ("low_sparsity", "high_sparsity"),
+    "accuracy_spread": ("std", "balanced_accuracy_spread", "information_spread"),
+}
+"""Columns that the tables of a run have though others may lack them; these have all of theirs."""
+WITH_ALL = ("smallest", "roles")
+OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)}
+TABLES = OF_PATHS | {
+    *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),
+    *("accuracy_spread", "core", "core_summary", "ablation", "ablation_controls", "smallest"),
+    *("sweep", "information", "sweep_ood_mean", "information_ood_mean", "roles", "flips"),
+    *("stability", "interaction_stability", "interactions", "head_categories"),
 }
 
 
@@ -138,7 +115,7 @@ class Finished:
         return result.table().set_index("subset")
 
 
-@pytest.fixture(scope="module", params=["encoder", "decoder"])
+@pytest.fixture(scope="module", params=["encoder", pytest.param("decoder", marks=pytest.mark.slow)])
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     config = replace(CONFIG, model=ModelConfig(embedded=request.param))
     return Finished(config, tmp_path_factory.mktemp(request.param) / "run")
@@ -148,10 +125,12 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_every_table_has_its_columns(finished: Finished) -> None:
-    found = {path.stem for path in (finished.out / "tables").iterdir()}
-    assert found == {*COLUMNS, "head_categories"}
-    for name, columns in COLUMNS.items():
-        assert list(finished.table(name).columns) == columns.split(), name
+    assert {path.stem for path in (finished.out / "tables").iterdir()} == TABLES
+    for name in TABLES - {"head_categories"}:
+        schema = SCHEMAS[name]
+        more = schema.names if name in WITH_ALL else OPTIONAL.get(name, ())
+        expected = [column for column in schema.names if column in {*schema.required, *more}]
+        assert list(finished.table(name).columns) == expected, name
     categories = finished.table("head_categories")
     assert {"component", "layer", "head", "category", "in_core"} <= set(categories.columns)
     assert len(categories) == finished.n_heads
@@ -479,9 +458,7 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     run_study(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
     # What the study did not write stays.
-    assert {p.stem for p in (done / "tables").iterdir()} == (
-        {*COLUMNS, "head_categories", "mine"} - {*OF_PATHS}
-    )
+    assert {p.stem for p in (done / "tables").iterdir()} == (TABLES | {"mine"}) - OF_PATHS
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
     summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
     assert summary["n_subnetworks"] == 1
@@ -572,11 +549,8 @@ def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) ->
     assert results(tmp_path / "both" / "a") == results(tiny)
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith(EARLY.name)
-    own = {"model.checkpoint", "seeds", "prune.steps"}
-    assert {facts["origins"][name] for name in own} == {"Python"}
-    assert not {"method", "variants"} & set(facts["origins"])
-    facts = json.loads((tmp_path / "both" / "a" / "config.json").read_text())
-    assert "model.checkpoint" not in facts["origins"]
+    assert {facts["origins"][name] for name in ("variants", "seeds", "prune.steps")} == {"Python"}
+    assert not {"method", "model.checkpoint"} & set(facts["origins"])
     # A variant that is no longer part of it goes; a folder of someone else stays.
     (tmp_path / "both" / "mine").mkdir()
     (tmp_path / "both" / "mine" / "config.json").write_text("{}")
@@ -634,9 +608,9 @@ def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     assert tables["core_summary"]["core_size"].tolist() == [0]
     assert not tables["head_categories"]["in_core"].any()
     assert set(tables["ablation"]["kind"]) == ({"non-core"} if max_non_core else set())
-    assert list(tables["ablation"].columns) == COLUMNS["ablation"].split()
+    assert list(tables["ablation"].columns) == SCHEMAS["ablation"].required
     assert tables["interactions"].empty
-    assert list(tables["interactions"].columns) == COLUMNS["interactions"].split()
+    assert list(tables["interactions"].columns) == SCHEMAS["interactions"].required
 
 
 # -- configurations -------------------------------------------------------------------------------

@@ -200,16 +200,12 @@ def test_the_summary_is_logged(logged: Logged, run: Path) -> None:
 
 
 @needs_wandb
-@pytest.mark.parametrize("name", ["accuracy", "core", "interactions"])
-def test_tables_are_logged_whole(logged: Logged, run: Path, name: str) -> None:
-    content = json.loads(logged.media(f"tables/{name}").read_text())
-    found = pd.DataFrame(content["data"], columns=content["columns"])
-    expected = pd.read_csv(run / "tables" / f"{name}.csv")
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
-
-
-@needs_wandb
-def test_figures_are_logged_as_they_are(logged: Logged, run: Path) -> None:
+def test_tables_and_figures_are_logged_whole(logged: Logged, run: Path) -> None:
+    for name in ("accuracy", "core", "interactions"):
+        content = json.loads(logged.media(f"tables/{name}").read_text())
+        found = pd.DataFrame(content["data"], columns=content["columns"])
+        expected = pd.read_csv(run / "tables" / f"{name}.csv")
+        pd.testing.assert_frame_equal(found, expected, check_dtype=False)
     figures = {path.stem: path for path in (run / "figures").glob("*.png")}
     assert len(figures) > 3
     for name, path in figures.items():

@@ -47,7 +47,7 @@ CLAIMS: Mapping[str, tuple[int, int]] = {
 """Signs of the changes in information that a role claims in domain and out of domain; 0: none."""
 
 ROLES_TABLE = COMPONENT_ROLES.named(
-    "roles",
+    COMPONENT_ROLES.name,
     "",
     Column(
         "confirmed",

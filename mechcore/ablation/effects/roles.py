@@ -46,7 +46,7 @@ import pandas as pd
 
 from mechcore.ablation.effects.change_states import FIGURES, INJECTED, change_states, side_by_side
 from mechcore.ablation.effects.information import REASON
-from mechcore.ablation.settings import OOD_MEAN, RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, ROLES_NAME, RoleSettings
 from mechcore.evaluation.p_values import selective_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded
@@ -86,7 +86,7 @@ def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
 
 
 COMPONENT_ROLES = Schema(
-    "roles",
+    ROLES_NAME,
     "The role of every component, judged by ablating it alone. In this table a role is that of a "
     "component; in others it is that of the data.",
     (

@@ -27,7 +27,7 @@ from mechcore.papers.extractive.experiments.recall import CHOSEN, Ocr
 from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
-from mechcore.study.engine import Results
+from mechcore.study.engine import Results, Study
 from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_here
 from mechcore.study.step import Input, Job, Step
@@ -41,10 +41,8 @@ _ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scor
 """Kinds of jobs: bases and long trainings first."""
 
 
-class ExtractiveStudy:
+class ExtractiveStudy(Study):
     """A study, planned; scores and freezing are known once OCR has chosen how they are trained."""
-
-    folders: Sequence[str] = ("",)
 
     def __init__(self, settings: ExtractiveSettings, store: Store) -> None:
         self.settings, self.store = settings, store

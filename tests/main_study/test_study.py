@@ -17,12 +17,11 @@ from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.sweep import Sweep
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
-from mechcore.main_study.config_file import located, read_config, read_content
-from mechcore.main_study.study import STUDY
+from mechcore.main_study.config import Analyses, StudyConfig
+from mechcore.main_study.study import STUDY, located, read_content
 from mechcore.pruning.settings import prune_settings
 from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.study.kinds import read_study
 from mechcore.study.step import plain
 from mechcore.training.settings import train_settings
 from mechcore.yaml_file import parse_yaml
@@ -35,7 +34,7 @@ def written(folder: Path, text: str | bytes, name: str = "study.yaml") -> Path:
 
 
 def read(folder: Path, text: str | bytes, name: str = "study.yaml") -> StudyConfig:
-    return read_config(written(folder, text, name))
+    return read_study(written(folder, text, name))[1]
 
 
 def labels(folder: Path, value: str) -> Any:
@@ -178,7 +177,7 @@ def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "study.yaml", tmp_path):
         with pytest.raises(InputError, match="no such file; mechcore study init writes one"):
-            read_config(path)
+            read_study(path)
 
 
 # -- settings -------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ def test_relative_paths_begin_at_the_folder_of_the_file(
     for start in (tmp_path, inner):
         monkeypatch.chdir(start)
         path = Path("inner/study.yaml") if start == tmp_path else Path("study.yaml")
-        config = read_config(path)
+        _, config = read_study(path)
         assert config.model.source == str(inner / "model")
         assert config.checkpoints == (str(inner / "runs/a"), "/abs/b")
         assert config.data == DataConfig(
