@@ -15,17 +15,18 @@ from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown, Table
+    from mechcore.report.blocks import Block, Drawing, Shown, Table
+    from mechcore.report.component_figures import Reading
     from mechcore.report.run_folder import RunFolder
-    from mechcore.report.scatter_block import Reading, Scatter
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
 
-_LOOKS = (
-    *("both", "harmful-out", "in", "in", "out", "out", "harmful-in", "threshold", "none", "none"),
+_COLOURS = (
+    *("#1c2128", "#a0278a", "#0072B2", "#0072B2", "#b84700", "#b84700"),
+    *("#00795a", "#a37800", "#8a939d", "#8a939d"),
 )
-"""CSS classes of `mechcore.ablation.effects.roles.ROLES`; the same for what may be the same."""
+"""Of `mechcore.ablation.effects.roles.ROLES`; the same for what may be the same."""
 _CHANGE = "change without it"
 
 
@@ -151,7 +152,7 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
 
 def _readings(table: pd.DataFrame, name: str, columns: Sequence[str]) -> dict[str, Reading]:
     """Changes in points, with their intervals."""
-    from mechcore.report.scatter_block import Reading
+    from mechcore.report.component_figures import Reading
 
     rows = zip(table[name], *(100 * table[column] for column in columns), strict=True)
     return {str(key): Reading(*ends) for key, *ends in rows}
@@ -166,22 +167,23 @@ def _text(reading: Reading | None, unit: str = "") -> str:
     return f"{value}{unit} [{low}, {high}]"
 
 
-def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
+def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Drawing:
     """Every component on two axes."""
     from mechcore.ablation.effects.roles import NONE, ROLES, UNDECIDED
-    from mechcore.report.scatter_block import Spot, scatter
+    from mechcore.report.blocks import Drawing
+    from mechcore.report.component_figures import Dot, scatter
 
-    looks = dict(zip(ROLES, _LOOKS, strict=True))
+    colours = dict(zip(ROLES, _COLOURS, strict=True))
     x, y = measures.values()
-    spots = [
-        Spot(
+    dots = [
+        Dot(
             name,
-            x.readings[name],
-            y.readings[name],
-            looks[row["role"]],
-            bool(row["sure"]),
             f"{name}, {row['role']}{'' if row['sure'] else ' (not sure)'}. "
             f"{x.words(name)}; {y.words(name)}",
+            x.readings[name],
+            y.readings[name],
+            colours[row["role"]],
+            bool(row["sure"]),
             row["role"] not in (NONE, UNDECIDED),
         )
         for _, row in rows.iterrows()
@@ -191,12 +193,13 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
         "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
         "intervals; a hollow dot is a role that is not sure."
     )
-    if missing := len(rows) - len(spots):
+    if missing := len(rows) - len(dots):
         caption += f" {missing} of {len(rows)} are not drawn, as their figures are missing."
     counts = rows["role"].value_counts()
-    legend = [(looks[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
+    legend = [(colours[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
     titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}: {_CHANGE} (points)")
-    return scatter(caption, titles, spots, legend)
+    alt = "Scatter plot of components; their numbers are in the list below."
+    return Drawing(scatter(titles, dots, legend), "roles", caption, alt, spots=dots)
 
 
 def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Iterator[Table]:

@@ -190,13 +190,15 @@
     if (select.value !== "0") paint();  // a browser may remember the choice
   }
 
-  // Dots, with arrow keys in the order of the list.
-  for (const plot of document.querySelectorAll(".plot")) {
-    const dots = [...plot.querySelectorAll("[data-rank]")]
+  // Dots of a figure, with arrow keys in the order of the list; paths of one that is pointed at.
+  for (const plot of document.querySelectorAll(".canvas")) {
+    const dots = [...plot.querySelectorAll(".dot")]
       .sort((a, b) => Number(a.dataset.rank) - Number(b.dataset.rank));
+    const edges = [...plot.querySelectorAll(".edge")];
+    if (!dots.length) continue;
     oneStop(dots);
     plot.addEventListener("keydown", (event) => {
-      const dot = event.target.closest("[data-rank]"), at = dots.indexOf(dot);
+      const dot = event.target.closest(".dot"), at = dots.indexOf(dot);
       const to = {ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1,
         Home: 0, End: dots.length - 1}[event.key];
       if (event.key === "Enter" || event.key === " ") {
@@ -205,20 +207,15 @@
       event.preventDefault();
       dots[to]?.focus();
     });
-  }
-
-  // A node that is pointed at or has the focus: its edges stand out.
-  for (const drawing of document.querySelectorAll(".graph")) {
-    const edges = drawing.querySelector(".edges");
     const tell = (event) => {
-      const name = event.target.closest(".dot")?.dataset.head;
-      edges.classList.toggle("told", Boolean(name));
-      for (const line of edges.children)
-        line.classList.toggle("told", line.dataset.ends.split(" ").includes(name));
+      const leaves = event.type.endsWith("out");
+      const rank = (leaves ? document.activeElement : event.target).closest(".dot")?.dataset.rank;
+      plot.classList.toggle("told", Boolean(rank) && edges.length > 0);
+      for (const edge of edges)
+        edge.classList.toggle("told", edge.dataset.ends.split(" ").includes(rank));
     };
     for (const name of ["mouseover", "mouseout", "focusin", "focusout"])
-      drawing.addEventListener(name, (event) =>
-        tell(name.endsWith("out") ? {target: document.activeElement} : event));
+      plot.addEventListener(name, tell);
   }
 
   // What a dot or a term means, while it is pointed at or has the focus.
@@ -228,8 +225,7 @@
     tip.hidden = !owner;
     if (!owner) return;
     tip.textContent = owner.dataset.meaning || owner.getAttribute("aria-label");
-    const part = owner.querySelector("circle") || owner;
-    const {left, top, bottom} = part.getBoundingClientRect();
+    const {left, top, bottom} = owner.getBoundingClientRect();
     const {width, height} = tip.getBoundingClientRect();
     const above = bottom + height + 8 > innerHeight;
     tip.style.left = `${Math.max(8, Math.min(left, innerWidth - width - 8))}px`;
