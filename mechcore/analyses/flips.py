@@ -10,12 +10,11 @@ from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.steps.base import Size, inputs_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
-from mechcore.tables import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown
+    from mechcore.report.blocks import Block
     from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
@@ -72,28 +71,22 @@ class Flips(Analysis):
         """The texts of all components that were found to do something."""
         from mechcore.ablation.effects.flips import FLIPS, SHOWN
         from mechcore.ablation.effects.roles import ranked
+        from mechcore.report.about import FLIP_COLUMNS, with_texts
         from mechcore.report.blocks import table_of
-        from mechcore.report.groups import PLACED, placed
 
         table, roles = run.filled("flips"), run.filled("roles")
         if table is None or roles is None:
             return
         order = {name: i for i, name in enumerate(ranked(roles)["component"])}
-        rows = placed(table[table["component"].isin(order)])
+        rows = with_texts(table[table["component"].isin(order)])
         if rows.empty:
             return
         rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
-        rows["text"] = [
-            " \u2016 ".join(filter(None, pair))
-            for pair in zip(rows["text_a"], rows["text_b"], strict=True)
-        ]
-        columns: list[Shown] = ["component", PLACED, "subset", Column("text", "text"), "label"]
-        columns += ["answer", "answer_without", "margin", "margin_without"]
         caption = (
             f"Answers that flip without one of {len(order)} components that do something, at most "
             f"{SHOWN} of each"
         )
-        yield table_of(rows, FLIPS, caption, columns, folded=True)
+        yield table_of(rows, FLIPS, caption, ["component", *FLIP_COLUMNS], folded=True)
 
 
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:

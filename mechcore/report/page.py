@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mechcore.files import write_text
-from mechcore.report.about import NAME, facts
+from mechcore.report.about import NAME, panels
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section, Table, View
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
@@ -60,17 +60,11 @@ def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) ->
 
 
 def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
-    study, known = report_of(run.config), facts(run)
-    grid = grid_of(run, list(known.about))
-    data = {
-        "naming": NAME.pattern,
-        "heads": {name: asdict(about) for name, about in known.about.items()},
-        "shared": known.shared,
-        "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
-    }
-    blocks = [block for part in (opening, *parts) if part is not None for block in part.blocks]
-    drawn = any(run.flips_attention) or any(isinstance(block, View) for block in blocks)
-    page = environment(known.about, study.words.terms).get_template("report.html.j2")
+    study, about = report_of(run.config), panels(run)
+    grid = grid_of(run, list(about))
+    sections = [part.blocks for part in (opening, *parts) if part is not None]
+    drawn = any(isinstance(b, View) for blocks in (*sections, *about.values()) for b in blocks)
+    page = environment(about, study.words.terms).get_template("report.html.j2")
     return page.render(
         title=title(run.config),
         subtitle=subtitle(run.config),
@@ -85,7 +79,8 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         nothing=NOTHING,
         method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
         downloads=_downloads(run),
-        data=Markup(script_json(data)),
+        panels=about,
+        quantities=Markup(script_json([asdict(q) for q in grid.quantities])) if grid else "",
         library=library_script() if drawn else "",
     )
 
