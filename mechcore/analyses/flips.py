@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.steps.base import Size, inputs_of
 from mechcore.steps.config import TEST_SPLITS
@@ -14,8 +15,6 @@ from mechcore.study.step import Job, Work
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 MOST_TOKENS = 64
@@ -67,18 +66,16 @@ class Flips(Analysis):
         return {"flips": table}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The texts of all components that were found to do something."""
         from mechcore.ablation.effects.flips import FLIPS, SHOWN
         from mechcore.ablation.effects.roles import ranked
-        from mechcore.report.about import FLIP_COLUMNS, with_texts
-        from mechcore.report.blocks import table_of
 
         table, roles = run.filled("flips"), run.filled("roles")
         if table is None or roles is None:
             return
         order = {name: i for i, name in enumerate(ranked(roles)["component"])}
-        rows = with_texts(table[table["component"].isin(order)])
+        rows = report.about.with_texts(table[table["component"].isin(order)])
         if rows.empty:
             return
         rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
@@ -86,7 +83,9 @@ class Flips(Analysis):
             f"Answers that flip without one of {len(order)} components that do something, at most "
             f"{SHOWN} of each"
         )
-        yield table_of(rows, FLIPS, caption, ["component", *FLIP_COLUMNS], folded=True)
+        yield report.table_of(
+            rows, FLIPS, caption, ["component", *report.about.FLIP_COLUMNS], folded=True
+        )
 
 
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:

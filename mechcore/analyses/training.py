@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis
 from mechcore.data.task import SPLITS
 from mechcore.steps.base import WITH_GRADIENT, Size
@@ -17,9 +18,6 @@ from mechcore.wording import ALL, count, number, percent, plain, short_source, s
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
 
 TRAINING = Schema(
     "training",
@@ -76,21 +74,17 @@ class Train(Analysis):
         return {"training": history.rename(columns={"dataset": "split"})}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """How the model was trained, and its accuracy and loss over steps."""
-        from mechcore.report.blocks import Drawing, Paragraph, Table
-        from mechcore.report.training_figures import training_curves
-
-        history = run.filled("training")
-        if history is None:
+        if (history := run.filled("training")) is None:
             return
         members = {
             split: subsets_averaged(history, split) for split in dict.fromkeys(history["split"])
         }
-        yield from map(Paragraph, cls.headlines(run))
-        yield Paragraph(" ".join(_what_is_averaged(members)))
-        yield Drawing(
-            training_curves(history),
+        yield from map(report.Paragraph, cls.headlines(run))
+        yield report.Paragraph(" ".join(_what_is_averaged(members)))
+        yield report.Drawing(
+            report.training_figures.training_curves(history),
             "training",
             "Above: accuracy on test data during training; thin lines are the out-of-domain "
             "subsets. Below: training loss (mean cross-entropy since the evaluation before).",
@@ -110,13 +104,12 @@ class Train(Analysis):
             over = "all examples" if names == [ALL] else f"{len(names)} subsets"
             header.append(f"{_COLUMNS.get(split, split)} ({over})")
         caption = "Training loss since the row before, and accuracy (means over the subsets above)"
-        yield Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
+        yield report.Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """What was trained, on how much, and how."""
-        history = run.filled("training")
-        if history is None:
+        if (history := run.filled("training")) is None:
             return
         model = run.config.get("model") or {}
         settings = (run.config.get("settings") or {}).get("training") or {}

@@ -162,8 +162,7 @@ def _alone(run: RunFolder) -> ByComponent:
 
 def _joint(run: RunFolder, name: str) -> ByComponent:
     """The interactions of sets that it is in, over all examples, the largest first."""
-    table = run.table(name)
-    if table is None:
+    if (table := run.table(name)) is None:
         return {}
     overall = table[table["subset"] == ALL]
     margin = overall[overall["metric"] == "margin"]

@@ -21,10 +21,6 @@ from mechcore.steps.config import TEST_SPLITS
 from mechcore.wording import FULL
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
-SWEEP_OOD_MEAN = SWEEP.named(
-    f"sweep_{OOD_MEAN}",
-    "As ``sweep``, out of domain, with the mean of the texts there as the fill.",
-)
 INFORMATION_OOD_MEAN = INFORMATION.named(
     f"information_{OOD_MEAN}",
     "As ``information``, out of domain, with the mean of the texts there as the fill.",

@@ -19,7 +19,7 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation.effects.changes import members_of
+from mechcore.ablation.effects.changes import ablation_table, members_of
 from mechcore.ablation.effects.confirmation import ROLES_TABLE
 from mechcore.ablation.effects.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects.flips import FLIPS
@@ -41,7 +41,7 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
 from mechcore.steps import masks
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
+from mechcore.steps.ablation import INFORMATION_OOD_MEAN, INJECTED_FILE, SWEEP, ablations_in
 from mechcore.steps.answers import Answers
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
@@ -99,7 +99,6 @@ COLUMNS = {
     "smallest": " ".join(SMALLEST.names),
     "sweep": " ".join(SWEEP.required),
     "information": " ".join(INFORMATION.required),
-    "sweep_ood_mean": " ".join(SWEEP_OOD_MEAN.required),
     "information_ood_mean": " ".join(INFORMATION_OOD_MEAN.required),
     "roles": " ".join(ROLES_TABLE.names),
     "flips": " ".join(FLIPS.required),
@@ -311,8 +310,8 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
 ) -> None:
     model, data = finished.inputs.model, finished.inputs.data["ood"]
     own = MeanActivations.compute(model, data)
-    sweep = SWEEP_OOD_MEAN.read(finished.out / "tables" / "sweep_ood_mean.csv")
-    assert set(sweep["split"]) == {"ood"}
+    [path] = (finished.out / "store").rglob(INJECTED_FILE)
+    sweep = ablation_table(ablations_in(path.parent, {"ood": "ood"})["ood"], n_resamples=2)
     table = INFORMATION_OOD_MEAN.read(finished.out / "tables" / "information_ood_mean.csv")
     slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
     full = evaluate(model, data, in_domain=False)
