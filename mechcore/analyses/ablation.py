@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import AblatingNamed
-from mechcore.components import KINDS, ModelShape, parse_components
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.components import KINDS, Component, ModelShape, parse_components
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
-from mechcore.steps.base import CORE, SHARED, Size, inputs_of, means_of
+from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ablation(AblatingNamed, Analysis):
+class Ablation(Ablating, Analysis):
     """What the core's heads, or named components, cost alone and together."""
 
     kind = "ablation"
@@ -54,6 +53,9 @@ class Ablation(AblatingNamed, Analysis):
         "mechcore.ablation.interactions.dividends:SHAPLEY",
     )
 
+    components: tuple[str, ...] = setting(
+        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
+    )
     sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")
     subsets: bool = setting(
         False, "Ablate all subsets of the components named, 10 at most, for their Shapley values."
@@ -82,7 +84,8 @@ class Ablation(AblatingNamed, Analysis):
 
     def __post_init__(self) -> None:
         check(self, "ablation")
-        self.check_components()
+        for name in {*self.components} - {*KINDS}:
+            Component.parse(name)
         for text in self.sets:
             if not parse_components(text.split("+")):
                 raise InputError(
@@ -94,9 +97,26 @@ class Ablation(AblatingNamed, Analysis):
                 "10 (--components), or leave subsets out"
             )
 
+    def wants(self) -> Sequence[str]:
+        """See `MainStep.wants`; no core if components are named."""
+        return [name for name in self.needs if name != "core" or not self.components]
+
     def may_read(self) -> Sequence[str]:
         """See `MainStep.may_read`; the core's heads are among what is swept."""
         return () if self.components else self.reads
+
+    def named(self, shape: ModelShape) -> list[Component]:
+        """The components that it names.
+
+        Raises:
+            InputError: the model lacks one.
+        """
+        named: set[Component] = set()
+        for name in self.components:
+            named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}
+        for component in named:
+            shape.index(component)
+        return sorted(named)
 
     @property
     def further(self) -> list[ComponentSet]:
@@ -136,7 +156,8 @@ class Ablation(AblatingNamed, Analysis):
         from mechcore.steps.core_ablation import core_ablation_tables
 
         inputs = inputs_of(work)
-        means, members = means_of(work, inputs), self.members(work, ModelShape.of(inputs.model))
+        means = means_of(work, inputs)
+        members = self.named(ModelShape.of(inputs.model)) if self.components else core_of(work)
         known = ablations_in(work.needed("swept"), self.names) if "swept" in work.job.needs else {}
         return core_ablation_tables(inputs, means, members, self, known, work.partial)
 

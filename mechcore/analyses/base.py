@@ -9,7 +9,8 @@ its summary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import ConfigDict
@@ -23,6 +24,9 @@ from mechcore.tables import Schema
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechcore.ablation import Ablations
+    from mechcore.ablation.cuts import Cut
+    from mechcore.masking.means import MeanActivations
     from mechcore.pruning.settings import PruneSettings
     from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
@@ -177,3 +181,34 @@ class Analysis(MainStep):
             names = cls.shows or [schema.name for schema in cls.schemas]
             files = [f"{name}.csv" for name in names if run.table(name) is not None]
             yield report.Section(cls.section or cls.kind, cls.title, blocks, files)
+
+
+@dataclass(frozen=True)
+class Ablating(MainStep):
+    """What steps that ablate components have in common: ``fill`` replaces what is ablated."""
+
+    seed: int = of_study()
+    batch_size: int = of_study()
+    fill: str = of_study()
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        from mechcore.masking.fills import FILLS
+
+        return [FILLS[self.fill]]
+
+    def ablations(
+        self,
+        inputs: Inputs,
+        means: MeanActivations | None,
+        cuts: Sequence[Cut],
+        split: str,
+        state: Path | None = None,
+    ) -> Ablations:
+        """`mechcore.ablate`, of components or paths, on the test data of a split."""
+        from mechcore.ablation import ablate
+
+        data, names = inputs.data[split], inputs.config.class_names
+        options: dict[str, Any] = {"split": split, "fill": self.fill, "seed": self.seed}
+        options |= {"class_names": names, "batch_size": self.batch_size, "state": state}
+        return ablate(inputs.model, cuts, data, means, **options)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.settings import check, setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS

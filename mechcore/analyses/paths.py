@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component, ComponentLike
 from mechcore.components.paths import ANSWER, PathSet, Receiver
 from mechcore.settings import check, entries, setting, with_values

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore import report
 from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component
 from mechcore.data.examples import ALL
 from mechcore.settings import check, setting

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore import report
 from mechcore.ablation.settings import OOD_MEAN
-from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
-from mechcore.components import KINDS, Component, ModelShape
+from mechcore.analyses.base import Ablating, Analysis, Planning, of_study, tables_in
+from mechcore.components import ModelShape
 from mechcore.settings import setting
 from mechcore.steps.base import (
     SHARED,
     WITH_GRADIENT,
-    MainStep,
     Size,
-    core_of,
     inputs_of,
     means_of,
 )
@@ -29,83 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import Ablations
-    from mechcore.ablation.cuts import Cut
-    from mechcore.masking.means import MeanActivations
-    from mechcore.steps.inputs import Inputs
-
-
-@dataclass(frozen=True)
-class Ablating(MainStep):
-    """What steps that ablate components have in common: ``fill`` replaces what is ablated."""
-
-    seed: int = of_study()
-    batch_size: int = of_study()
-    fill: str = of_study()
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        from mechcore.masking.fills import FILLS
-
-        return [FILLS[self.fill]]
-
-    def ablations(
-        self,
-        inputs: Inputs,
-        means: MeanActivations | None,
-        cuts: Sequence[Cut],
-        split: str,
-        state: Path | None = None,
-    ) -> Ablations:
-        """`mechcore.ablate`, of components or paths, on the test data of a split."""
-        from mechcore.ablation import ablate
-
-        data, names = inputs.data[split], inputs.config.class_names
-        options: dict[str, Any] = {"split": split, "fill": self.fill, "seed": self.seed}
-        options |= {"class_names": names, "batch_size": self.batch_size, "state": state}
-        return ablate(inputs.model, cuts, data, means, **options)
-
-
-@dataclass(frozen=True)
-class AblatingNamed(Ablating):
-    """An analysis of the components that it names, or of the core if it names none."""
-
-    components: tuple[str, ...] = setting(
-        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
-    )
-
-    def check_components(self) -> None:
-        """Make sure that names of components, and of groups of them, can be read.
-
-        Raises:
-            InputError: one cannot.
-        """
-        for name in {*self.components} - {*KINDS}:
-            Component.parse(name)
-
-    def wants(self) -> Sequence[str]:
-        """See `MainStep.wants`; no core if components are named."""
-        return [name for name in self.needs if name != "core" or not self.components]
-
-    def members(self, work: Work, shape: ModelShape) -> list[Component]:
-        """The components that it is about.
-
-        Raises:
-            InputError: the model lacks one that is named.
-        """
-        return self.named(shape) if self.components else core_of(work)
-
-    def named(self, shape: ModelShape) -> list[Component]:
-        """The components that it names.
-
-        Raises:
-            InputError: the model lacks one.
-        """
-        named: set[Component] = set()
-        for name in self.components:
-            named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}
-        for component in named:
-            shape.index(component)
-        return sorted(named)
 
 
 @dataclass(frozen=True)

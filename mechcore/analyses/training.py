@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mechcore import report
 from mechcore.analyses.base import Analysis
@@ -122,12 +122,13 @@ class Train(Analysis):
         n = data.get("n_available")
         what = f" on {count(n, 'example')} ({data.get('name', 'train')})" if n else ""
         text = f"{name} {how} for {count(steps, 'step')}{what}"
-        batch = settings.get("batch_size")
-        if batch:
-            size = batch * settings.get("accumulate", 1)
+        if settings:
+            size = settings["batch_size"] * settings.get("accumulate", 1)
             text += f", {count(size, 'example')} a step"
             text += f" ({number(steps * size / n, 1)} passes)" if n else ""
-        yield f"{text}{_rates(settings) if settings else ''}. {_kept(settings, history)}"
+            text += f", with a learning rate of up to {plain(float(settings['learning_rate']))}"
+            text += f" and seed {settings['seed']}; all settings are under Method"
+        yield f"{text}."
         if settings.get("patience") is not None:
             where = settings.get("watch") or "in-domain data"
             yield (
@@ -140,28 +141,6 @@ def subsets_averaged(history: pd.DataFrame, split: str) -> list[str]:
     """The subsets whose mean stands for a split; all examples where it has no subsets."""
     names = list(dict.fromkeys(history.loc[history["split"] == split, "subset"]))
     return [name for name in names if name != ALL] or names
-
-
-def _rates(settings: Mapping[str, Any]) -> str:
-    rate = plain(float(settings["learning_rate"]))
-    text = f", at a learning rate of up to {rate}"
-    if warmup := settings.get("warmup_steps"):
-        text += f" after {count(warmup, 'step')} of warm-up"
-    falls = ", falling to zero" if settings.get("patience") is None else ", falling"
-    text += {"linear": falls, "constant": ", constant"}.get(str(settings.get("schedule")), "")
-    return f"{text}, in {settings['precision']}, with seed {settings['seed']}"
-
-
-def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:
-    steps = list(dict.fromkeys(history["step"].astype(int)))
-    measured = f"It was evaluated {count(len(steps), 'time')}"
-    every = settings.get("checkpoint_every")
-    if not every:
-        return f"{measured}."
-    # With a patience the last one is a copy of the best, beside those of all steps.
-    numbered = steps[:-1] if settings.get("patience") is None else steps
-    kept = 1 + sum(step % every == 0 for step in numbered)
-    return f"{measured}, and {count(kept, 'checkpoint')} {'was' if kept == 1 else 'were'} kept."
 
 
 def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:
