@@ -13,20 +13,23 @@ import pandas as pd
 import pytest
 from drawn import leave_out_figures
 from markupsafe import Markup
-from pages import Page
+from pages import Page, with_tables, words_of
 from study_pages import page_of
 
 from mechcore.errors import InputError
 from mechcore.report import (
     ablation_figures,
     build_report,
+    component_figures,
     figures,
     interaction_figures,
     subnetwork_figures,
     training_figures,
 )
+from mechcore.report.about import panels
 from mechcore.report.attention_views import library_script
-from mechcore.report.kinds import schemas_of
+from mechcore.report.grid import grid_of
+from mechcore.report.kinds import report_of, schemas_of
 from mechcore.report.page import Explainer, environment, method_tables
 from mechcore.report.run_folder import read_run
 
@@ -35,6 +38,7 @@ FIGURES = {
     "head_categories attention_patterns",
     interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_changes",
+    component_figures: "scatter graph",
     subnetwork_figures: "head_overlap effective_sizes",
     training_figures: "training_curves",
 }
@@ -146,13 +150,20 @@ NOT_MADE_UP |= {"methods", "dividends", "shapley"}
 
 
 @pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize("table", sorted({*schemas_of({})} - NOT_MADE_UP))
-def test_a_missing_table_only_leaves_out_its_step(copy_of_rich: Path, table: str) -> None:
-    (copy_of_rich / "tables" / f"{table}.csv").unlink()
-    page = page_of(copy_of_rich)
-    whole_step = {"accuracy", "subnetworks", "core_summary", "ablation", "interactions"}
-    whole_step |= {"head_categories"}
-    assert ("Not run:" in page.text) == (table in whole_step)
+def test_a_missing_table_only_leaves_out_its_step(rich_run: Path) -> None:
+    run, study = read_run(rich_run), report_of({})
+    whole_steps = {"accuracy", "subnetworks", "core_summary", "ablation", "interactions"}
+    whole_steps |= {"head_categories"}
+    for table in {*schemas_of({})} - NOT_MADE_UP:
+        without = with_tables(run, **{table: None})
+        assert all(panels(without).values())
+        assert grid_of(without, ["L0.H0"])
+        assert list(study.tiles(without))
+        assert list(study.findings(without))
+        opening = study.opening(without)
+        parts = [*study.sections(without), *([opening] if opening else [])]
+        words = " ".join(words_of(part.blocks) for part in parts)
+        assert ("Not run:" in words) == (table in whole_steps), table
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -246,7 +257,6 @@ def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -270,13 +280,14 @@ def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_broken_files_are_named(copy_of_rich: Path, name: str, content: str, message: str) -> None:
-    (copy_of_rich / name).write_text(content)
+def test_broken_files_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=re.escape(message)) as error:
-        build_report(copy_of_rich)
-    assert (Path(name).name if "model_type" not in content else str(copy_of_rich)) in str(
-        error.value
-    )
+        read_run(tmp_path)
+    named = Path(name).name if "model_type" not in content else str(tmp_path)
+    assert named in str(error.value)
 
 
 def test_no_line_begins_with_the_comma_after_a_component() -> None:
