@@ -98,13 +98,10 @@ def _rankings(run: report.RunFolder) -> Iterator[report.Block]:
         return
     yield report.Paragraph(_HOW)
     table = report.groups.placed(pd.concat(parts, ignore_index=True))
-    first: list[report.Shown] = [
-        Column("ranked", "text", "what is ranked"),
-        report.groups.PLACED,
-        "metric",
-    ]
-    halves = [*first, "halves_rho", "predicted_rho", "top", "halves_jaccard", "jaccard_by_chance"]
-    yield report.table_of(table, STABILITY, _HALVES, halves)
+    ranked = Column("ranked", "text", "what is ranked")
+    shown: list[report.Shown] = [ranked, report.groups.PLACED, "metric", "halves_rho"]
+    shown += ["predicted_rho", "top", "halves_jaccard", "jaccard_by_chance", "largest"]
+    yield report.table_of(table, STABILITY, _HALVES, shown)
     if run.table("half_cores") is None and run.table("core") is not None:
         yield report.Paragraph(_NOT_ASKED, note=True)
 
