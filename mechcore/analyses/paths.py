@@ -178,10 +178,12 @@ class Paths(Ablating, Analysis):
         outside = overall[overall["split"] == "ood"].set_index(["receiver", "metric"])
         has_information = "information" in outside.index.get_level_values("metric")
         metric = "information"
-        known = run.table(blocks.TABLES[metric]) is not None and (
-            has_information or dependence.empty
-        )
-        if not known or blocks.cut_on(run, metric, "ood")[f"{metric}_change"].isna().all():
+        known = has_information or dependence.empty
+        if (
+            run.table(blocks.TABLES[metric]) is None
+            or not known
+            or blocks.cut_on(run, metric, "ood")[f"{metric}_change"].isna().all()
+        ):
             metric = "margin"
             yield report.Paragraph(_MARGIN_ALONE, note=True)
         readers = largest_readers(dependence)

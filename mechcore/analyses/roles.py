@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mechcore.report.component_figures import Reading
 
+
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
 
@@ -146,9 +147,7 @@ def _measure(run: report.RunFolder, roles: pd.DataFrame, place: str) -> _Measure
     return _Measure(place, "accuracy", _readings(changes, "set", columns), caveat)
 
 
-def _readings(
-    table: pd.DataFrame, name: str, columns: Sequence[str]
-) -> dict[str, report.component_figures.Reading]:
+def _readings(table: pd.DataFrame, name: str, columns: Sequence[str]) -> dict[str, Reading]:
     """Changes in points, with their intervals."""
     rows = zip(table[name], *(100 * table[column] for column in columns), strict=True)
     return {str(key): report.component_figures.Reading(*ends) for key, *ends in rows}
@@ -193,9 +192,8 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> report.Dra
     legend = [(colours[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
     titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}: {_CHANGE} (points)")
     alt = "Scatter plot of components; their numbers are in the list below."
-    return report.Drawing(
-        report.component_figures.scatter(titles, dots, legend), "roles", caption, alt, spots=dots
-    )
+    figure = report.component_figures.scatter(titles, dots, legend)
+    return report.Drawing(figure, "roles", caption, alt, spots=dots)
 
 
 def _list(

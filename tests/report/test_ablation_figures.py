@@ -113,14 +113,6 @@ def test_single_changes_of_a_metric_and_a_subset(
     assert ends(figure) == pytest.approx((float(largest), -float(largest)))
 
 
-def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
-    table = ablation_table({f"L{i}.MLP": float(i) for i in range(6)})
-    figure = figures.single_changes(table[table["split"] == "ood"], "margin")
-    assert titles(figure) == ["out-of-domain: hans"]
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
-    assert sorted(texts(figure.axes[0]).values()) == ["-1.0", "-2.0", "-3.0", "-4.0", "-5.0", "0.0"]
-
-
 def test_changes_of_nothing_can_be_drawn() -> None:
     figure = figures.single_changes(ablation_table(dict.fromkeys(LOSSES, 0.0)), "margin")
     assert set(texts(figure.axes[0]).values()) == {"0.0"}
@@ -200,13 +192,6 @@ def test_an_atlas_shows_every_race_with_the_colours_of_all() -> None:
     assert grid(figure.axes[1])[0, 2] == pytest.approx(-0.2)
     # Of 0.001, 0.2, 0.5 and 0.75, the 0.99 quantile lies 97 % of the way from 0.5 to 0.75.
     assert ends(figure) == pytest.approx((-0.7425, 0.7425))
-
-
-def test_of_many_races_two_stand_beside_each_other() -> None:
-    figure = figures.atlas({f"race {i}": race_table(PAIRS) for i in range(5)})
-    assert titles(figure) == [f"race {i}" for i in range(5)]
-    assert [ax.get_subplotspec().is_first_col() for ax in figure.axes[:4]] == [True, False] * 2
-    assert not figure.axes[5].get_visible()
 
 
 def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
