@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore import report
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
-from mechcore.analyses.sweep import Ablating
 from mechcore.settings import check, setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
@@ -17,9 +17,6 @@ from mechcore.wording import OUT_FIRST, PLACES, count, listed, number
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block, Shown
-    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -75,29 +72,25 @@ class Dose(Ablating, Analysis):
         return {"dose": joined(tables)}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The changes by dose, component and data set."""
         from mechcore.ablation.effects.dose import DOSE, DOSES
-        from mechcore.report.blocks import Paragraph, table_of
-        from mechcore.report.groups import PLACED, placed
 
-        table = run.filled("dose")
-        if table is None:
+        if (table := run.filled("dose")) is None:
             return
-        yield from map(Paragraph, cls.headlines(run))
-        columns: list[Shown] = ["component", PLACED]
+        yield from map(report.Paragraph, cls.headlines(run))
+        columns: list[report.Shown] = ["component", report.groups.PLACED]
         columns += [DOSE[f"change_{100 * dose:.0f}"].called(f"dose {dose:g}") for dose in DOSES]
         columns += ["direct", "indirect"]
-        ordered = placed(table.sort_values("split", ascending=False, kind="stable"))
-        yield table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
+        ordered = report.groups.placed(table.sort_values("split", ascending=False, kind="stable"))
+        yield report.table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """How many change the margin more with every dose, and which are repaired."""
         from mechcore.ablation.effects.dose import MONOTONE, NOT_MONOTONE, repairs
 
-        table = run.filled("dose")
-        if table is None:
+        if (table := run.filled("dose")) is None:
             return
         for split in OUT_FIRST:
             part = table[table["split"] == split]

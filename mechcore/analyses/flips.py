@@ -6,18 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
 from mechcore.steps.base import Size, inputs_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
-from mechcore.tables import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 MOST_TOKENS = 64
@@ -69,32 +67,26 @@ class Flips(Analysis):
         return {self.kind: table}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The texts of all components that were found to do something."""
         from mechcore.ablation.effects.flips import FLIPS, SHOWN
         from mechcore.ablation.effects.roles import ranked
-        from mechcore.report.blocks import table_of
-        from mechcore.report.groups import PLACED, placed
 
         table, roles = run.filled(cls.kind), run.filled(Roles.kind)
         if table is None or roles is None:
             return
         order = {name: i for i, name in enumerate(ranked(roles)["component"])}
-        rows = placed(table[table["component"].isin(order)])
+        rows = report.about.with_texts(table[table["component"].isin(order)])
         if rows.empty:
             return
         rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
-        rows["text"] = [
-            " \u2016 ".join(filter(None, pair))
-            for pair in zip(rows["text_a"], rows["text_b"], strict=True)
-        ]
-        columns: list[Shown] = ["component", PLACED, "subset", Column("text", "text"), "label"]
-        columns += ["answer", "answer_without", "margin", "margin_without"]
         caption = (
             f"Answers that flip without one of {len(order)} components that do something, at most "
             f"{SHOWN} of each"
         )
-        yield table_of(rows, FLIPS, caption, columns, folded=True)
+        yield report.table_of(
+            rows, FLIPS, caption, ["component", *report.about.FLIP_COLUMNS], folded=True
+        )
 
 
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:

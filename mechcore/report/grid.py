@@ -86,8 +86,7 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
 
 
 def _frequencies(run: RunFolder) -> Iterator[Quantity]:
-    frequency = run.table("head_frequency")
-    if frequency is None:
+    if (frequency := run.table("head_frequency")) is None:
         return
     scale = _scale("Blues", Normalize(0, 1))
     legend = _legend(scale, [i / (STEPS - 1) for i in range(STEPS)], percent)

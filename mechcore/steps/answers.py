@@ -32,10 +32,6 @@ from mechcore.study.step import Job, Work
 from mechcore.wording import FULL
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
-SWEEP_OOD_MEAN = SWEEP.named(
-    f"sweep_{OOD_MEAN}",
-    "As ``sweep``, out of domain, with the mean of the texts there as the fill.",
-)
 INFORMATION_OOD_MEAN = INFORMATION.named(
     f"information_{OOD_MEAN}",
     "As ``information``, out of domain, with the mean of the texts there as the fill.",

@@ -141,11 +141,11 @@ def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) ->
 
 def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder) -> None:
     _, section = sections(run)
-    first, kept, spread = tables_of(section.blocks)
+    first, kept = tables_of(section.blocks)
     subnetworks = run.tables["subnetworks"]
     assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
     assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
-    assert (first.folded, kept.folded, spread.folded) == (False, True, True)
+    assert (first.folded, kept.folded) == (False, True)
     assert (section.id, list(section.files)) == (
         "subnetworks",
         ["subnetworks.csv", "accuracy_spread.csv"],

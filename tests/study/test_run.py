@@ -19,6 +19,7 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
+from mechcore.ablation.effects.changes import ablation_table
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
@@ -35,7 +36,12 @@ from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
 from mechcore.report.kinds import schemas_of
 from mechcore.steps import masks
-from mechcore.steps.answers import INFORMATION_OOD_MEAN, SWEEP_OOD_MEAN, Answers
+from mechcore.steps.answers import (
+    INFORMATION_OOD_MEAN,
+    INJECTED_FILE,
+    Answers,
+    ablations_in,
+)
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
@@ -82,7 +88,7 @@ OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)}
 TABLES = OF_PATHS | {
     *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),
     *("accuracy_spread", "core", "core_summary", "ablation", "ablation_controls", "smallest"),
-    *("sweep", "information", "sweep_ood_mean", "information_ood_mean", "roles", "flips"),
+    *("sweep", "information", "information_ood_mean", "roles", "flips"),
     *("stability", "interaction_stability", "interactions", "head_categories"),
 }
 
@@ -289,8 +295,8 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
 ) -> None:
     model, data = finished.inputs.model, finished.inputs.data["ood"]
     own = MeanActivations.compute(model, data)
-    sweep = SWEEP_OOD_MEAN.read(finished.out / "tables" / "sweep_ood_mean.csv")
-    assert set(sweep["split"]) == {"ood"}
+    [path] = (finished.out / "store").rglob(INJECTED_FILE)
+    sweep = ablation_table(ablations_in(path.parent, {"ood": "ood"})["ood"], n_resamples=2)
     table = INFORMATION_OOD_MEAN.read(finished.out / "tables" / "information_ood_mean.csv")
     slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
     full = evaluate(model, data, in_domain=False)
