@@ -1,15 +1,8 @@
 """What a model of the cognitive task loses without each of its heads, and in which layers.
 
-The centre of mass of a model's changes is the mean layer of its heads, each weighted by how much
-accuracy falls without it: sum(l * max(-change, 0)) / sum(max(-change, 0)), layers counted from 0.
 After arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from
-scratch in the first.
-
-Read a centre with its noise in mind. A head that does nothing still has a change of chance, half of
-them negative, and since there are many such heads, in all layers alike, they pull the centre to the
-middle of the model. Of 144 heads that each change 1 % of 2000 answers at random and two in layer 0
-with changes of -.3 and -.2, the centre is about 1.1 where it should be 0. So there is a second
-centre, of the heads alone whose change is surely below 0; in that example it is about 0.2.
+scratch in the first. Noise pulls a centre of mass to the middle of the model, see
+docs/concepts/cognitive-task.md; so there is a second one, of the heads that surely matter.
 """
 
 from __future__ import annotations

@@ -4,17 +4,13 @@ Logistic regression from the residual stream after every layer, as in arXiv 2406
 decoded in `mechcore.papers.cognitive.svm`.
 
 The choice is the cued side, so that knowing it decodes either side at 0.75. The subset
-``"balanced"`` of a modality is free of that. It has only trials that cue the other modality, with
-every side of this one equally often at every choice: what decodes it there has read a modality
-that is to be ignored. Balancing all trials against the choice would not do, as context and choice
-together would still settle the side in 5 of 6.
+``"balanced"`` of a modality is free of that: only trials that cue the other modality, with every
+side of this one equally often at every choice. Balancing all trials against the choice would not
+do, as context and choice together would still settle the side in 5 of 6.
 
-Trials share numbers: 800 test trials have some 520 different pairs of motion numbers, and a
-classifier that has seen a pair knows the side of its like, even in a model that was never trained.
-So trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
-held out together.
-
-Models are to run in float32: see `mechcore.papers.cognitive.probing.activations_at`.
+Trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
+held out together: a classifier that has seen a pair knows the side of its like, even in a model
+that was never trained.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The cognitive task: context-dependent decision making, written as text.
 
 A context names one of two modalities, motion or colour. Each modality gives signed evidence, right
-positive, and the choice is the side that the evidence of the cued modality is on; the other
-modality is to be ignored. Two renderings, each before its answer:
+positive, and the choice is the side of the cued one. Two renderings, each before its answer:
 
 =============  ===========================================================================
 ``two_sided``  context motion . motion left 34 right 71 . color left 50 right 12 . choice is
@@ -10,32 +9,19 @@ modality is to be ignored. Two renderings, each before its answer:
 ``signed``     Context: color. Motion coherence: -0.35. Color coherence: 0.12. Choice: (right)
 =============  ===========================================================================
 
-What to know before reading results on it:
-
-- Context and the two sides make 8 conditions, equally frequent. Half of the trials are congruent:
-  both modalities give the same answer. Following one modality always is right on 0.75 of all
-  trials, 0.5 of the incongruent ones; the uncued modality is right on 0.5, and on none of those.
-  So 0.75 is what ignoring the context scores: report accuracy on incongruent trials too.
-- The choice agrees with the side of either modality on 0.75 of the trials, so knowing the choice
-  alone decodes each side at 0.75.
-- The left number of a pair says something about the side before the right one is read (the larger
-  it is, the rarer right): 0.75 at best. Only before its first number is a modality's side at
-  chance. With few ``differences`` the test split has so few pairs that the left number all but
-  tells the side: 13 pairs and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
-- A signed prompt is one token longer for every negative number, for most tokenizers.
+The left number of a pair says something about the side before the right one is read: 0.75 at best.
+With few ``differences`` the test split has so few pairs that it all but tells the side: 13 pairs
+and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
 
 Hold-out: a fixed checksum sends a tenth of all pairs of numbers to the test split, a tenth to the
 development split and the rest to training; a pair and its mirror image stay together. For
-``two_sided`` these are the two numbers of a modality: no two numbers of a modality in a prompt of
-one split and any seed are those of a modality in a prompt of another. For ``signed`` these are the
-sizes of the two coherences: no two sizes that meet in a prompt of one split meet in a prompt of
-another, whatever their signs and modalities. Single coherences are not held out: with only the sign
-to tell, a size that training knows with one sign would mislead, and one that it never has is an
-untrained token. Nor do signs depend on sizes, so a coherence says nothing about the sign of the
-other.
+``two_sided`` these are the two numbers of a modality, for ``signed`` the sizes of the two
+coherences of a prompt. Single coherences are not held out: a size that training knows with one sign
+would mislead.
 
 The task is that of Mante et al. (2013, Nature 503, doi 10.1038/nature12742), as text in arXiv
-2406.18926; its wording, numbers and hold-out are this module's own.
+2406.18926; its wording, numbers and hold-out are this project's, see
+docs/concepts/cognitive-task.md.
 """
 
 from __future__ import annotations

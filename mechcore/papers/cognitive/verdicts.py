@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 
@@ -76,30 +75,32 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
 
 # -- 1: samples ------------------------------------------------------------------------------------
 
-_Needed: TypeAlias = tuple[float, float]
-"""Examples that reached the threshold, infinite if none did; the most that were tried."""
-
 
 def samples(evidence: Evidence) -> Finding:
     """Claim 1: from scratch needs more examples."""
-    fine_rows, scratch_rows = (
-        evidence.rows("cognitive_samples", arm=arm).set_index("seed")
+    fine, scratch = (
+        evidence.rows_by("cognitive_samples", "seed", arm=arm).set_index("seed")
         for arm in (FINE_TUNED, SCRATCH)
     )
-    seeds = [seed for seed in fine_rows.index if seed in scratch_rows.index]
-    if not seeds:
+    seeds = Seeds(tuple(seed for seed in fine.index if seed in scratch.index))
+    if not seeds.kept:
         raise InconclusiveError("Table cognitive_samples has no seed of both trained arms.")
-    threshold = _threshold(fine_rows, scratch_rows)
-    fine, scratch = (_needed(rows.loc[seeds]) for rows in (fine_rows, scratch_rows))
-    met = [_fewer(*pair) for pair in zip(fine, scratch, strict=True)]
+    thresholds = sorted({*fine["threshold"], *scratch["threshold"]})
+    if len(thresholds) != 1:
+        raise InputError(f"table cognitive_samples: thresholds {thresholds}; expected one")
+    fine, scratch = (rows.loc[list(seeds.kept)] for rows in (fine, scratch))
+    few, many = (rows["samples"].astype(float).fillna(math.inf) for rows in (fine, scratch))
+    fewer = (few < many) & (few <= scratch["largest"])
+    more = (many < few) & (many <= fine["largest"])
+    met = [ruled(*pair) for pair in zip(fewer, more, strict=True)]
     how = ""
     if len(met) == 1 and met[0] is not None:
-        apart, how = _apart_by_themselves(evidence, seeds[0], fine[0][0], scratch[0][0])
+        apart, how = _apart_by_themselves(evidence, seeds.kept[0], few.iloc[0], many.iloc[0])
         met = met if apart else [None]
     verdict, counts = over_seeds(met)
-    return Seeds(tuple(seeds)).finding(
+    return seeds.finding(
         verdict,
-        f"To reach {percent(threshold)} accuracy the fine-tuned arm needs {_typical(fine)} "
+        f"To reach {percent(thresholds[0])} accuracy the fine-tuned arm needs {_typical(fine)} "
         f"examples, the arm from scratch {_typical(scratch)}{_ratio(fine, scratch)}"
         f"{' (medians over the seeds)' if len(met) > 1 else ''}.",
         how,
@@ -107,43 +108,20 @@ def samples(evidence: Evidence) -> Finding:
     )
 
 
-def _threshold(*rows: pd.DataFrame) -> float:
-    thresholds = sorted({float(value) for table in rows for value in table["threshold"]})
-    if len(thresholds) != 1 or any(table.index.has_duplicates for table in rows):
-        raise InputError(
-            f"table cognitive_samples: thresholds {thresholds}; expected one, and a row for each "
-            "arm and seed"
-        )
-    return thresholds[0]
-
-
-def _needed(rows: pd.DataFrame) -> list[_Needed]:
-    sizes = rows["samples"].astype(float).fillna(math.inf)
-    return list(zip(sizes, rows["largest"].astype(float), strict=True))
-
-
-def _fewer(fine: _Needed, scratch: _Needed) -> bool | None:
-    """Whether fine-tuning needs fewer; None where the sizes tried do not say."""
-    return ruled(
-        fine[0] < scratch[0] and fine[0] <= scratch[1],
-        scratch[0] < fine[0] and scratch[0] <= fine[1],
-    )
-
-
-def _median(needed: Sequence[_Needed]) -> tuple[float, bool]:
+def _median(rows: pd.DataFrame) -> tuple[float, bool]:
     """The median; or, where it is not known, what it is above, and that it is."""
-    middle = median(n for n, _ in needed)
+    middle = float(rows["samples"].astype(float).fillna(math.inf).median())
     if math.isfinite(middle):
         return middle, False
-    return median(min(n, largest) for n, largest in needed), True
+    return float(rows["samples"].fillna(rows["largest"]).median()), True
 
 
-def _typical(needed: Sequence[_Needed]) -> str:
-    n, is_above = _median(needed)
+def _typical(rows: pd.DataFrame) -> str:
+    n, is_above = _median(rows)
     return f"{'more than ' if is_above else ''}{n:,.0f}"
 
 
-def _ratio(fine: Sequence[_Needed], scratch: Sequence[_Needed]) -> str:
+def _ratio(fine: pd.DataFrame, scratch: pd.DataFrame) -> str:
     (few, unknown), (many, is_above) = _median(fine), _median(scratch)
     if unknown:
         return ""

@@ -350,7 +350,10 @@ def test_a_table_without_a_column_is_refused() -> None:
     [
         ("cognitive_models", "several rows of arm fine_tuned, seed 0; expected one"),
         ("cognitive_samples", r"thresholds \[0.9\]; expected one, and a row for each arm"),
-        ("cognitive_mass", "several rows of arm fine_tuned, fill mean, subset all, seed 0; expected"),
+        (
+            "cognitive_mass",
+            "several rows of arm fine_tuned, fill mean, subset all, seed 0; expected",
+        ),
         ("cognitive_attention", r"3 and 6 rows of layer 0 of the model from scratch of"),
         ("cognitive_svm", "several rows of .*target choice, component L0.H0; expected one"),
         ("cognitive_selectivity", r"several rows of arm base, seed 0, n_variables 0; expected one"),

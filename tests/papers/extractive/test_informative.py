@@ -25,8 +25,10 @@ def stored(case: Decoder, data: EncodedFacts, delta: WeightDelta) -> tuple[torch
     question = Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
     sites = Sites.of(case.model)
     trace = look_back(case.model, question, sites, *hooks_needed(sites), by_head=True)
-    found = informative(case.model, sites, trace, delta)
-    return tuple(each.flatten(1).sum(1) for each in (found.heads, found.mlps, found.mlps_out))
+    whole, paper = (
+        informative(case.model, sites, trace, delta, paper=paper) for paper in (False, True)
+    )
+    return tuple(part.flatten(1).sum(1) for part in (whole.heads, whole.mlps, paper.mlps / 2))
 
 
 def test_covered_are_matrices_and_biases_of_components(tiny: Decoder) -> None:

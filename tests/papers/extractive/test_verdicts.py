@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_extractive import cells
+from made_up_tables import cells
 
 from mechcore.errors import InputError
 from mechcore.papers.extractive.evidence import difference

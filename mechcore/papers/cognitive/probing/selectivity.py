@@ -1,15 +1,11 @@
 """Which task variables every single unit follows, by regression with a permutation null.
 
 unit ~ 1 + context + motion + color + choice (+ interactions), for every unit on its own, as in
-Mante et al. 2013 (Nature 503, Supplementary Information, linear regression). A unit that follows
-several variables has mixed selectivity; if it follows a product of variables, nonlinear mixed
-selectivity (Rigotti et al. 2013, Nature 497).
+Mante et al. 2013 (Nature 503, Supplementary Information) and Rigotti et al. 2013 (Nature 497).
 
 The null of a term is Freedman and Lane's (1983): the residuals of the unit given all other terms
-are permuted, the other terms' fit is added back, and the whole model is fitted again. The other
-terms may be correlated with the term. Residuals are estimates of the errors, so this is exact with
-no other term and approximate else, with an error that goes to 0 as examples become many. It takes
-the errors of different examples as exchangeable: independent, and of the same spread.
+are permuted, the other terms' fit is added back, and the whole model is fitted again. This is exact
+with no other term and approximate else, and takes the errors of examples as exchangeable.
 
 The model is linear, and a misfit can pass for selectivity: a unit that follows the sign of a
 variable given as graded evidence is called selective for a choice that this sign determines, too.

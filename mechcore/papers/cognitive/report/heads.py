@@ -1,21 +1,18 @@
-"""Sections of a run on the cognitive task on what is lost without heads, and what they say."""
+"""Sections of a run on the cognitive task on heads: what is lost without them, what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mechcore.papers.cognitive.ablation import ABLATION, MASS
+from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE
 from mechcore.papers.cognitive.report.arms import (
     arm_look,
     arm_name,
@@ -24,7 +21,6 @@ from mechcore.papers.cognitive.report.arms import (
     by_arm,
     by_model,
     fills_of,
-    in_percent,
     model_name,
     models_of,
     of_models,
@@ -44,14 +40,17 @@ from mechcore.report.blocks import (
 )
 from mechcore.report.drawing import (
     BLACK,
-    LIGHT_GREY,
+    GREY,
     MAX_WIDTH,
     SERIES_MARKERS,
-    Dots,
-    GridShape,
+    around_zero,
+    cell_text,
+    dots_of,
+    draw_by_layer,
     draw_dots,
-    draw_grid,
-    intervals,
+    draw_grids,
+    layer_bar,
+    layer_norm,
     legend_below,
     new_figure,
     offsets,
@@ -61,7 +60,7 @@ from mechcore.report.drawing import (
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import SEEDS, in_order, ordered, rows_of, seeds_in, strongest
 from mechcore.tables import COMPONENT, Column
-from mechcore.wording import ALL, NOT_AVAILABLE, number
+from mechcore.wording import ALL, NOT_AVAILABLE
 
 TARGETS = ("choice", "correct", "congruent", "condition")
 SURE = "centre_significant"
@@ -70,8 +69,6 @@ _HEAD = COMPONENT.called("head")
 _TOP = 5
 """Heads of an arm in a table."""
 _SMALLEST_CELL = 0.06
-_MAP = 0.45
-"""Room for the labels of a map beside others, in inches."""
 
 
 # -- ablation -----------------------------------------------------------------------------------
@@ -79,20 +76,20 @@ _MAP = 0.45
 
 @CLAIMS.section("head-ablation", "Ablation of heads", "", "cognitive_ablation", "cognitive_mass")
 def head_ablation(
-    run: RunFolder, ablation: pd.DataFrame | None, mass: pd.DataFrame | None
+    _: RunFolder, ablation: pd.DataFrame | None, mass: pd.DataFrame | None
 ) -> Iterator[Block]:
     """What the model loses without each head, and in which layers."""
     if ablation is None and mass is None:
         yield missing("the ablation of single heads")
         return
-    n_layers = (run.config.get("model") or {}).get("n_layers")
+    n_layers = None
     if ablation is not None:
         n_layers = int(ablation["layer"].max()) + 1
         yield from _changes(ablation)
     if mass is None:
         yield missing("the centres of mass over layers")
     else:
-        yield from _centres(mass, n_layers if isinstance(n_layers, int) else None)
+        yield from _centres(mass, n_layers)
 
 
 def _changes(ablation: pd.DataFrame) -> Iterator[Block]:
@@ -100,7 +97,7 @@ def _changes(ablation: pd.DataFrame) -> Iterator[Block]:
         head_changes(ablation),
         "head-changes",
         "Change of accuracy without each head alone, in points, mean over seeds. Red: the model is "
-        f"worse without the head. Every row of panels has its own scale; {basis(ablation)}",
+        f"worse without the head; {basis(ablation)}",
         "Heatmaps, layer by head, of the change of accuracy without each head, by arm and "
         "way of ablating; the largest are in the table below.",
     )
@@ -178,10 +175,18 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
     panels = [(subset, "centre") for subset in subsets] + [(subsets[0], SURE)]
     for ax, (subset, column) in zip(axes, panels, strict=True):
         part = rows_of(mass, subset=subset)
+        ends = ("significant_low", "significant_high") if column == SURE else ("low", "high")
         series = [
-            _centre_dots(rows_of(part, arm=arm, fill=fill), arm_look(arm)[0], j, shift, column)
+            dots_of(
+                rows,
+                ("", arm_look(arm)[0], SERIES_MARKERS[j]),
+                (column, *ends),
+                hollow=np.full(len(rows), j > 0),
+                offset=shift,
+            )
             for arm in arms_of(mass)
             for j, (fill, shift) in enumerate(zip(fills, offsets(len(fills), 0.3), strict=True))
+            for rows in [rows_of(part, arm=arm, fill=fill)]
         ]
         draw_dots(ax, series, labels if ax is axes[0] else None)
         sure = "\nonly heads surely below 0" if column == SURE else ""
@@ -192,23 +197,78 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
         axes[0].set_xlim(-0.04 * n_layers - 0.05, (n_layers - 1) + 0.04 * n_layers + 0.05)
     look: dict[str, Any] = {"ls": "none", "color": BLACK}
     handles = [
-        Line2D([], [], marker=_marker(j), mfc="white" if j else BLACK, label=name, **look)
+        Line2D([], [], marker=SERIES_MARKERS[j], mfc="white" if j else BLACK, label=name, **look)
         for j, name in enumerate(f"{shorten(fill, 24)} ablation" for fill in fills)
     ]
     legend_below(figure, handles)
     return figure
 
 
-def _marker(j: int) -> str:
-    return SERIES_MARKERS[j % len(SERIES_MARKERS)]
+# -- attention to the numbers ---------------------------------------------------------------------
 
 
-def _centre_dots(part: pd.DataFrame, colour: str, j: int, shift: float, column: str) -> Dots:
-    ends = ("significant_low", "significant_high") if column == SURE else ("low", "high")
-    low, high = (part.get(end, part[column]).where(part[column].notna()) for end in ends)
-    rows, hollow = part["row"].to_numpy(), np.full(len(part), j > 0)
-    lines = intervals(rows, low, high)
-    return Dots("", colour, _marker(j), rows, part[column].to_numpy(), lines, hollow, shift)
+@CLAIMS.section(
+    "number-attention",
+    "Attention to the numbers",
+    "the measure of attention to number tokens",
+    "cognitive_attention",
+    "cognitive_attention_change",
+)
+def number_attention(
+    run: RunFolder, attention: pd.DataFrame, change: pd.DataFrame | None
+) -> Iterator[Block]:
+    """How much heads attend to numbers, and whether those are the heads that matter."""
+    ablation, counts = run.filled("cognitive_ablation"), basis(attention, None)
+    if ablation is not None:
+        fill = fills_of(ablation)[0]
+        yield Drawing(
+            attention_and_change(attention, rows_of(ablation, fill=fill)),
+            "attention-change",
+            "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
+            f"head would give, and the change of accuracy without the head ({fill} ablation). "
+            f"{counts}",
+            "Scatter plots, one per arm, of attention to numbers against the change without each "
+            "head, coloured by layer; correlations are in the table below.",
+        )
+    if change is None:
+        yield missing("the correlation of attention with changes")
+    else:
+        caption = "Correlation over heads of attention to numbers with the change, and attention "
+        caption += "to numbers (times uniform): mean of the first layer, of all others, and of all "
+        caption += "heads weighted by what they cost"
+        columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
+        columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
+        yield table_of(by_arm(change), of_models(ATTENTION_CHANGE), caption, columns)
+    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
+    caption += "over all tokens that see a number, and where it is measured at the last token alone"
+    rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
+    shown: list[Shown] = ["arm", "seed", COMPONENT.called("head"), "mass", "uniform", "ratio"]
+    shown += ["answer_mass", "answer_uniform"]
+    yield table_of(rows, of_models(ATTENTION), caption, shown, folded=True)
+
+
+@styled
+def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figure:
+    """Attention to numbers against the change without the head, a dot per head and seed by arm.
+
+    ``changes`` are the rows of one way of ablating.
+    """
+    head = ["arm", "seed", "component"]
+    both = attention.merge(changes[[*head, "change"]], on=head)
+    arms, layers = arms_of(both), layer_norm(both["layer"])
+    figure = new_figure(min(1.6 + 2.9 * len(arms), MAX_WIDTH), 3.5)
+    axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
+    for ax, arm in zip(axes, arms, strict=True):
+        part = rows_of(both, arm=arm)
+        ax.axvline(1, color=GREY, lw=0.9, ls=(0, (5, 2)))
+        ax.axhline(0, color=GREY, lw=0.9)
+        draw_by_layer(ax, part["ratio"], 100 * part["change"], part["layer"], layers)
+        ax.set_title(arm_name(arm))
+        ax.set_xlabel("attention to numbers (times uniform)")
+    axes[0].set_ylabel("change without the head (points)")
+    axes[0].set_xlim(left=0)
+    layer_bar(figure, axes, layers)
+    return figure
 
 
 # -- decoding from heads ------------------------------------------------------------------------
@@ -222,16 +282,6 @@ def _centre_dots(part: pd.DataFrame, colour: str, j: int, shift: float, column: 
 )
 def decoding_from_heads(_: RunFolder, svm: pd.DataFrame) -> Iterator[Block]:
     """What the output of a single head says of the trial and of the response."""
-    grey = " Grey: too few examples of a class." if svm["accuracy"].isna().any() else ""
-    yield Drawing(
-        head_decoding(svm),
-        "head-decoding",
-        "Cross-validated accuracy of a linear support vector machine on the output of each head at "
-        f"the last token, mean over seeds. Colours go from chance to the best head of a "
-        f"column.{grey} Here {basis(svm)}",
-        "Heatmaps, layer by head, of the accuracy of decoding from each head, by arm and by what "
-        "is decoded; the best heads are in the table below.",
-    )
     yield _best_heads(svm)
     best = by_model(strongest(svm, ["target", "arm", "seed"], "accuracy", _TOP))
     caption = f"The {_TOP} best heads of every seed, with intervals"
@@ -265,78 +315,15 @@ def _best_heads(svm: pd.DataFrame) -> Table:
 @styled
 def head_changes(ablation: pd.DataFrame) -> Figure:
     """Change without each head, mean over seeds: layer x head by arm and way of ablating."""
-    arms, fills = arms_of(ablation), fills_of(ablation)
+    arms = arms_of(ablation)
     means = over_seeds(ablation, ["fill", "component", "layer", "head"], ["change"])
-    means, palette = in_percent(means, "change"), matplotlib.colormaps["RdBu"]
-    shape, figure, axes = _maps(ablation, len(fills), len(arms), bars_below=False)
-    for row, fill in zip(axes, fills, strict=True):
-        of_fill = rows_of(means, fill=fill)
-        most = float(of_fill["change"].abs().max())
-        scale = ScalarMappable(Normalize(-(most or 1.0), most or 1.0), palette)
-        for ax, arm in zip(row, arms, strict=True):
-            part = rows_of(of_fill, arm=arm)
-            _draw_map(ax, shape, part, "change", scale, 0 if most >= 10 else 1)
-        row[0].set_ylabel(f"{shorten(fill, 12)} ablation\n\nlayer")
-        figure.colorbar(scale, ax=row, label="change (points)", fraction=0.04, aspect=18)
-    _name_maps(axes, [arm_name(arm) for arm in arms])
-    return figure
-
-
-@styled
-def head_decoding(svm: pd.DataFrame) -> Figure:
-    """Accuracy of decoding from each head, mean over seeds: layer x head by arm and target.
-
-    Colours go from chance to the best head of a target; heads without a value are grey.
-    """
-    arms, targets = arms_of(svm), in_order(svm["target"], TARGETS)
-    keys = ["target", "component", "layer", "head"]
-    means = in_percent(over_seeds(svm, keys, ["accuracy", "chance"]), "accuracy", "chance")
-    shape, figure, axes = _maps(svm, len(arms), len(targets), bars_below=True)
-    for column, target in zip(axes.T, targets, strict=True):
-        of_target = rows_of(means, target=target)
-        chance, best = of_target["chance"].min(), of_target["accuracy"].max()
-        chance = chance if np.isfinite(chance) else 0.0
-        end = max(best, chance + 5) if np.isfinite(best) else 100.0
-        scale = ScalarMappable(Normalize(chance, end), matplotlib.colormaps["Blues"])
-        for ax, arm in zip(column, arms, strict=True):
-            part = rows_of(of_target, arm=arm)
-            _draw_map(ax, shape, part, "accuracy", scale, 0)
-            ax.set_visible(len(part) > 0)
-        bar = figure.colorbar(scale, ax=column, location="bottom", fraction=0.05, aspect=14)
-        ends = (chance, end) if np.isfinite(best) else ()
-        bar.set_ticks(ends, labels=[f"{end:.3g}" for end in ends])
-        bar.set_label("accuracy (%)" if ends else "too few examples")
-    for row, arm in zip(axes, arms, strict=True):
-        row[0].set_ylabel(f"{arm_name(arm)}\n\nlayer")
-    _name_maps(axes, [shorten(SVM["target"].show(target), 18) for target in targets])
-    return figure
-
-
-def _maps(
-    table: pd.DataFrame, rows: int, columns: int, *, bars_below: bool
-) -> tuple[GridShape, Figure, np.ndarray]:
-    """Empty panels for maps of heads, rows by columns, and the shape of each."""
-    shape = GridShape.of(table, columns, _SMALLEST_CELL)
-    width = columns * max(shape.cell * shape.width + _MAP, 1.35) + (0.7 if bars_below else 1.5)
-    height = rows * (shape.cell * shape.n_layers + _MAP) + (1.3 if bars_below else 0.6)
-    figure = new_figure(max(width, 4.0), height, square_cells=True)
-    return shape, figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _draw_map(
-    ax: Axes, shape: GridShape, part: pd.DataFrame, column: str, scale: ScalarMappable, digits: int
-) -> None:
-    """One map of heads; heads without a value are grey."""
-    values = part[column]
-    colours = [scale.to_rgba(v) if np.isfinite(v) else LIGHT_GREY for v in values]
-    texts = [number(v, digits) if np.isfinite(v) else "" for v in values]
-    draw_grid(ax, shape, part, colours, texts, {})
-    ax.set_xlabel("")
-    ax.set_ylabel("")
-
-
-def _name_maps(axes: np.ndarray, titles: Sequence[str]) -> None:
-    for ax, title in zip(axes[0], titles, strict=True):
-        ax.set_title(title)
-    for ax in axes[-1]:
-        ax.set_xlabel("head")
+    means = means.assign(value=100 * means["change"])
+    scale = around_zero(means["value"])
+    texts = [cell_text(value, scale) if np.isfinite(value) else "" for value in means["value"]]
+    means["text"] = texts
+    parts = {
+        f"{arm_name(arm)}, {shorten(fill, 12)} ablation": rows_of(means, fill=fill, arm=arm)
+        for fill in fills_of(ablation)
+        for arm in arms
+    }
+    return draw_grids(parts, len(arms), scale, "change (points)", {}, smallest=_SMALLEST_CELL)
