@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -66,3 +66,29 @@ def verdicts(titles: Iterable[str], others: Mapping[int, str]) -> pd.DataFrame:
     table["verdict"] = [others.get(claim, "supported") for claim in table["claim"]]
     table["figure"] = [f"This is the sentence of claim {claim}." for claim in table["claim"]]
     return table
+
+
+# -- changes of the tables of a study, by name ----------------------------------------------------
+
+Change: TypeAlias = Callable[[dict[str, pd.DataFrame]], None]
+
+
+def put(table: pd.DataFrame, column: str, values: Any, **where: Any) -> None:
+    """Change a column in the rows that have these values; a sequence goes over them in order."""
+    chosen = np.ones(len(table), dtype=bool)
+    for name, value in where.items():
+        chosen &= (table[name] == value).to_numpy()
+    assert chosen.any()
+    table.loc[chosen, column] = values
+
+
+def change(name: str, column: str, values: Any, **where: Any) -> Change:
+    """`put` into a table of that name."""
+    return lambda tables: put(tables[name], column, values, **where)
+
+
+def several(
+    make: Callable[..., Change], name: str, values: Mapping[str, Any], **where: Any
+) -> list[Change]:
+    """Changes of several columns of a table."""
+    return [make(name, column, value, **where) for column, value in values.items()]

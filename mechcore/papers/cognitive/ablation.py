@@ -140,20 +140,15 @@ def ablation_tables(
 ) -> dict[str, pd.DataFrame]:
     """Ablate every head alone, and say which layers the model depends on.
 
-    Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired: those
-    of changes are of `mechcore.evaluation.intervals.mean_intervals` for answers, those of centres
-    are from resamples, which all heads share. Of ``precision`` see `mechcore.ablate`.
+    Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired; those
+    of centres are from resamples, which all heads share, moved until their median is the centre:
+    resampling adds noise of its own, which would pull a centre further to the middle.
 
     Returns:
-        The columns of `ABLATION`, a row per fill and head; and of `MASS`, a row per fill and
-        subset. Resampling adds noise of its own, which would pull a centre further to the middle,
-        often past itself; so the quantiles that are its interval are moved until their median is
-        the centre. They say how far it would vary with other trials, not how far noise pulls it.
+        The columns of `ABLATION`, a row per fill and head; and of `MASS`, one per fill and subset.
 
     Raises:
-        InputError: no trial is incongruent, or the trials cannot be encoded or the model not
-            swept.
-        MismatchError: the means belong to another model.
+        InputError: no trial is incongruent.
     """
     incongruent = ~trials.frame["congruent"].to_numpy(dtype=bool)
     if not incongruent.any():

@@ -124,10 +124,9 @@ def decoding_tables(
 ) -> dict[str, pd.DataFrame]:
     """Decode states at all landmarks and heads' outputs at the answer.
 
-    Of a causal model nothing can be decoded before the prompt has said it, which is checked. Rows
-    share labels and layers share states, so that one accident can put all layers above chance; so
-    the check does not count rows but compares the largest accuracy of those not ``read``, in
-    standard errors over chance, with the largest under shuffled labels.
+    Of a causal model nothing can be decoded before the prompt has said it, which is checked: the
+    largest accuracy of the rows not ``read``, in standard errors over chance, is compared with the
+    largest under shuffled labels, since one accident can put all layers above chance.
 
     Args:
         model: any TransformerLens language model.
@@ -139,11 +138,6 @@ def decoding_tables(
     Returns:
         The columns of `DECODING`, where the choice is the right answer, not the model's; of
         `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
-
-    Raises:
-        InputError: see `check_trials`; the tokenizer cannot write the prompts, the model has no
-            such layer, or an option is out of range.
-        MechcoreError: a fit did not converge.
 
     Warns:
         MechcoreWarning: the check does not hold.

@@ -65,13 +65,7 @@ def svm_table(
     Returns:
         The columns of `SVM`; accuracies are missing where a class has fewer than two trials of
         different cued numbers for every fold. The floor is what the model's choice or the
-        congruence allows by itself: errors are mostly on incongruent trials, so that what tells
-        these tells errors, and the choice tells a condition at 0.25. Trials of the same cued
-        numbers are held out together.
-
-    Raises:
-        InputError: the tokenizer cannot write the prompts, or an option is out of range.
-        MechcoreError: a fit did not converge.
+        congruence allows by itself. Trials of the same cued numbers are held out together.
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}

@@ -30,7 +30,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -61,9 +61,6 @@ from mechcore.papers.cognitive.text import (
 )
 from mechcore.showing import Shown
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 CONDITIONS = tuple(map("/".join, product(MODALITIES, CHOICES, CHOICES)))
 """Names of the 8 conditions: context, side of motion, side of colour (``motion/right/left``)."""
 
@@ -81,14 +78,11 @@ class Trials(Shown):
     Attributes:
         frame: one row per trial. ``text``, the prompt; ``label``, the right answer (`CHOICES`);
             ``context``, ``"motion"`` or ``"color"``; ``motion`` and ``color``, the evidence, right
-            positive: right number minus left number (whole) for ``"two_sided"``, coherence (-1
-            to 1) for ``"signed"``; ``first``, the modality shown first; ``congruent``, whether
-            both evidences have one sign; ``condition``, one of `CONDITIONS`.
+            positive: right number minus left number for ``"two_sided"``, coherence (-1 to 1) for
+            ``"signed"``; ``first``, the modality shown first; ``congruent``; ``condition``.
         places: the first character of every landmark in the text and the one after its last, in the
             order of `LANDMARKS`.
-        rendering: ``"two_sided"`` or ``"signed"``.
-        split: ``"train"``, ``"dev"`` or ``"test"``.
-        seed: seed of the draw.
+        rendering, split, seed: see `generate`.
     """
 
     frame: pd.DataFrame
@@ -156,20 +150,6 @@ class Trials(Shown):
         frame = self.frame.rename(columns={"text": "text_a", "condition": "subset"})
         return Examples(name or self.split, frame.assign(text_b=""))
 
-    def dataset(self) -> Dataset:
-        """The columns of ``frame``, and ``places`` as a list of name, start and end, ``spans``."""
-        from datasets import Dataset
-
-        columns = self.frame[list(_COLUMNS)].to_dict("list")
-        columns["spans"] = [
-            [
-                {"name": name, "start": start, "end": end}
-                for name, (start, end) in zip(self.landmarks, row, strict=True)
-            ]
-            for row in self.places.tolist()
-        ]
-        return Dataset.from_dict(columns)
-
     def rows(self, rows: Sequence[int] | Sequence[bool] | pd.Series | np.ndarray) -> Trials:
         """These trials only: indices, in the order wanted, or one bool per trial."""
         index = np.arange(len(self))[np.asarray(rows)]
@@ -189,18 +169,14 @@ def generate(
     """Draw ``n`` trials; the same for the same arguments on every machine.
 
     The 8 conditions take turns in a shuffled order, so that in the first trials of any number
-    their counts differ by at most 1; where that number is a multiple of 4, context, sides, choice
-    and congruence are balanced too. A smaller draw is the beginning of a larger one. A trial can
-    occur more than once.
+    their counts differ by at most 1. A smaller draw is the beginning of a larger one.
 
     Args:
         n: number of trials, at least 1.
         seed: seed of the draw; the splits of one seed are drawn independently.
         rendering: how the trials are worded.
         split: ``"train"``, ``"dev"`` or ``"test"``, which share no pair of numbers.
-        random_order: show colour first in half of the trials instead of in none: within each
-            condition the counts differ by at most 1, over a multiple of 8 trials not at all. It
-            changes no number.
+        random_order: show colour first in half of the trials of each condition instead of in none.
         differences: the strengths of evidence to draw from, all of them if not given. For
             ``"two_sided"`` absolute differences of the two numbers, 1 to 89, one as likely as
             another if given; for ``"signed"`` absolute coherences in percent, 1 to 99.
@@ -275,13 +251,7 @@ def encode_trials(
 def token_positions(
     trials: Trials, tokenizer: PreTrainedTokenizerBase
 ) -> Int[Tensor, "trial landmark"]:
-    """Index of the last token of every landmark, in the order of `LANDMARKS`.
-
-    Positions are those of `encode_trials`: no special token, no padding before the text.
-
-    Raises:
-        InputError: the tokenizer is not a fast one, or cannot write the prompts.
-    """
+    """Index of the last token of every landmark in `encode_trials`, in the order of `LANDMARKS`."""
     return torch.from_numpy(_ranges(trials, tokenizer)[..., 1] - 1)
 
 
@@ -291,10 +261,7 @@ def number_tokens(
     """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`.
 
     ``pos`` ends with the last word of the longest prompt; a batch of `encode_trials` may be
-    shorter and takes the first positions. ``.any(1)`` says which tokens are any number's.
-
-    Raises:
-        InputError: the tokenizer is not a fast one, or cannot write the prompts.
+    shorter and takes the first positions.
     """
     ranges = torch.from_numpy(_ranges(trials, tokenizer))
     which = [trials.landmarks.index(name) for name in trials.numbers]

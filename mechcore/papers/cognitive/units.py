@@ -142,15 +142,7 @@ def unit_tables(
     alpha: float = 0.01,
     method: Literal["umap", "pca", "auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
-    """`selectivity_tables` and `projection_tables` of the last layer's units at the last token.
-
-    Raises:
-        InputError: the tokenizer cannot write the prompts, there are too few trials or conditions,
-            no unit varies, or an option cannot be used.
-
-    Warns:
-        MechcoreWarning: terms of the regression are nearly collinear.
-    """
+    """`selectivity_tables` and `projection_tables` of the last layer's units at the last token."""
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hook = hook_resid_post(ModelShape.of(model).n_layers - 1)
     states = activations_at(model, data, [hook]).values[hook][:, 0]
@@ -169,20 +161,10 @@ def selectivity_tables(
     permutations: int = 1000,
     alpha: float = 0.01,
 ) -> dict[str, pd.DataFrame]:
-    """For how many of context, motion, color and choice single units are selective.
-
-    The choice is the right answer, not the model's. Of permutations see
-    `mechcore.papers.cognitive.probing.selectivity.selectivity`; alpha, the level of a single test,
-    is not corrected for the number of units.
+    """For how many of context, motion, color and choice (the right answer) units are selective.
 
     Returns:
         The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
-
-    Raises:
-        InputError: see `mechcore.papers.cognitive.probing.selectivity.selectivity`.
-
-    Warns:
-        MechcoreWarning: terms are nearly collinear.
     """
     result = selectivity(
         states,
@@ -230,15 +212,11 @@ def projection_tables(
 ) -> dict[str, pd.DataFrame]:
     """States in two dimensions, and how far apart contexts and the model's answers are.
 
-    Of more than `MOST_POINTS` trials both tables have the first that many, which `generate` keeps
-    balanced. Of the method see `mechcore.papers.cognitive.probing.project`.
+    Of more than `MOST_POINTS` trials both tables have the first that many.
 
     Returns:
         The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials
         have one value, as with a model that always answers the same.
-
-    Raises:
-        InputError: there are too few trials, no unit varies, or the method is not installed.
     """
     shown = slice(min(len(trials), MOST_POINTS))
     frame = trials.frame[shown].assign(choice=list(answers)[shown])

@@ -195,8 +195,7 @@ def _by_head(
 ) -> dict[str, Tensor]:
     """Derivatives with respect to keys and values, one for every query head that reads them.
 
-    Heads of a group share keys and values. What each alone contributes comes from the backward of
-    its layer's attention alone, with the derivatives of all other heads' outputs set to zero.
+    What each head of a group contributes comes from the backward of its layer's attention alone.
     """
     if sites.group == 1:
         return {m.hook: gradients[m.hook] for m in sites.maps if m.part in ("K", "V")}

@@ -239,11 +239,9 @@ def number_attention(
         columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
         columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
         yield table_of(by_arm(change), of_models(ATTENTION_CHANGE), caption, columns)
-    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
-    caption += "over all tokens that see a number, and where it is measured at the last token alone"
+    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals"
     rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
     shown: list[Shown] = ["arm", "seed", COMPONENT.called("head"), "mass", "uniform", "ratio"]
-    shown += ["answer_mass", "answer_uniform"]
     yield table_of(rows, of_models(ATTENTION), caption, shown, folded=True)
 
 

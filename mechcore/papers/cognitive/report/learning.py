@@ -134,12 +134,7 @@ def _log_axis(ax: Axes, sizes: Sequence[float]) -> None:
     """A tick for every size that was tried, of many sizes for some."""
     ax.set_xscale("log")
     ax.xaxis.set_minor_locator(NullLocator())
-    if not sizes:
-        ax.set_xlim(1, 10)
-        ax.set_xticks([])
-        return
-    step = -(-len(sizes) // _MOST_TICKS)
-    shown = sizes[::-step][::-1]  # the largest is always named
+    shown = sizes[:: -(-len(sizes) // _MOST_TICKS)]
     ax.xaxis.set_major_locator(FixedLocator(shown))
     ax.set_xticks(shown, labels=[whole(size) for size in shown])
     ax.set_xlim(sizes[0] / 1.35, sizes[-1] * 1.35)

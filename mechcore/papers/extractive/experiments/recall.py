@@ -108,9 +108,7 @@ def recall(
 ) -> Recall:
     """Fine-tune on the facts with every setting, and ask the best model for the implications.
 
-    The best is the one with the lowest mean rank of the *facts*; among equals that with the lowest
-    loss, then the first. The implications have no say in it, so their ranks are not flattered by
-    the choice. The model's weights are as before afterwards.
+    The best has the lowest mean rank of the *facts*; among equals the lowest loss, then the first.
 
     Raises:
         InputError: there is no setting, or their seeds differ.

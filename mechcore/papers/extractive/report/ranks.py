@@ -54,11 +54,10 @@ from mechcore.report.drawing import (
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import SEEDS, in_order, means_over_seeds, rows_of, seed_name, seeds_in
 from mechcore.tables import Column
-from mechcore.wording import DASH, number
+from mechcore.wording import number
 
 _GROUPS = {"early": (VERMILION, "o"), "late": (BLUE, "s")}
-_FROZEN = {"early": "early frozen", "late": "late frozen"}
-_FROZEN |= {"none": "nothing frozen", "all": "all frozen"}
+_FROZEN = {group: f"{group} frozen" for group in ("early", "late", "none", "all")}
 _REFERENCES = {"none": ("nothing frozen", "-"), "all": ("everything frozen", ":")}
 _PANELS = [*TASKS, *(replay_name(replay) for replay in (True, False))]
 _ACROSS = 3
@@ -104,18 +103,11 @@ def _chances(ranks: pd.DataFrame | None, data: str) -> dict[str, float]:
 def _freezing_means(table: pd.DataFrame) -> Table:
     keys = ["task", "way", "cut"]
     means = means_over_seeds(table, [*keys, "frozen"], ["mean_rank"])
-    rows = sorted_parts(means.groupby(keys)["seeds"].max().reset_index(), "task", "way")
-    shown: list[Shown] = [*keys, SEEDS]
-    for group, name in _FROZEN.items():
-        own = rows[keys].merge(rows_of(means, frozen=group), how="left", on=keys)
-        texts = table_of(own, FREEZING, "", ["mean_rank", OverSeeds("mean_rank")]).rows
-        known = own["mean_rank"].notna()
-        cells = [row if there else [DASH, DASH] for row, there in zip(texts, known, strict=True)]
-        shown.append((name, [cell[0] for cell in cells]))
-        if group in _GROUPS:
-            shown.append(("over seeds", [cell[1] for cell in cells]))
-    caption = "Mean rank of implications (0 best) by cut: means over seeds, and their range"
-    return table_of(rows, FREEZING, caption, shown)
+    rows = means.pivot(index=keys, columns="frozen", values="mean_rank").reset_index()
+    caption = "Mean rank of implications (0 best) by cut: means over seeds"
+    rows = sorted_parts(rows, "task", "way")
+    groups = ((name, list(map(number, rows[group]))) for group, name in _FROZEN.items())
+    return table_of(rows, FREEZING, caption, [*keys, *groups])
 
 
 @styled
