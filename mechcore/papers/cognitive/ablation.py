@@ -53,12 +53,7 @@ ABLATION = Schema(
         *PART,
         _TRIALS,
         *estimate("change", "points", "of accuracy", over="over trials"),
-        Column(
-            "sure",
-            "flag",
-            "whether the change is below 0, corrected for the number of heads (Bonferroni)",
-            header="surely below 0",
-        ),
+        Column("sure", "flag", "below 0 after Bonferroni over heads", header="surely below 0"),
         *estimate(
             "incongruent_change",
             "points",
@@ -82,14 +77,7 @@ MASS = Schema(
             "centre", "number", "in layers from 0; missing without changes", over="moved quantiles"
         ),
         Column("undefined", "share", "resamples without a centre", header="no centre"),
-        Column(
-            "total_change",
-            "share",
-            "sum of the negative changes",
-            "points",
-            "changes in all",
-            shown="bare",
-        ),
+        Column("total_change", "share", "of all below 0", "points", "changes in all", shown="bare"),
         Column("first_layer_share", "share", "of it, in layer 0", header="in first layer"),
         Column("strongest", "text", "the head with the lowest change, if one is below 0"),
         *estimate(

@@ -60,13 +60,7 @@ ATTENTION_CHANGE = Schema(
     (
         Column("fill", "text", "of the ablation", header="ablation"),
         Column("n_heads", "whole", "heads", header="heads"),
-        Column(
-            "rho",
-            "number",
-            "rank correlation over heads of ratio and change; missing where one never varies",
-            header="Spearman's rho",
-            signed=True,
-        ),
+        Column("rho", "number", "Spearman's, of ratio and change, over heads", signed=True),
         Column("p", "number", "its p-value", shown="small"),
         Column("first_layer_ratio", "number", "mean ratio in layer 0", header="first layer"),
         Column("other_ratio", "number", "in the other layers", header="other layers"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pandas as pd
 import typer
 
 from mechcore.cli.execution import ResourceOptions, RunOptions
@@ -65,7 +66,7 @@ def trials(
         ]
         for row in data.places.tolist()
     ]
-    table = data.frame.assign(spans=spans)
+    table = data.frame.assign(spans=pd.Series(spans))
     write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
     print(f"trials: {out} ({n} of the {which} split)")
 

@@ -54,12 +54,7 @@ DECODING = Schema(
         SUBSET.called("trials"),
         Column("n", "whole", "trials"),
         *DECODED,
-        Column(
-            "read",
-            "text",
-            "whether the prompt has said by then all that the variable depends on in every "
-            "trial (yes), none of it in any (no), or some (partly)",
-        ),
+        Column("read", "text", "of what the variable depends on: all (yes), none (no), or partly"),
     ),
 )
 CHECK = Schema(
@@ -70,13 +65,7 @@ CHECK = Schema(
         Column("n_above", "whole", "those above chance", header="above chance"),
         Column("expected", "number", "how many would be by chance", digits=1),
         Column("p", "number", "of the most accurate of them", shown="small"),
-        Column(
-            "holds",
-            "flag",
-            "whether the check holds",
-            header="check",
-            names={"yes": "holds", "no": "fails"},
-        ),
+        Column("holds", "flag", header="check", names={"yes": "holds", "no": "fails"}),
     ),
 )
 

@@ -26,9 +26,7 @@ SEED = 0
 DECODED = (
     *estimate("accuracy", "share", "cross-validated accuracy", over="binomial"),
     Column("chance", "share", "accuracy of guessing"),
-    Column(
-        "floor", "share", "what the best of the other variables gives away, wherever it is read"
-    ),
+    Column("floor", "share", "what the best of the other variables gives away"),
     Column("shuffled", "share", "mean with shuffled labels"),
     Column("shuffled_high", "share", "its 95th percentile", header="shuffled, 95 %"),
     Column("p", "number", "of the accuracy, by shuffled labels", shown="small"),
@@ -38,17 +36,13 @@ SVM = Schema(
     "cognitive_svm",
     "What every head's output says, by a linear support vector machine.",
     (
-        *(column.called("head") if column.name == "component" else column for column in PART),
+        *PART,
         Column(
             "target",
             "text",
             "``choice``, ``correct``, ``congruent`` or ``condition``",
             header="decoded",
-            names={
-                "correct": "right or wrong",
-                "congruent": "congruence",
-                "condition": "condition",
-            },
+            names={"correct": "right or wrong", "congruent": "congruence"},
         ),
         _TRIALS,
         Column("smallest", "whole", "trials of the rarest class", optional=True),

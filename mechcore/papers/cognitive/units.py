@@ -44,13 +44,7 @@ SELECTIVITY = Schema(
         Column("units", "number", "units that follow so many", digits=1),
         Column("share", "share", "of all units"),
         Column("expected_correlated", "share", "if no unit followed any", header="expected"),
-        Column(
-            "with_interaction",
-            "number",
-            "those that follow a product of variables, too",
-            header="with an interaction",
-            digits=1,
-        ),
+        Column("with_interaction", "number", "those that also follow a product", digits=1),
         Column("n_units", "whole", "units in all"),
         Column("alpha", "number", "level of a single test", shown="exact"),
         Column("n", "whole", "trials"),
@@ -90,14 +84,7 @@ SILHOUETTE = Schema(
         Column("method", "text", "of the projection"),
         Column("silhouette", "number", "from -1 to 1", digits=3, signed=True),
         Column("null_mean", "number", "mean, shuffled", header="shuffled", digits=3, signed=True),
-        Column(
-            "null_95",
-            "number",
-            "95th percentile with shuffled labels",
-            header="shuffled, 95 %",
-            digits=3,
-            signed=True,
-        ),
+        Column("null_95", "number", "its 95th percentile", "", "shuffled, 95 %", 3, signed=True),
     ),
 )
 
@@ -151,9 +138,6 @@ def unit_tables(
     return of_units | projection_tables(states, trials, answers, method=method)
 
 
-# -- selectivity ----------------------------------------------------------------------------------
-
-
 def selectivity_tables(
     states: Float[Tensor | np.ndarray, "trial unit"],
     trials: Trials,
@@ -198,9 +182,6 @@ def regressors(trials: Trials) -> pd.DataFrame:
         if np.ptp(strength) > 1e-9 * evidence.abs().max():
             columns[f"{modality} strength"] = strength
     return columns
-
-
-# -- projection -----------------------------------------------------------------------------------
 
 
 def projection_tables(

@@ -73,9 +73,6 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     return judged(CLAIMS, Evidence(tables, threshold_gap))
 
 
-# -- 1: samples ------------------------------------------------------------------------------------
-
-
 def samples(evidence: Evidence) -> Finding:
     """Claim 1: from scratch needs more examples."""
     fine, scratch = (
@@ -144,9 +141,6 @@ def _apart_by_themselves(
         f"With one seed judged by the models' own intervals: with {n:,} examples their accuracies "
         f"in percent are {said}."
     )
-
-
-# -- 4: decoding ----------------------------------------------------------------------------------
 
 
 def decoding(evidence: Evidence) -> Finding:
@@ -219,9 +213,6 @@ def _failed_checks(evidence: Evidence) -> str:
     )
 
 
-# -- 5: mixed selectivity -------------------------------------------------------------------------
-
-
 def selectivity(evidence: Evidence) -> Finding:
     """Claim 5: after fine-tuning, single units follow several variables."""
     seeds = evidence.trained_seeds(FINE_TUNED)
@@ -280,9 +271,6 @@ def _scratch_too(evidence: Evidence, base: float) -> str:
     }[_more_mixed(shares, base)[0]]
     share = f"{percent(mean(share for share, _ in shares))} ({count(len(shares), 'seed')})"
     return f"From scratch it is {share}{told}."
-
-
-# -- 7: projection --------------------------------------------------------------------------------
 
 
 def separation(evidence: Evidence) -> Finding:

@@ -104,9 +104,6 @@ def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-# -- attention ------------------------------------------------------------------------------------
-
-
 def test_the_tokenizer_of_signed_prompts_cuts_numbers_into_pieces() -> None:
     tokenizer = byte_level()
     counts = set()
@@ -171,9 +168,6 @@ def test_the_categories_are_gone_afterwards(words: Case, monkeypatch: pytest.Mon
     with pytest.raises(RuntimeError, match="out of memory"):
         attention_tables(model, words.tokenizer, words.trials, ABLATION)
     assert categories(causal=True) == before
-
-
-# -- changes --------------------------------------------------------------------------------------
 
 
 def test_relations_to_changes_by_hand(words: Case) -> None:

@@ -173,11 +173,11 @@ def test_tables_have_means_and_ranges_over_seeds(folder: Path, page: Page) -> No
     )
     sums = scores.groupby("seed")["value"].sum()
     assert (
-        f"first-hop downstream MLPs 3 {sums.mean():+.2f} {sums.min():.2f} to {sums.max():.2f}"
+        f"first-hop downstream MLPs 3 {sums.mean():+.3f} {sums.min():.2f} to {sums.max():.2f}"
     ) in page.text
     top = scores.groupby(["component", "token"])["value"].mean()
     assert top.idxmax() == ("L3.MLP", "speak")
-    assert f"first-hop downstream MLPs L3.MLP speak {top.max():+.3f}" in page.text
+    assert f"first-hop downstream MLPs L3.MLP speak 3 {top.max():+.3f}" in page.text
 
 
 def test_the_sum_check_says_how_far_sum_and_gradient_are_apart(page: Page) -> None:

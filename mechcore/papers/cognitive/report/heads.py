@@ -28,13 +28,11 @@ from mechcore.papers.cognitive.report.arms import (
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.cognitive.svm import SVM
+from mechcore.papers.pages import TOP, seed_tables
 from mechcore.report.blocks import (
     Block,
     Drawing,
-    OverSeeds,
     Paragraph,
-    Shown,
-    Table,
     missing,
     table_of,
 )
@@ -58,20 +56,13 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import SEEDS, in_order, ordered, rows_of, seeds_in, strongest
-from mechcore.tables import COMPONENT, Column
+from mechcore.report.seeds import in_order, ordered, rows_of, seeds_in, strongest
 from mechcore.wording import ALL, NOT_AVAILABLE
 
 TARGETS = ("choice", "correct", "congruent", "condition")
 SURE = "centre_significant"
 """The column with the centre of those heads alone whose change is surely below 0."""
-_HEAD = COMPONENT.called("head")
-_TOP = 5
-"""Heads of an arm in a table."""
 _SMALLEST_CELL = 0.06
-
-
-# -- ablation -----------------------------------------------------------------------------------
 
 
 @CLAIMS.section("head-ablation", "Ablation of heads", "", "cognitive_ablation", "cognitive_mass")
@@ -106,28 +97,15 @@ def _changes(ablation: pd.DataFrame) -> Iterator[Block]:
             "Heads of a layer have no order: from scratch, the same head of two seeds need not be "
             "alike, so means over seeds tell more of layers than of heads."
         )
-    for i, fill in enumerate(fills_of(ablation)):
-        yield _strongest(rows_of(ablation, fill=fill), fill, folded=i > 0)
-    keys = ["fill", "arm", "seed"]
-    rows = by_model(strongest(ablation, keys, "change", _TOP, lowest=True))
-    caption = f"The {_TOP} heads of every seed with the lowest change, with intervals"
-    shown: list[Shown] = ["arm", "seed", "fill", _HEAD]
-    shown += ["change", "incongruent_change", "margin_change"]
-    rows = ordered(rows, fill=fills_of(ablation))
-    yield table_of(rows, of_models(ABLATION), caption, shown, folded=True)
-
-
-def _strongest(of_fill: pd.DataFrame, fill: str, *, folded: bool) -> Table:
-    values = ["change", "incongruent_change", "margin_change", "sure"]
-    means = over_seeds(of_fill.astype({"sure": float}), ["component"], values)
-    best = by_arm(strongest(means, ["arm"], "change", _TOP, lowest=True))
-    sure = [f"{share * n:.0f} of {n}" for share, n in zip(best["sure"], best["seeds"], strict=True)]
-    caption = f"The {_TOP} heads of each arm with the lowest change under {fill} ablation: means "
-    caption += "over seeds; in how many seeds the change is surely below 0, corrected for the "
-    caption += "number of heads (Bonferroni)"
-    shown: list[Shown] = ["arm", _HEAD, "change", OverSeeds("change"), ("surely below 0", sure)]
-    shown += ["incongruent_change", "margin_change"]
-    return table_of(best, of_models(ABLATION), caption, shown, folded=folded)
+    yield from seed_tables(
+        ordered(by_model(ablation), fill=fills_of(ablation)),
+        of_models(ABLATION),
+        ["fill", "arm", "component"],
+        ["change", "incongruent_change", "margin_change"],
+        f"The {TOP} heads of each arm with the lowest change",
+        largest_of=["fill", "arm"],
+        by=lambda rows: -rows["change"],
+    )
 
 
 def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
@@ -141,22 +119,14 @@ def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
         "Dot plot of the centre of mass of the changes, a row per model; the numbers are in the "
         "tables below.",
     )
-    keys = ["fill", "subset"]
-    means = over_seeds(mass, keys, ["centre", SURE, "first_layer_share", "total_change"])
-    caption = "Centre of mass of the changes (layers from 0), the same of those heads alone whose "
-    caption += (
-        "change is surely below 0, and the share of changes in the first layer: means over the "
+    yield from seed_tables(
+        by_model(mass.assign(strongest=mass["strongest"].replace("", NOT_AVAILABLE))),
+        of_models(MASS),
+        ["arm", "fill", "subset"],
+        ["centre", SURE, "first_layer_share", "total_change"],
+        "Centre of mass of the changes (layers from 0), and of those heads alone whose change is "
+        "surely below 0",
     )
-    caption += "seeds that have one, in brackets how many where not all do"
-    shown: list[Shown] = ["arm", *keys, SEEDS, "centre", OverSeeds("centre")]
-    shown += [SURE, OverSeeds(SURE), "first_layer_share", "total_change"]
-    yield table_of(means, of_models(MASS), caption, shown)
-    caption = "Every seed: centre with its interval; in how many resamples there is none; the "
-    caption += "same of those heads alone whose change is surely below 0, and how many they are"
-    shown = ["arm", "seed", *keys, "centre", "undefined", SURE, "n_significant"]
-    shown += ["first_layer_share", "strongest"]
-    rows = mass.assign(strongest=mass["strongest"].replace("", NOT_AVAILABLE))
-    yield table_of(rows, of_models(MASS), caption, shown, folded=True)
 
 
 @styled
@@ -204,9 +174,6 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
     return figure
 
 
-# -- attention to the numbers ---------------------------------------------------------------------
-
-
 @CLAIMS.section(
     "number-attention",
     "Attention to the numbers",
@@ -239,10 +206,15 @@ def number_attention(
         columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
         columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
         yield table_of(by_arm(change), of_models(ATTENTION_CHANGE), caption, columns)
-    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals"
-    rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
-    shown: list[Shown] = ["arm", "seed", COMPONENT.called("head"), "mass", "uniform", "ratio"]
-    yield table_of(rows, of_models(ATTENTION), caption, shown, folded=True)
+    yield from seed_tables(
+        by_model(attention),
+        of_models(ATTENTION),
+        ["arm", "component"],
+        ["ratio", "mass", "uniform"],
+        f"The {TOP} heads of each arm that attend to numbers most",
+        largest_of=["arm"],
+        by=lambda rows: rows["ratio"],
+    )
 
 
 @styled
@@ -269,9 +241,6 @@ def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figu
     return figure
 
 
-# -- decoding from heads ------------------------------------------------------------------------
-
-
 @CLAIMS.section(
     "head-decoding",
     "Decoding from single heads",
@@ -280,34 +249,15 @@ def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figu
 )
 def decoding_from_heads(_: RunFolder, svm: pd.DataFrame) -> Iterator[Block]:
     """What the output of a single head says of the trial and of the response."""
-    yield _best_heads(svm)
-    best = by_model(strongest(svm, ["target", "arm", "seed"], "accuracy", _TOP))
-    caption = f"The {_TOP} best heads of every seed, with intervals"
-    shown = ["target", "arm", "seed", "component", "n", "accuracy", "shuffled_high", "p"]
-    yield table_of(ordered(best, target=TARGETS), of_models(SVM), caption, shown, folded=True)
-
-
-def _best_heads(svm: pd.DataFrame) -> Table:
-    """Of every arm and target, means over seeds of what the best head of each seed reaches."""
-    known = svm.assign(floor=svm.get("floor", svm["chance"])).dropna(subset=["accuracy"])
-    best = strongest(known, ["target", "arm", "seed"], "accuracy", 1)
-    keys = ["target", "arm"]
-    means = over_seeds(best, ["target"], ["accuracy", "floor", "shuffled_high"])
-    names = best.sort_values("seed").groupby(keys)["component"].agg(", ".join).rename("heads")
-    every = svm.groupby(keys).agg(chance=("chance", "mean"), n_seeds=("seed", "nunique"))
-    rows = every.reset_index().merge(means, how="left", on=keys).merge(names, how="left", on=keys)
-    rows = ordered(by_arm(rows), target=TARGETS).fillna({"heads": NOT_AVAILABLE, "seeds": 0})
-    seeds = [f"{n:.0f} of {of}" for n, of in zip(rows["seeds"], rows["n_seeds"], strict=True)]
-    caption = "The best head of each seed, mean over seeds (the best of many is above chance by "
-    caption += "chance alone); the floor is what the answer or the congruence alone gives away"
-    schema = of_models(SVM)
-    shown: list[Shown] = ["target", "arm", ("seeds", seeds), schema["accuracy"].called("best head")]
-    shown += [OverSeeds("accuracy"), "chance", "floor", "shuffled_high"]
-    shown += [Column("heads", "text", header="heads, by seed")]
-    return table_of(rows, schema, caption, shown)
-
-
-# -- maps of heads ------------------------------------------------------------------------------
+    best = strongest(svm, ["target", "arm", "seed"], "accuracy", 1)
+    yield from seed_tables(
+        ordered(by_model(best), target=TARGETS),
+        of_models(SVM),
+        ["target", "arm"],
+        ["accuracy", "chance", "floor", "shuffled_high"],
+        "The best head of each seed (the best of many is above chance by chance alone); the floor "
+        "is what the answer or the congruence alone gives away",
+    )
 
 
 @styled

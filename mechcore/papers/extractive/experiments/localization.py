@@ -42,9 +42,7 @@ LOCALIZATION_R2 = Schema(
         Column("p", "number", "two-sided", shown="small"),
         Column("n", "whole", "components", header="how many"),
         Column("facts", "number", "mean rank of the facts after training", header="facts, rank"),
-        Column(
-            "new_facts", "number", "that of the new facts, learned last", header="new facts, rank"
-        ),
+        Column("new_facts", "number", "that of the new facts", header="new facts, rank"),
     ),
 )
 

@@ -89,9 +89,6 @@ def test_causal_models_know_nothing_of_later_tokens(cases: Cases, architecture: 
         assert (before.values[name][:, 4:] != after.values[name][:, 4:]).any(-1).all()
 
 
-# -- sites ----------------------------------------------------------------------------------------
-
-
 def test_sites_are_states_to_decode_from(cases: Cases) -> None:
     model, hooks = cases.get("gpt2").model, [hook_resid_post(1), hook_z(0)]
     found = activations_at(model, encoded(texts()), hooks, POSITIONS)
@@ -99,9 +96,6 @@ def test_sites_are_states_to_decode_from(cases: Cases) -> None:
     assert list(sites) == [(name, column) for name in hooks for column in (0, 1)]
     assert torch.equal(sites[hook_resid_post(1), 1], found.values[hook_resid_post(1)][:, 1])
     assert torch.equal(sites[hook_z(0), 0], found.values[hook_z(0)][:, 0].reshape(5, D))
-
-
-# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,9 +140,6 @@ def test_hook_points_that_cannot_be_read_are_refused(cases: Cases) -> None:
     ):
         with pytest.raises(InputError, match=message):
             activations_at(model, encoded(texts()), [name])
-
-
-# -- HookedTransformer and HookedEncoder ----------------------------------------------------------
 
 
 @pytest.mark.hooked
