@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from mechcore.papers.cognitive.pretraining import (
-    ANSWER_WORDS,
-    generate_texts,
-    train_tiny_base,
-)
+from mechcore.papers.cognitive.pretraining import ANSWER_WORDS, generate_texts, train_tiny_base
 from mechcore.papers.cognitive.text import split_of, tiny_tokenizer
 from mechcore.training import read_history
 

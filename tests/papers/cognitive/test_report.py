@@ -15,15 +15,7 @@ from made_up_cognitive import CognitiveWorld, write_cognitive_run
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from pages import Page
-from study_pages import (
-    HOSTILE,
-    StudyTables,
-    check_hostile,
-    check_titles,
-    not_run,
-    page_of,
-    remove,
-)
+from study_pages import HOSTILE, StudyTables, check_hostile, check_titles, not_run, page_of, remove
 
 from mechcore.papers.cognitive.report import decoding, heads, learning, states
 from mechcore.report import build_report

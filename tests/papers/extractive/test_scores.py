@@ -13,15 +13,7 @@ import pytest
 import torch
 import transformers as hf
 from papers.extractive.plain_gpt2 import naive_scores
-from papers.extractive.tiny import (
-    Decoder,
-    difference,
-    facts,
-    last_tokens,
-    loaded,
-    padded,
-    saved,
-)
+from papers.extractive.tiny import Decoder, difference, facts, last_tokens, loaded, padded, saved
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError, NotFiniteError

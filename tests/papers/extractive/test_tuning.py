@@ -13,12 +13,7 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
-from mechcore.papers.extractive.weights import (
-    linear_maps,
-    restored,
-    snapshot,
-    trainable_names,
-)
+from mechcore.papers.extractive.weights import linear_maps, restored, snapshot, trainable_names
 
 RATE = 1e-3
 Row = tuple[tuple[int, ...], tuple[int, ...]]

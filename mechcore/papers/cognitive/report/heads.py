@@ -29,13 +29,7 @@ from mechcore.papers.cognitive.report.arms import (
 from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.cognitive.svm import SVM
 from mechcore.papers.pages import TOP, seed_tables
-from mechcore.report.blocks import (
-    Block,
-    Drawing,
-    Paragraph,
-    missing,
-    table_of,
-)
+from mechcore.report.blocks import Block, Drawing, Paragraph, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     GREY,
