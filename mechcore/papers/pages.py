@@ -43,6 +43,7 @@ def seed_tables(
 def _largest(
     rows: pd.DataFrame, groups: Sequence[str], by: Callable[[pd.DataFrame], pd.Series]
 ) -> pd.DataFrame:
-    parts = rows.assign(_size=by(rows)).groupby(list(groups), sort=False)
-    by_size = {"ascending": False, "kind": "stable"}
-    return pd.concat([part.sort_values("_size", **by_size).head(TOP) for _, part in parts])
+    by_size = rows.assign(_size=by(rows)).groupby(list(groups), sort=False)
+    return pd.concat(
+        part.sort_values("_size", ascending=False, kind="stable").head(TOP) for _, part in by_size
+    )
