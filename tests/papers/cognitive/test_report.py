@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from pages import Page
 from study_pages import HOSTILE, StudyTables, check_hostile, check_titles, not_run, page_of, remove
 
-from mechcore.papers.cognitive.report import decoding, heads, learning, states
+from mechcore.papers.cognitive.report import attention, decoding, heads, learning, states
 from mechcore.report import build_report
 from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import RunFolder, read_run
@@ -36,7 +36,8 @@ TITLES = (
 )
 FIGURES = {
     learning: "learning_curves",
-    heads: "head_changes centres attention_and_change",
+    heads: "head_changes centres",
+    attention: "attention_and_change",
     decoding: "decoding_maps decoding_over_prompt",
     states: "selectivity_bars projections",
 }
@@ -341,7 +342,7 @@ def test_hostile_strings_are_shown_as_they_are(least: Path) -> None:
 def _attention(run: RunFolder) -> Figure:
     ablation = run.tables["cognitive_ablation"]
     changes = ablation[ablation["fill"] == ablation["fill"].iloc[0]]
-    return heads.attention_and_change(run.tables["cognitive_attention"], changes)
+    return attention.attention_and_change(run.tables["cognitive_attention"], changes)
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
