@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pandas as pd
 import typer
 
 from mechcore.cli.execution import ResourceOptions, RunOptions
@@ -53,6 +52,8 @@ def trials(
     ),
 ) -> None:
     """Write trials of the task, with the characters of every number."""
+    import pandas as pd
+
     from mechcore.files import write_atomically
 
     if out.suffix != ".jsonl":
