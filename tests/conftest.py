@@ -71,6 +71,7 @@ SLOW = (
     *("benchmarks", "fuzz", "notebooks", "docs/test_pages.py", "docs/test_site.py"),
     *("papers/cognitive/test_study.py", "papers/cognitive/test_command.py"),
     *("papers/cognitive/test_report.py", "papers/cognitive/test_svm.py"),
+    *("papers/cognitive/test_decoding.py", "papers/cognitive/probing/test_umap.py"),
     *("papers/extractive/test_study.py", "papers/extractive/test_experiments.py"),
     *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),

@@ -103,7 +103,7 @@ def loader(encoded: Any) -> Any:
     return DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads", "activations"])
+@pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads"])
 def test_a_data_loader_where_batches_do(
     call: str, model: Any, encoded: Any, means: MeanActivations
 ) -> None:

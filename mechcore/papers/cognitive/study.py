@@ -85,13 +85,7 @@ class CognitiveStudy(Study):
         return sum(job.step.cost(job) for job in jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Load the base and read trials with it, before hours of training.
-
-        Raises:
-            InputError: it cannot be loaded, for training or by TransformerLens, cannot read or
-                answer the trials, or has no such layer; `check_trials` refuses the trials; or UMAP
-                is asked for and not installed.
-        """
+        """Load the base and read trials with it, before hours of training."""
         if not pending:
             return
         settings = self.settings

@@ -9,14 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mechcore.errors import InputError
-from mechcore.papers.bases import (
-    BASE,
-    CHECKPOINT,
-    Checkpoint,
-    gathered,
-    located_base,
-    model_facts,
-)
+from mechcore.papers.bases import BASE, CHECKPOINT, Checkpoint, gathered, located_base, model_facts
 from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.base import Base, TrainBase
 from mechcore.papers.extractive.experiments.freezing import Freezing
