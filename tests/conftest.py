@@ -77,6 +77,7 @@ SLOW = (
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
     *("models/test_permuted_classes.py", "ablation/paths/test_planted_readers.py"),
     *("bench/test_recovery.py", "bench/test_trained.py"),
+    *("pruning/test_alone.py", "pruning/test_gradients.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
 papers, training, browsers, kills, Ray, and all families of models."""

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_integer_dtype
 from scipy import stats
 
-from mechcore.data.formats import read_table
-from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, shown, warn
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
@@ -176,31 +172,6 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     return table.assign(mean_low=low, mean_high=high)
 
 
-def read_full(path: str | Path) -> pd.DataFrame:
-    """Read the full model's accuracies, the table ``full`` of `effective_size`.
-
-    Args:
-        path: a table with the columns `FULL` (``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, text
-            also ``.gz``). Checkpoints become numbers if all of them are.
-
-    Raises:
-        InputError: the file cannot be read, lacks something, or has text in place of a number.
-    """
-    return _read(Path(path), FULL)
-
-
-def read_grid(path: str | Path) -> pd.DataFrame:
-    """Read the subnetworks' accuracies, the table ``grid`` of `effective_size`.
-
-    Args:
-        path: as for `read_full`, with the columns `GRID` and perhaps `KEPT`.
-
-    Raises:
-        InputError: the file cannot be read, lacks something, or has text in place of a number.
-    """
-    return _read(Path(path), GRID, KEPT)
-
-
 # -- checks ---------------------------------------------------------------------------------------
 
 
@@ -302,26 +273,6 @@ def _group_accuracy(
             "accuracy, or change the group"
         )
     return chosen.mean(axis=1)
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def _read(path: Path, columns: Sequence[str], perhaps: str = "") -> pd.DataFrame:
-    table = read_table(path)
-    _require(table, str(path), columns)
-    columns = [*columns, *[perhaps] * (perhaps in table)]
-    table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
-    for column in [each for each in columns if each != "subset"]:
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        if column in ("sparsity", "accuracy", KEPT):
-            _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
-        # Beyond 2^53 floating-point numbers would make one of two seeds.
-        if numbers.notna().all() and (
-            is_integer_dtype(numbers) or not (numbers.abs() > 2**53).any()
-        ):
-            table[column] = numbers
-    return table
 
 
 def _list(names: Iterable[Any]) -> str:

@@ -37,7 +37,7 @@ class Bert(Encoder):
 
     def stack(self, model: Any) -> Stack:
         """See `Architecture.stack`."""
-        return encoder_stack(model, tuple(self.head.values()), type(self).between, self.places)
+        return encoder_stack(model, self.head.values(), type(self).between, self.places)
 
 
 class Roberta(Bert):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformer_lens.model_bridge.generalized_components import LinearBridge
@@ -49,7 +49,7 @@ class DebertaV2(Encoder):
     head = {"pooler": "pooler.dense", "classifier": "classifier"}
     prefix = "deberta."
     projections = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
-    attention = SharedProjections
+    attention: ClassVar[type[ReadAttention]] = SharedProjections
     modules = {
         **BERT_MODULES,
         "embed_project": "embeddings.embed_proj",
