@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from mechcore.attention import (
-    LabelAgreement,
     Thresholds,
     categorise,
     explain,
@@ -217,16 +215,6 @@ def test_explaining_from_another_table_is_an_error() -> None:
 # -- agreement ------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
-
-
-def test_agreement_by_hand() -> None:
-    # Equal in 3 of 5; by chance in (2/5)(1/5) + (2/5)(2/5) + (1/5)(2/5) = 8/25.
-    found = label_agreement(["a", "a", "b", "b", "c"], ["a", "b", "b", "c", "c"])
-    assert (found.n, found.share) == (5, 0.6)
-    assert found.kappa == pytest.approx((0.6 - 8 / 25) / (1 - 8 / 25))
-    assert label_agreement(["a", "b"], ["b", "a"]) == LabelAgreement(2, 0.0, -1.0)
-    assert label_agreement(pd.Series(["a", "b"]), np.array(["a", "b"])) == LabelAgreement(2, 1, 1)
-    assert label_agreement(["a", "a"], ["b", "b"]) == LabelAgreement(2, 0.0, 0.0)
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40))

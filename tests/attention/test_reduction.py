@@ -50,7 +50,7 @@ def test_counts_by_hand() -> None:
 
 
 @given(token_infos(), st.integers(0, 100))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
     patterns = random_patterns(tokens, seed)
     found = filled(tokens, patterns).sums(2)
