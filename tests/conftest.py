@@ -75,7 +75,7 @@ SLOW = (
     *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
-    *("models/test_permuted_classes.py", "ablation/paths/test_planted_readers.py"),
+    "ablation/paths/test_planted_readers.py",
     *("bench/test_recovery.py", "bench/test_trained.py"),
     *("pruning/test_alone.py", "pruning/test_gradients.py"),
 )

@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers as hf
 from attention.builders import byte_level, wordpiece
+from attention.planted import attention_scores
 
-from mechcore.attention import attention_scores
 from mechcore.attention.inputs import batches_of
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from attention.planted import one_hot, random_patterns, stacked, tokens_of
+from attention.planted import one_hot, random_patterns, score_patterns, stacked, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
@@ -16,7 +16,6 @@ from mechcore.attention import (
     categorise,
     explain,
     label_agreement,
-    score_patterns,
 )
 from mechcore.components import Component
 from mechcore.errors import InputError

@@ -11,9 +11,11 @@ import torch
 from attention.planted import (
     CAUSAL,
     ENCODER,
+    attention_scores,
     figures,
     one_hot,
     random_patterns,
+    score_patterns,
     stacked,
     token_infos,
     tokens_of,
@@ -26,14 +28,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from mechcore.attention import (
     Thresholds,
     TokenInfo,
-    attention_scores,
     categories,
     categorise,
     categorize_heads,
     explain,
     partition,
     score_heads,
-    score_patterns,
 )
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
@@ -213,26 +213,6 @@ def test_planted_heads_cover_the_built_in_categories() -> None:
     assert [name for name in causal if name != "next"] == list(PLANTED_IN_CAUSAL_MODELS)
 
 
-def test_mixture_of_the_previous_token_and_the_repeated_word() -> None:
-    # 0.6 on the token before (the first has none) and 0.4 on the word in the other text; tokens
-    # without one give the 0.4, and the first token all, to position 0.
-    previous, repeated = (one_hot(PLANTED_IN_ENCODERS[n]) for n in ("previous", "repeated"))
-    row = categorise(score_patterns(0.6 * previous + 0.4 * repeated, ENCODER_ROW)).iloc[0]
-    # First: 1 from itself, 0.6 from the a after it, 0.4 from both separators. Separators: the 0.6
-    # from the second a, after the first [SEP].
-    # Self: the 1 of the first token.
-    expected = [2.4 / 9, 0.6 / 9, 1 / 9, 0.6, 0, 0.4]
-    assert figures(row, "mass", ENCODER[:-1]) == pytest.approx(expected)
-    shares = [2.4 / 9, 0.6 / 9, 0, 0.6 * 6 / 9, 0, 0.4 * 6 / 9, 0]
-    assert figures(row, "share", ENCODER) == pytest.approx(shares)
-    # The two are 1 and 4 tokens away, position 0 is 8 from the last separator.
-    assert row["distance"] == pytest.approx((7 * (0.6 + 0.4 * 4) + 0.6 + 0.4 * 8) / 9)
-    entropy = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4))
-    assert row["entropy"] == pytest.approx(8 / 9 * entropy)
-    # Ratios: 0.6 * 9, 0.4 * 9, and 2.4 for position 0, which is too little.
-    assert (row["category"], row["also"]) == ("previous", "repeated")
-
-
 @given(token_infos())
 @settings(max_examples=20)
 def test_uniform_attention_is_mixed_and_has_ratio_one(tokens: TokenInfo) -> None:
@@ -397,12 +377,11 @@ def test_models_agree_with_plain_loops(subject: Any) -> None:
     assert table["entropy"].max() - table["entropy"].min() > 0.01, "heads must differ"
 
 
-def test_the_three_ways_to_score_agree(subject: Any) -> None:
+def test_both_ways_to_score_agree(subject: Any) -> None:
     model, data, _ = subject
     thresholds = Thresholds(mass=0.2, ratio=1.5)
     options: dict[str, Any] = {"resamples": 30, "seed": 2}
     scores = score_heads(model, data, **options)
-    pd.testing.assert_frame_equal(attention_scores(model, data, **options), scores.table())
     labelled = categorize_heads(model, data, thresholds=thresholds, **options)
     pd.testing.assert_frame_equal(labelled, scores.categorised(thresholds))
     expected = categorise(scores.table(), thresholds)

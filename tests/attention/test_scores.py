@@ -14,6 +14,7 @@ from attention.planted import (
     interval_ends,
     one_hot,
     random_patterns,
+    score_patterns,
     stacked,
     token_infos,
     tokens_of,
@@ -31,7 +32,6 @@ from mechcore.attention import (
     claims,
     label_agreement,
     partition,
-    score_patterns,
 )
 from mechcore.attention.reduction import BatchPatterns
 from mechcore.components import ModelShape

@@ -12,20 +12,17 @@ from helpers import Case, Cases
 from pruning.oracles import (
     PLANTED,
     QUICK,
-    assert_same,
     encoded_for,
     inputs_of_row,
     names,
     plain_logits,
     slopes,
-    snapshot,
 )
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MismatchError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.protocol import forward, weights_of
 from mechcore.pruning import METHODS, Request, Subnetwork
 from mechcore.pruning.attribution import attribution_scores, margin_slopes
 
@@ -207,36 +204,6 @@ def test_the_planted_components_come_out_on_top(
 
 
 # -- the model stays as it is ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_model_stays_as_it_is(
-    trainable: Any,
-    data: EncodedExamples,
-    fails: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    means = MeanActivations.compute(trainable, data, n_samples=0)
-    batch = data.rows([0, 1, 2])
-    before, logits = snapshot(trainable), forward(trainable, batch).detach()
-    real, calls = torch.autograd.grad, []
-
-    def grad(*args: Any, **options: Any) -> Any:
-        calls.append(args)
-        assert not any(p.requires_grad for p in weights_of(trainable).parameters())
-        if fails and len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(*args, **options)
-
-    monkeypatch.setattr(torch.autograd, "grad", grad)
-    if fails:
-        with pytest.raises(KeyboardInterrupt):
-            by_attribution(trainable, data, means, 0.5)
-    else:
-        by_attribution(trainable, data, means, 0.5)
-    assert len(calls) == 2  # 48 examples are two batches
-    assert_same(before, snapshot(trainable))
-    assert torch.equal(forward(trainable, batch).detach(), logits)
 
 
 # -- what cannot be done --------------------------------------------------------------------------

@@ -13,10 +13,8 @@ from pruning.oracles import encoded_for, full_logits, plain_kl, plain_logits, sl
 from pruning.test_attribution import ONES, N, adding_model, close, prepared, two_words
 
 from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
-from mechcore.components import Mask
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.counterfactual import paired
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -140,25 +138,3 @@ def test_hand_computed_scores() -> None:
     assert found[0].tolist() == pytest.approx(expected, abs=2e-6)
     with pytest.raises(InputError, match="n_points is 0; expected at least 1"):
         integrated_scores(model, two_words([[0, 1]]), means, n_points=0)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_integrated_attribution_adds_up_to_the_kl_of_the_means(
-    cases: Cases, architecture: str
-) -> None:
-    case, data, means = prepared(cases, architecture)
-    nothing = Mask.full(case.model).only()
-    full = evaluate(case.model, data, in_domain=False).logits.double().log_softmax(-1)
-    bare = evaluate(case.model, data, mask=nothing, means=means).logits.double().log_softmax(-1)
-    kl = float((full.exp() * (full - bare)).sum(-1).mean())
-    assert kl == pytest.approx(
-        plain_kl(case.reference, means, 0 * ONES, data, range(N)).item(), rel=1e-4
-    )
-    assert kl > 1e-3
-    sums = [
-        float(integrated_scores(case.model, data, means, n_points=n).double().sum())
-        for n in (4, 64)
-    ]
-    assert sums[1] == pytest.approx(kl, rel=1e-3)
-    # Midpoints leave an error that falls with the square of their number.
-    assert abs(sums[1] - kl) < abs(sums[0] - kl) / 20
