@@ -36,13 +36,8 @@ def categorize_heads(
     model: Any,
     data: HeadData,
     *,
-    tokenizer: Any = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    batch_size: int = 64,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    ignore: Collection[str] = (),
-    progress: Callable[[], None] | None = None,
+    **options: Any,
 ) -> pd.DataFrame:
     """Say of every attention head what it attends to.
 
@@ -53,12 +48,8 @@ def categorize_heads(
         model: any TransformerLens model that computes attention patterns.
         data: see `mechcore.attention.inputs.HeadData`.
         thresholds: minimum mass, and minimum ratio to uniform attention, for a label.
-        tokenizer: see `score_heads`.
-        batch_size: see `score_heads`.
-        resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
-        seed: see `score_heads`.
-        ignore: see `score_heads`.
-        progress: see `score_heads`.
+        options: those of `score_heads`: ``tokenizer``, ``batch_size``, ``resamples``, ``seed``,
+            ``ignore`` and ``progress``.
 
     Returns:
         The table of `HeadScores.table` with three more columns after ``head``: ``category``, the
@@ -69,17 +60,7 @@ def categorize_heads(
     Raises:
         InputError: see `score_heads`.
     """
-    scores = score_heads(
-        model,
-        data,
-        tokenizer=tokenizer,
-        batch_size=batch_size,
-        resamples=resamples,
-        seed=seed,
-        ignore=ignore,
-        progress=progress,
-    )
-    return scores.categorised(thresholds)
+    return score_heads(model, data, **options).categorised(thresholds)
 
 
 @plain_session()
@@ -105,7 +86,7 @@ def score_heads(
         data: see `mechcore.attention.inputs.HeadData`.
         tokenizer: the model's, for texts and for plain batches.
         batch_size: examples per batch.
-        resamples: of the bootstrap over examples; 0: no intervals.
+        resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
         seed: of the bootstrap.
         ignore: names of categories whose keys are left out, so that the rest of a query's
             attention is scaled up to 1: what a head attends to beside the attention sink with
