@@ -22,7 +22,7 @@ from mechcore.errors import InputError, MismatchError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.architectures import llama
+from mechcore.models.architectures import decoders
 from mechcore.models.export import export_checkpoint
 
 FULL = Mask.full(ModelShape(helpers.N_LAYERS, helpers.N_HEADS))
@@ -238,9 +238,9 @@ def test_biases_come_where_they_are_needed(
     kind = "ForCausalLM" if "-lm" in name else "ForSequenceClassification"
     assert after["architectures"] == [f"Llama{kind}"]
     assert (after["attention_bias"], after["mlp_bias"]) == (attention, mlp)
-    same = before.keys() - llama._OWN_FIELDS - {"attention_bias", "mlp_bias"}
+    same = before.keys() - decoders._OWN_FIELDS - {"attention_bias", "mlp_bias"}
     assert {field: after[field] for field in same} == {field: before[field] for field in same}
-    assert not after.keys() & llama._WINDOW_FIELDS
+    assert not after.keys() & decoders._WINDOW_FIELDS
 
 
 @pytest.mark.parametrize(("has", "pruned"), [("attention", "an MLP"), ("mlp", "a head")])
@@ -330,7 +330,7 @@ def test_other_things_that_a_llama_lacks(
     with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use fill='zero'"):
         export_checkpoint(odd.path, out, mask, odd.means)
     qwen2 = sources.get("qwen2-lm")
-    monkeypatch.setattr(llama, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
+    monkeypatch.setattr(decoders, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
     with pytest.raises(InputError, match="Llama with biases has no setting max_window_layers"):
         export_checkpoint(qwen2.path, out, mask, qwen2.means)
     assert not out.exists()

@@ -197,10 +197,10 @@ OWN = {
     "deberta": "mechcore.models.architectures.deberta:Deberta",
     "deberta-v2": "mechcore.models.architectures.deberta:DebertaV2",
     "modernbert": "mechcore.models.architectures.modernbert:ModernBert",
-    "gpt2": "mechcore.models.architectures.gpt2:GPT2",
-    "llama": "mechcore.models.architectures.llama:Llama",
-    "mistral": "mechcore.models.architectures.llama:Mistral",
-    "qwen2": "mechcore.models.architectures.llama:Qwen2",
+    "gpt2": "mechcore.models.architectures.decoders:GPT2",
+    "llama": "mechcore.models.architectures.decoders:Llama",
+    "mistral": "mechcore.models.architectures.decoders:Mistral",
+    "qwen2": "mechcore.models.architectures.decoders:Qwen2",
 }
 """Where mechcore's own families are."""
 
