@@ -205,18 +205,6 @@ def test_separators_are_those_of_the_configuration(tmp_path: Path, named: str) -
 # -- the same table -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("size", [1, 64])
-def test_plain_batches_of_an_encoder(encoder: Any, side: str, size: int) -> None:
-    tokenizer = wordpiece()
-    pairs = PAIRS[:4]
-    expected = attention_scores(encoder, encoded(pairs, tokenizer), **OPTIONS)
-    batches = plain(pairs, tokenizer, side, size)
-    assert_same(attention_scores(encoder, batches, tokenizer=tokenizer, **OPTIONS), expected)
-    assert expected["examples_repeated"].iloc[0] == 4
-    assert expected["examples_separator"].iloc[0] == 4
-
-
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("size", [2, 64])

@@ -257,29 +257,6 @@ def test_rows_are_those_run_alone_under_their_own_mask(
         assert (found[i] - unmasked[i]).abs().max() > 1e-3
 
 
-def test_rows_under_zeros_and_ones(case: Case) -> None:
-    model, batch = case.model, padded(texts())
-    full = Mask.full(model)
-    with torch.no_grad():
-        expected = forward(model, batch)
-    ones = Mask(torch.ones(5, 2, 5, requires_grad=True))  # with its hooks in place
-    assert torch.equal(logits_by_row(model, ones, means_of(model), batch), expected)
-    one = Mask.stack([full, full, full.without("0.1", "1.mlp"), full, full])
-    found = logits_by_row(model, one, None, batch, fill="zero")
-    others = [0, 1, 3, 4]
-    assert torch.equal(found[others], expected[others])
-    close(found[2:3], masked_logits(model, one[2], None, padded([texts()[2]]), fill="zero"), 1e-5)
-
-
-def test_a_rows_logits_have_gradients_by_its_own_mask_alone(case: Case) -> None:
-    model, batch = case.model, padded(texts())
-    leaf = masks_for_rows(5).values.clone().requires_grad_()
-    with masked(model, Mask(leaf), means_of(model)) as run:
-        (gradient,) = torch.autograd.grad(run.rows(batch)[3].square().sum(), leaf)
-    assert not gradient[[0, 1, 2, 4]].any()
-    assert int((gradient[3] != 0).sum()) == 10
-
-
 def test_as_many_masks_as_rows_are_needed(case: Case) -> None:
     model, batch = case.model, padded(texts())
     before = hook_counts(model)

@@ -237,11 +237,3 @@ def test_what_another_thread_runs_is_not_recorded(cases: Cases) -> None:
     assert len(seen) == 1
     logits_of(model)
     assert len(seen) == 1
-
-
-def test_nothing_of_hooks_stays(case: helpers.Case) -> None:
-    point = case.model.hook_dict[hook_z(0)]
-    for _ in range(2):
-        with _zero(case.model):
-            assert len(point._forward_pre_hooks) == len(point._forward_hooks) == 1
-        assert len(point._forward_pre_hooks) == len(point._forward_hooks) == 0
