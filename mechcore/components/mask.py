@@ -53,9 +53,9 @@ class Mask(Shown):
         identity: Identity | None = None,
     ) -> None:
         if not torch.is_tensor(values) or values.ndim not in (2, 3) or 0 in values.shape:
-            found = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
+            given = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
             raise InputError(
-                f"mask: found {found}; expected a non-empty tensor of shape [layers, heads + 1] "
+                f"mask: found {given}; expected a non-empty tensor of shape [layers, heads + 1] "
                 "or [masks, layers, heads + 1]"
             )
         if values.shape[-1] <= has_mlps:

@@ -92,18 +92,18 @@ class _Rows:
         self.mixed: dict[str, int] = {}
         self.blind: dict[tuple[int, Receiver], int] = {}
         shared: int | None = None
-        for each in sets:
-            inner = {r: senders for r, senders in each.senders.items() if r != _ANSWER}
+        for paths in sets:
+            inner = {r: senders for r, senders in paths.senders.items() if r != _ANSWER}
             run = self._row(frozenset()) if inner or shared is None else shared
             if not inner:  # what is run is the full model: one row does for all such sets
                 shared = run
             views: dict[frozenset[Component], int] = {}
-            for receiver, senders in each.senders.items():
+            for receiver, senders in paths.senders.items():
                 if senders not in views:
                     views[senders] = self._row(senders, run)
                 if receiver != _ANSWER:
                     self.blind[run, receiver] = views[senders]
-            self.answers.append(views.get(each.senders.get(_ANSWER, frozenset()), run))
+            self.answers.append(views.get(paths.senders.get(_ANSWER, frozenset()), run))
 
     def _row(self, senders: frozenset[Component], run: int | None = None) -> int:
         self.senders.append(senders)
@@ -145,7 +145,9 @@ class _Rows:
 
     def kept(self, components: Sequence[Component]) -> Float[Tensor, "row component"]:
         """0 for a row's senders, 1 for all others."""
-        return torch.tensor([[float(c not in each) for c in components] for each in self.senders])
+        return torch.tensor(
+            [[float(c not in senders) for c in components] for senders in self.senders]
+        )
 
 
 @contextmanager
@@ -178,10 +180,10 @@ def blind(
     ...     logits = run(batch)
     """
     sets, several = _sets(paths)
-    sets = [_by_group(each, model) for each in sets]
+    sets = [_by_group(path_set, model) for path_set in sets]
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    for each in sets:
-        for path in each.paths:
+    for path_set in sets:
+        for path in path_set.paths:
             path.check(shape, parallel=parallel)
     filling = fill_of(model, means, fill, seed)
     rows = _Rows(sets)
@@ -197,10 +199,10 @@ def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
     given = list(paths)
     if not given:
         raise InputError("blind: no set of paths; expected at least one")
-    sets = [each for each in given if isinstance(each, PathSet)]
+    sets = [part for part in given if isinstance(part, PathSet)]
     if sets:
         return sets, True
-    return [PathSet.of([each for each in given if not isinstance(each, PathSet)])], False
+    return [PathSet.of([part for part in given if not isinstance(part, PathSet)])], False
 
 
 def _by_group(paths: PathSet, model: Any) -> PathSet:
@@ -346,7 +348,7 @@ class Blindness(Fill):
         super().__init__(model, means, seed)
         self.shape, self.inner = ModelShape.of(model), fill_of(model, means, fill, seed)
         self.rows = _Rows.all_blind(frozenset(senders), what)
-        self.found: dict[tuple[Kind, int], Tensor] = {}
+        self.outputs: dict[tuple[Kind, int], Tensor] = {}
         self.drawn: dict[tuple[Kind, int], Tensor | None] = {}
         self.answers: Tensor | None = None
 
@@ -360,20 +362,20 @@ class Blindness(Fill):
 
         Also keeps `answers`, the logits of an answer that is blind, [batch, *pos, out].
         """
-        self.found = {}
+        self.outputs = {}
         runner = BlindModel(self.model, self.rows, one=False)
         with _running(self.rows, self.shape, runner, _Drawn(self), self._keep):
             self.answers = runner.all_rows(inputs)[1]
 
     def _keep(self, kind: Kind, layer: int, computed: Float[Tensor, "rows pos *rest"]) -> None:
         rows = computed.unflatten(0, (len(self.rows.run), -1))
-        self.found[kind, layer] = rows[-1].clone()
+        self.outputs[kind, layer] = rows[-1].clone()
 
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
         """See `Fill.values`: [batch, pos, *rest]."""
-        return self.found[kind, layer]
+        return self.outputs[kind, layer]
 
 
 class _Drawn(Fill):

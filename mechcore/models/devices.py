@@ -44,12 +44,12 @@ def as_dtype(dtype: Any) -> torch.dtype:
     Raises:
         InputError: it is neither.
     """
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
+    known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(known, torch.dtype):
         raise InputError(
             f"dtype: found {shown(dtype)}; expected {', '.join(DTYPES)} or a dtype of torch"
         )
-    return found
+    return known
 
 
 def check_placing(

@@ -277,7 +277,7 @@ def head_overlap(
             shared_by_chance(groups, by_layer),
             shared_by_chance([len(shape.heads)], sizes[:, None]),
         )
-        figures = [each for c in chances for each in (float(jaccards @ c), _tail(c, shared))]
+        figures = [figure for c in chances for figure in (float(jaccards @ c), _tail(c, shared))]
         if draw == other:
             figures = [np.nan] * len(figures)
         rows.append((first, second, shared, len(a | b), jaccards[shared], *figures))
@@ -285,10 +285,10 @@ def head_overlap(
 
 
 def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
-    found = range(len(masks)) if draws is None else draws
-    if len(found) != len(masks):
-        raise InputError(f"subnetworks: {len(masks)} masks but {len(found)} draws")
-    return found
+    numbers = range(len(masks)) if draws is None else draws
+    if len(numbers) != len(masks):
+        raise InputError(f"subnetworks: {len(masks)} masks but {len(numbers)} draws")
+    return numbers
 
 
 def _heads(mask: Mask) -> set[Component]:

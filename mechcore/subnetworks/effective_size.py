@@ -128,10 +128,10 @@ def effective_size(
             needed = whole.loc[checkpoint] - tolerance + ROUNDING
             for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
                 faithful = accuracy[accuracy > needed].droplevel("seed")
-                found = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
-                size, target, reached = min(found, default=(1.0, math.nan, math.nan))
-                told = (size, bool(found), -target, reached, whole.loc[checkpoint])
-                rows.append((group, checkpoint, seed, *told))
+                candidates = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
+                size, target, reached = min(candidates, default=(1.0, math.nan, math.nan))
+                figures = (size, bool(candidates), -target, reached, whole.loc[checkpoint])
+                rows.append((group, checkpoint, seed, *figures))
     return pd.DataFrame(rows, columns=EFFECTIVE_SIZE.names)
 
 
@@ -190,13 +190,13 @@ def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> No
 
 def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
     """The checkpoints of ``full`` that ``grid`` has, which must be all of those of ``grid``."""
-    alone = [each for each in grid if each not in full]
+    alone = [checkpoint for checkpoint in grid if checkpoint not in full]
     if alone:
         raise InputError(
             f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
             f"{_list(grid)}; expected every checkpoint of grid in full: add it, or leave it out"
         )
-    both = [each for each in full if each in grid]
+    both = [checkpoint for checkpoint in full if checkpoint in grid]
     if len(both) < len(full):
         warn(
             f"full: left out {len(full) - len(both)} of {len(full)} checkpoints, of which grid has "
@@ -223,10 +223,10 @@ def _name_uneven(settings: pd.DataFrame) -> None:
 def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
     missing = [column for column in columns if column not in frame]
     if missing or frame.empty:
-        found = f"no column {missing[0]}" if missing else "no row"
+        lack = f"no column {missing[0]}" if missing else "no row"
         there = shown(", ".join(map(str, frame.columns)), 300) or "none"
         raise InputError(
-            f"{name}: {found}; found the columns {there}; "
+            f"{name}: {lack}; found the columns {there}; "
             f"expected {', '.join(columns)} and at least one row"
         )
 

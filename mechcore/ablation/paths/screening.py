@@ -76,7 +76,7 @@ class Screening:
             fill = self.fills[key]
             fill.read(inputs)
             changed = {
-                place: ((fill.found[place] - x) * gradients[place]).flatten(0, 1).sum(0).cpu()
+                place: ((fill.outputs[place] - x) * gradients[place]).flatten(0, 1).sum(0).cpu()
                 for place, x in outputs.items()
             }
             for i, receiver in receivers.items():

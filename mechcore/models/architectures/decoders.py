@@ -100,8 +100,8 @@ class Llama(Architecture):
             reach = config.max_position_embeddings
             return f"sliding window (found {self.window} for {reach} positions)"
         others = type(config)().to_dict().keys() - LlamaConfig().to_dict().keys() - _WINDOW_FIELDS
-        if found := sorted(name for name in others if getattr(config, name, None)):
-            return f"setting {' or '.join(found)}"
+        if lacking := sorted(name for name in others if getattr(config, name, None)):
+            return f"setting {' or '.join(lacking)}"
         if config.hidden_size % config.num_attention_heads:
             return f"{config.num_attention_heads} heads at hidden size {config.hidden_size}"
         return None
