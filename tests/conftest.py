@@ -77,7 +77,8 @@ SLOW = (
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
     "ablation/paths/test_planted_readers.py",
     *("bench/test_recovery.py", "bench/test_trained.py"),
-    *("pruning/test_alone.py", "pruning/test_gradients.py"),
+    *("pruning/test_alone.py", "pruning/test_gradients.py", "models/test_encoders.py"),
+    *("models/test_decoders.py", "models/test_precision.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
 papers, training, browsers, kills, Ray, and all families of models."""
