@@ -47,13 +47,13 @@ from mechcore.models.export import export_checkpoint
 from mechcore.models.protocol import forward
 from mechcore.papers.cognitive.probing import activations_at, decode
 from mechcore.pruning import (
-    RANKINGS,
     PruneSettings,
-    attribute,
+    Request,
     attribution_scores,
     layer_matched,
     random_subnetworks,
 )
+from mechcore.pruning.methods import attribution, ugs
 from mechcore.session import plain_session
 from mechcore.subnetworks.core import heuristic_core
 from mechcore.training import TrainSettings, new_model, train_classifier
@@ -199,14 +199,15 @@ def pruned(g: Given) -> Any:
 def ranked(g: Given) -> Any:
     scores = [attribution_scores(g.model, FEWER, g.means)]
     curve = faithfulness_of(g.model, scores[0], g.data, g.means)
-    return [scores, attribute(g.model, FEWER, g.means, sparsity=0.3), curve]
+    found = attribution(Request(g.model, FEWER, g.means, [0.3], [1], FEW))
+    return [scores, found, curve]
 
 
 def ranked_slowly(g: Given) -> Any:
     short: dict[str, Any] = {"optimal": {"steps": 2}, "ugs": {"steps": 3, "n_masks": 4}}
     return [
-        ranking.scores(g.model, FEWER, g.means, **short.get(name, {}))
-        for name, ranking in {**bench.RANKINGS, **RANKINGS}.items()
+        ranking.scores(g.model, FEWER, g.means, **short.get(ranking.name, {}))
+        for ranking in (*bench.RANKINGS, attribution, ugs)
     ]
 
 

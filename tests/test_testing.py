@@ -22,7 +22,7 @@ from mechcore.attention.categories import Category, registered_categories
 from mechcore.components import ModelShape
 from mechcore.masking.fills import FILLS, Fill
 from mechcore.models.architectures.base import ARCHITECTURES
-from mechcore.models.architectures.gpt2 import GPT2
+from mechcore.models.architectures.decoders import GPT2
 from mechcore.models.protocol import named_weights
 from mechcore.pruning.controls import random_subnetworks
 from mechcore.pruning.methods import METHODS

@@ -20,7 +20,7 @@ from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.pruning import METHODS
-from mechcore.pruning.rankings import RANKINGS
+from mechcore.pruning.methods import Ranking
 from mechcore.pruning.settings import PruneSettings
 from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
@@ -322,8 +322,9 @@ class _Planner:
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
         method, targets = self._method, tuple(sorted(sparsities))
-        ranking = RANKINGS.get(method)
-        chance = ranking is None or ranking.seed == "masks"
+        finder = METHODS[method]
+        ranking = isinstance(finder, Ranking)
+        chance = not isinstance(finder, Ranking) or finder.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
         masks = {}

@@ -129,7 +129,9 @@ class _Rows:
 
     def kept(self, components: Sequence[Component]) -> Float[Tensor, "row component"]:
         """0 for a row's senders, 1 for all others."""
-        return torch.tensor([[float(c not in each) for c in components] for each in self.senders])
+        return torch.tensor(
+            [[float(c not in senders) for c in components] for senders in self.senders]
+        )
 
 
 @contextmanager
@@ -162,10 +164,10 @@ def blind(
     ...     logits = run(batch)
     """
     sets, several = _sets(paths)
-    sets = [_by_group(each, model) for each in sets]
+    sets = [_by_group(path_set, model) for path_set in sets]
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    for each in sets:
-        for path in each.paths:
+    for path_set in sets:
+        for path in path_set.paths:
             path.check(shape, parallel=parallel)
     filling = fill_of(model, means, fill, seed)
     rows = _Rows(sets)
@@ -181,10 +183,10 @@ def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
     given = list(paths)
     if not given:
         raise InputError("blind: no set of paths; expected at least one")
-    sets = [each for each in given if isinstance(each, PathSet)]
+    sets = [part for part in given if isinstance(part, PathSet)]
     if sets:
         return sets, True
-    return [PathSet.of([each for each in given if not isinstance(each, PathSet)])], False
+    return [PathSet.of([part for part in given if not isinstance(part, PathSet)])], False
 
 
 def _by_group(paths: PathSet, model: Any) -> PathSet:

@@ -100,16 +100,12 @@ def as_data(
     words: bool = False,
 ) -> EncodedExamples | Iterable[Batch]:
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
-    if isinstance(data, EncodedExamples):
-        return data
-    examples = given_examples(data, split, labelled=labelled)
-    if examples is None:
-        if isinstance(data, Iterable) and not isinstance(data, str):
+    if not isinstance(data, EncodedExamples):
+        examples = given_examples(data, split, labelled=labelled)
+        if examples is None and isinstance(data, Iterable) and not isinstance(data, str):
             return data
-        raise InputError(
-            f"{split} data: found {type(data).__name__}; expected {EXPECTED}, or batches"
-        )
-    return encode_for(model, tokenizer or tokenizer_of(model), examples, words=words)
+        data = data if examples is None else examples
+    return as_encoded(model, data, split=split, tokenizer=tokenizer, labelled=labelled, words=words)
 
 
 def encode_for(

@@ -51,11 +51,6 @@ def discretise_by_threshold(
     two are equally close (arXiv 2403.03942, appendix). The target may be missed by any distance:
     trained masks are mostly exactly 0 or 1, between which no threshold decides.
 
-    Args:
-        log_alpha: trained scores.
-        sparsity: share of components to prune, in [0, 1).
-        shape: of the model.
-
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
     """
@@ -76,11 +71,6 @@ def discretise_by_layer(
 
     As in the authors' code of arXiv 2403.03942, which takes the smallest of sigmoid(0.8 log_alpha
     / beta), in the order of log_alpha. The sparsity is that of the scores, whatever the target.
-
-    Args:
-        log_alpha: trained scores.
-        sparsity: target, in [0, 1).
-        shape: of the model.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.

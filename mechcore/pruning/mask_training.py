@@ -137,7 +137,7 @@ class MaskTraining:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next steps depend on, and the history so far."""
-        found = {
+        state = {
             "step": torch.tensor(self.step),
             "log_alpha": self.log_alpha.detach().clone(),
             "multipliers": self.multipliers.detach().clone(),
@@ -145,8 +145,8 @@ class MaskTraining:
             "history": self.history.clone(),
         }
         for i, moments in self.optimiser.state_dict()["state"].items():
-            found |= {f"adam{i}.{name}": moments[name].clone() for name in _ADAM}
-        return found
+            state |= {f"adam{i}.{name}": moments[name].clone() for name in _ADAM}
+        return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of a training with the same arguments."""

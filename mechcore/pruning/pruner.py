@@ -118,8 +118,8 @@ def prune(
     )
     failed = _restore(partial, trainings)
     order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
-    n_steps = max(len(each.history) for each in trainings)
-    begin = max(each.step for each in trainings)
+    n_steps = max(len(training.history) for training in trainings)
+    begin = max(training.step for training in trainings)
     teacher = Teacher(model, data, settings)
     with frozen(model), progress.bar("prune", n_steps) as advance:
         for step in range(n_steps):
@@ -129,9 +129,9 @@ def prune(
                 failed |= _take_step(active, teacher, means, examples)
                 if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
                     states = {
-                        f"{each.name}/{name}": tensor
-                        for each in trainings
-                        for name, tensor in each.state().items()
+                        f"{training.name}/{name}": tensor
+                        for training in trainings
+                        for name, tensor in training.state().items()
                     }
                     partial.save(states, {"failed": failed})
             advance()
@@ -160,15 +160,15 @@ def _take_step(
     """One step of every training; what went wrong, by name."""
     if not trainings:
         return {}
-    values = torch.stack([each.draw() for each in trainings])
-    seeds = [each.dropout_seed for each in trainings] if teacher.settings.dropout else []
+    values = torch.stack([training.draw() for training in trainings])
+    seeds = [training.dropout_seed for training in trainings] if teacher.settings.dropout else []
     losses, gradients = teacher.kl_gradients(values, means, examples, dropout_seeds=seeds)
     failed = {}
-    for each, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
+    for training, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
         try:
-            each.update(kl, gradient)
+            training.update(kl, gradient)
         except OffTrackError as error:
-            failed[each.name] = str(error)
+            failed[training.name] = str(error)
             warn(f"pruning: {error}")
     return failed
 
@@ -180,13 +180,13 @@ def _results(
     means: MeanActivations,
 ) -> list[Subnetwork]:
     finished, missing = [], dict(failed)
-    for each in trainings:
-        if each.name not in failed:
+    for training in trainings:
+        if training.name not in failed:
             try:
-                found = each.subnetwork().with_identity(identity)
-                finished.append(replace(found, means=means.data))
+                subnetwork = training.subnetwork().with_identity(identity)
+                finished.append(replace(subnetwork, means=means.data))
             except OffTrackError as error:
-                missing[each.name] = str(error)
+                missing[training.name] = str(error)
     if missing:
         count = f"{len(missing)} of {len(trainings)} masks failed"
         reasons = ". ".join(missing.values())

@@ -155,8 +155,8 @@ def draws_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
     much the same components even where none matters.
     """
     return [
-        next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(each, other))
-        for each in subnetworks
+        next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(one, other))
+        for one in subnetworks
     ]
 
 

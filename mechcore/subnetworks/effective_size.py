@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_integer_dtype
 from scipy import stats
 
-from mechcore.data.formats import read_table
-from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, shown, warn
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
@@ -132,10 +128,10 @@ def effective_size(
             needed = whole.loc[checkpoint] - tolerance + ROUNDING
             for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
                 faithful = accuracy[accuracy > needed].droplevel("seed")
-                found = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
-                size, target, reached = min(found, default=(1.0, math.nan, math.nan))
-                told = (size, bool(found), -target, reached, whole.loc[checkpoint])
-                rows.append((group, checkpoint, seed, *told))
+                candidates = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
+                size, target, reached = min(candidates, default=(1.0, math.nan, math.nan))
+                figures = (size, bool(candidates), -target, reached, whole.loc[checkpoint])
+                rows.append((group, checkpoint, seed, *figures))
     return pd.DataFrame(rows, columns=EFFECTIVE_SIZE.names)
 
 
@@ -176,31 +172,6 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     return table.assign(mean_low=low, mean_high=high)
 
 
-def read_full(path: str | Path) -> pd.DataFrame:
-    """Read the full model's accuracies, the table ``full`` of `effective_size`.
-
-    Args:
-        path: a table with the columns `FULL` (``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, text
-            also ``.gz``). Checkpoints become numbers if all of them are.
-
-    Raises:
-        InputError: the file cannot be read, lacks something, or has text in place of a number.
-    """
-    return _read(Path(path), FULL)
-
-
-def read_grid(path: str | Path) -> pd.DataFrame:
-    """Read the subnetworks' accuracies, the table ``grid`` of `effective_size`.
-
-    Args:
-        path: as for `read_full`, with the columns `GRID` and perhaps `KEPT`.
-
-    Raises:
-        InputError: the file cannot be read, lacks something, or has text in place of a number.
-    """
-    return _read(Path(path), GRID, KEPT)
-
-
 # -- checks ---------------------------------------------------------------------------------------
 
 
@@ -219,13 +190,13 @@ def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> No
 
 def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
     """The checkpoints of ``full`` that ``grid`` has, which must be all of those of ``grid``."""
-    alone = [each for each in grid if each not in full]
+    alone = [checkpoint for checkpoint in grid if checkpoint not in full]
     if alone:
         raise InputError(
             f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
             f"{_list(grid)}; expected every checkpoint of grid in full: add it, or leave it out"
         )
-    both = [each for each in full if each in grid]
+    both = [checkpoint for checkpoint in full if checkpoint in grid]
     if len(both) < len(full):
         warn(
             f"full: left out {len(full) - len(both)} of {len(full)} checkpoints, of which grid has "
@@ -252,10 +223,10 @@ def _name_uneven(settings: pd.DataFrame) -> None:
 def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
     missing = [column for column in columns if column not in frame]
     if missing or frame.empty:
-        found = f"no column {missing[0]}" if missing else "no row"
+        lack = f"no column {missing[0]}" if missing else "no row"
         there = shown(", ".join(map(str, frame.columns)), 300) or "none"
         raise InputError(
-            f"{name}: {found}; found the columns {there}; "
+            f"{name}: {lack}; found the columns {there}; "
             f"expected {', '.join(columns)} and at least one row"
         )
 
@@ -302,26 +273,6 @@ def _group_accuracy(
             "accuracy, or change the group"
         )
     return chosen.mean(axis=1)
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def _read(path: Path, columns: Sequence[str], perhaps: str = "") -> pd.DataFrame:
-    table = read_table(path)
-    _require(table, str(path), columns)
-    columns = [*columns, *[perhaps] * (perhaps in table)]
-    table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
-    for column in [each for each in columns if each != "subset"]:
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        if column in ("sparsity", "accuracy", KEPT):
-            _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
-        # Beyond 2^53 floating-point numbers would make one of two seeds.
-        if numbers.notna().all() and (
-            is_integer_dtype(numbers) or not (numbers.abs() > 2**53).any()
-        ):
-            table[column] = numbers
-    return table
 
 
 def _list(names: Iterable[Any]) -> str:

@@ -275,14 +275,14 @@ def test_versions_and_code_invalidate_everything(
 
 def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: Path) -> None:
     """Its module is found by name: no step imports it."""
-    modules = {"bert": ("bert", "encoder"), "llama": ("llama",)}
+    modules = {"bert": ("bert", "encoder"), "llama": ("decoders",)}
     for kind, own in modules.items():
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
         code = {job.step.kind: job.recipe["code"] for job in make_plan(config).jobs}
         there = {f"mechcore.models.architectures.{name}" for name in own}
         for step in ("means", "prune", "answers", "swept", "paths"):
             assert there <= set(code[step]), (kind, step)
-        others = {f"mechcore.models.architectures.{name}" for name in {"bert", "llama"} - {*own}}
+        others = {f"mechcore.models.architectures.{name}" for name in {"bert", "decoders"} - {*own}}
         assert not others & set(code["prune"])
 
 

@@ -83,8 +83,9 @@ def assert_equal(found: list[Subnetwork], expected: list[Subnetwork]) -> None:
 # -- going on -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sparsity", ["expected", "sampled"])
-@pytest.mark.parametrize(("stop_at", "left"), [(0, 8), (2, 8), (3, 5), (5, 5), (7, 2)])
+@pytest.mark.parametrize(
+    ("sparsity", "stop_at", "left"), [("sampled", 2, 8), ("expected", 3, 5), ("sampled", 7, 2)]
+)
 def test_an_interrupted_run_ends_as_if_it_had_not_been(
     run: Callable[..., Any], steps: Steps, tmp_path: Path, sparsity: Any, stop_at: int, left: int
 ) -> None:
@@ -139,8 +140,7 @@ def test_a_run_that_missed_its_target_says_so_again(
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.parametrize("spoilt_at", [0, 1, 4])
-@pytest.mark.parametrize("preset", [SAVING, LONGER], ids=["equal", "unequal"])
+@pytest.mark.parametrize(("preset", "spoilt_at"), [(SAVING, 0), (LONGER, 4)])
 def test_a_mask_that_diverged_stays_failed(
     run: Callable[..., Any], steps: Steps, tmp_path: Path, preset: Any, spoilt_at: int
 ) -> None:

@@ -16,33 +16,6 @@ from mechcore.pruning.settings import as_runs
 # -- presets --------------------------------------------------------------------------------------
 
 
-def test_the_paper_preset_is_that_of_the_paper() -> None:
-    # arXiv 2403.03942, section 3 and appendix; of its code are "sampled", the noise, AdamW's
-    # default weight decay, four micro-batches with gates of their own, dropout, zeros by layer.
-    assert PRESETS["paper"] == PruneSettings(
-        steps=6500,
-        steps_per_percent=56.0,
-        ramp=1.0,
-        ramp_per_percent=50.0,
-        warmup=200,
-        batch_size=128,
-        draws=4,
-        lr=0.1,
-        lr_lambda=1.0,
-        weight_decay=0.01,
-        dropout=True,
-        log_alpha_mean=10.0,
-        log_alpha_std=0.01,
-        sparsity="sampled",
-        clip=0.0,
-        discretisation="layers",
-        tolerance=0.1,
-        masks_per_pass=8,
-        precision="float32",
-        save_every=50,
-    )
-
-
 @pytest.mark.parametrize(
     ("target", "step", "wanted"),
     [
@@ -91,10 +64,6 @@ def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:
     assert rates == pytest.approx([0.05, 1.0, 1.0, 0.5, 1 / 380])
 
 
-def test_there_are_no_more_draws_than_examples() -> None:
-    assert PruneSettings(batch_size=3, draws=5).draws_per_step == 3
-
-
 def test_a_schedule_without_warmup_and_one_that_is_all_warmup() -> None:
     none = PruneSettings(steps=4, warmup=0)
     assert [none.rate(0.5, step) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
@@ -132,14 +101,7 @@ def test_schedules_rise_to_the_target_and_rates_are_shares(
     [
         ({"preset": "slow"}, r"pruning: unknown preset 'slow'; expected fast or thorough or paper"),
         ({"step": 100}, r"pruning: unknown setting 'step'; expected steps, steps_per_percent, "),
-        ({"steps": "abc"}, r"pruning: steps is 'abc'; expected a whole number"),
         ({"steps": 1.5}, r"pruning: steps is 1\.5; expected a whole number"),
-        ({"steps": True}, r"pruning: steps is True; expected a whole number"),
-        ({"steps": None}, r"pruning: steps is None; expected a whole number"),
-        ({"lr": "x"}, r"pruning: lr is 'x'; expected a number from 0 to 1e\+06"),
-        ({"lr": True}, r"pruning: lr is True; expected a number from 0 to 1e\+06"),
-        ({"warmup": 2.0}, r"pruning: warmup is 2\.0; expected a whole number"),
-        ({"sparsity": 3}, r"pruning: sparsity is 3; expected 'expected' or 'sampled'"),
         ({"sparsity": "drawn"}, r"pruning: sparsity is 'drawn'; expected 'expected' or 'sampled'"),
         ({"steps": 0}, r"pruning: steps is 0; expected a whole number from 1"),
     ],

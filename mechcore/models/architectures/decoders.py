@@ -1,4 +1,4 @@
-"""Llama, and Mistral and Qwen2, which are Llamas but for windows and biases."""
+"""GPT-2, Llama, and Mistral and Qwen2, which are Llamas but for windows and biases."""
 
 from __future__ import annotations
 
@@ -22,6 +22,24 @@ from mechcore.models.stack import Stack
 _WINDOW_FIELDS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
 _OWN_FIELDS = {*_WINDOW_FIELDS, "model_type", "architectures", "auto_map"}
 """What stays behind when a configuration becomes a Llama's."""
+
+
+class GPT2(Architecture):
+    """GPT-2."""
+
+    projections = ("h.{}.attn.c_proj", "h.{}.mlp.c_proj")
+
+    def stack(self, model: Any) -> Stack:
+        """See `Architecture.stack`."""
+        config = self.config
+        scale = model.cfg.d_head**-0.5 if config.scale_attn_weights else 1.0
+        by_layer = config.scale_attn_by_inverse_layer_idx
+        return bridge_stack(
+            model,
+            embed=embedding(weight(model.embed), weight(model.pos_embed)),
+            activation=activation(config.activation_function),
+            scale=lambda layer: scale / (layer + 1) if by_layer else scale,
+        )
 
 
 class Llama(Architecture):
@@ -82,8 +100,8 @@ class Llama(Architecture):
             reach = config.max_position_embeddings
             return f"sliding window (found {self.window} for {reach} positions)"
         others = type(config)().to_dict().keys() - LlamaConfig().to_dict().keys() - _WINDOW_FIELDS
-        if found := sorted(name for name in others if getattr(config, name, None)):
-            return f"setting {' or '.join(found)}"
+        if lacking := sorted(name for name in others if getattr(config, name, None)):
+            return f"setting {' or '.join(lacking)}"
         if config.hidden_size % config.num_attention_heads:
             return f"{config.num_attention_heads} heads at hidden size {config.hidden_size}"
         return None
