@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from mechcore.ablation.interactions import exact
 from scipy import stats
 
 from mechcore.ablation.effects import changes
@@ -21,6 +20,7 @@ from mechcore.ablation.effects.flips import FLIPS
 from mechcore.ablation.effects.information import INFORMATION
 from mechcore.ablation.effects.roles import component_roles
 from mechcore.ablation.effects.stability import STABILITY
+from mechcore.ablation.joint import exact
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
 from mechcore.ablation.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.ablation.paths.verdict import CORE_VERDICT
@@ -44,7 +44,7 @@ class World:
     n_layers: int = 4
     n_heads: int = 8
     seeds: Sequence[int] = (0, 1, 2)
-    sparsities: Sequence[float] = (0.5, 0.7)
+    target_sparsities: Sequence[float] = (0.5, 0.7)
     id_data: Sequence[str] = ("tiny-id",)
     ood_data: str = "tiny-ood"
     subsets: Sequence[str] = ("so_swap", "preposition", "embedded_under_if", "embedded_under_verb")
@@ -94,16 +94,29 @@ def write_run(path: Path, world: World = World()) -> Path:
 
     accuracy = []
     runs: list[tuple[str, float | None, int | None]] = [("full", None, None)]
-    runs += [(f"s{s:.2f}-seed{seed}", s, seed) for s in world.sparsities for seed in world.seeds]
-    for name, target, seed in runs:
+    runs += [
+        (f"s{s:.2f}-seed{seed}", s, seed) for s in world.target_sparsities for seed in world.seeds
+    ]
+    for name, target_sparsity, seed in runs:
         for data, split, subset, n in places:
             value = full[data, split, subset]
-            if target is not None:
+            if target_sparsity is not None:
                 loss = rng.uniform(0.01, 0.05) if split == "id" else rng.uniform(-0.1, 0.4)
-                value = float(np.clip(value - target * loss, 0, 1))
+                value = float(np.clip(value - target_sparsity * loss, 0, 1))
             half = 1.96 * np.sqrt(value * (1 - value) / n)
             margin = 8 * value - 4
-            row = (name, target, seed, data, split, subset, n, value, value - half, value + half)
+            row = (
+                name,
+                target_sparsity,
+                seed,
+                data,
+                split,
+                subset,
+                n,
+                value,
+                value - half,
+                value + half,
+            )
             accuracy.append(dict(zip(ACCURACY, (*row, margin), strict=True)))
     save("accuracy", accuracy, ACCURACY)
 
@@ -111,11 +124,11 @@ def write_run(path: Path, world: World = World()) -> Path:
     heads = [str(head) for head in world.shape.heads]
     components = [str(component) for component in world.shape.components]
     score = rng.normal(size=len(heads))
-    for name, target, seed in runs[1:]:
-        assert target is not None
+    for name, target_sparsity, seed in runs[1:]:
+        assert target_sparsity is not None
         noisy = dict(zip(heads, score + rng.normal(scale=0.7, size=len(heads)), strict=True))
         noisy.update(dict.fromkeys(world.core, 9.0))
-        n_heads = round((1 - target) * len(heads))
+        n_heads = round((1 - target_sparsity) * len(heads))
         kept = [*sorted(noisy, key=noisy.__getitem__)[-n_heads:]]
         mlps = [f"L{i}.MLP" for i in range(world.n_layers) if rng.random() < 0.9]
         kept_by[name] = {*kept, *mlps}
@@ -124,18 +137,25 @@ def write_run(path: Path, world: World = World()) -> Path:
             for row in accuracy
             if row["subnetwork"] == name and row["subset"] == "all"
         }
-        values = (name, target, seed, 1 - len(kept_by[name]) / len(components))
+        values = (name, target_sparsity, seed, 1 - len(kept_by[name]) / len(components))
         values += (1 - n_heads / len(heads), n_heads, len(mlps), float(rng.uniform(0.05, 0.3)))
         values += (of_run["id"], of_run["ood"], " ".join([*kept, *mlps]))
         subnetworks.append(dict(zip(SUBNETWORKS, values, strict=True)))
     save("subnetworks", subnetworks, SUBNETWORKS)
 
     frequency = []
-    for target in world.sparsities:
-        names = [name for name, other, _ in runs if other == target]
+    for target_sparsity in world.target_sparsities:
+        names = [name for name, other, _ in runs if other == target_sparsity]
         for component in world.shape.components:
             count = sum(str(component) in kept_by[name] for name in names)
-            values = (str(component), component.layer, component.head, target, len(names), count)
+            values = (
+                str(component),
+                component.layer,
+                component.head,
+                target_sparsity,
+                len(names),
+                count,
+            )
             values += (count / len(names),)
             frequency.append(dict(zip(FREQUENCY, values, strict=True)))
     save("head_frequency", frequency, FREQUENCY)
@@ -156,7 +176,7 @@ def write_run(path: Path, world: World = World()) -> Path:
     chance = heuristic_core(masks)
     values = (n_subnetworks, len(heads), len(core), chance.expected)
     values += (2.3e-7 if core else 1.0, chance.expected_uniform, chance.p_uniform)
-    extreme = (min(world.sparsities), max(world.sparsities))
+    extreme = (min(world.target_sparsities), max(world.target_sparsities))
     save(
         "core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8, *extreme), strict=True))], SUMMARY
     )
@@ -409,8 +429,10 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
     """Rankings that are found again out of domain; halves that swap the masks of two seeds."""
     seeds = [*world.seeds]
     turned = dict(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
-    of_whole = {(target, seed): mask for (_, target, seed), mask in masks.items()}
-    swapped = {(target, turned[seed]): mask for (target, seed), mask in of_whole.items()}
+    of_whole = {(target_sparsity, seed): mask for (_, target_sparsity, seed), mask in masks.items()}
+    swapped = {
+        (target_sparsity, turned[seed]): mask for (target_sparsity, seed), mask in of_whole.items()
+    }
     pruned = {"all data": of_whole, "half 1": of_whole, "half 2": swapped}
     for name, table in (("half_overlap", half_overlap(pruned)), ("half_cores", half_cores(pruned))):
         save(name, table.to_dict("records"), list(table.columns))
@@ -435,7 +457,7 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
 
 def _smallest(world: World) -> list[dict[str, Any]]:
     """A subnetwork within the limit of accuracy, and none within that of information."""
-    name = f"s{world.sparsities[0]:.2f}-seed{world.seeds[0]}"
+    name = f"s{world.target_sparsities[0]:.2f}-seed{world.seeds[0]}"
     row: dict[str, Any] = {"limit": 0.01, "subnetwork": name, "sparsity": 0.5, "kept": 18}
     row |= {"mask": f"masks/{name}.safetensors", "n_masks": 6}
     for split, loss in (("id", 0.002), ("ood", 0.005)):
@@ -567,7 +589,7 @@ def _config(world: World) -> dict[str, Any]:
             },
         },
         "seeds": list(world.seeds),
-        "sparsities": list(world.sparsities),
+        "target_sparsities": list(world.target_sparsities),
         "settings": {
             "prune": {"steps": 1200, "learning_rate": 0.1, "lambda_learning_rate": 0.3},
             "max_heads_examples": 256,

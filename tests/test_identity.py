@@ -170,7 +170,7 @@ def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) ->
     model, data = cases.get("bert").model, encoded_for("bert")
     means, identity = MeanActivations.compute(model, data), ModelIdentity.of(model)
     settings = replace(QUICK, tolerance=1.0)
-    found = prune(model, data, means, sparsity=0.4, seeds=1, preset=settings)
+    found = prune(model, data, means, target_sparsities=0.4, seeds=1, preset=settings)
     found += METHODS["attribution"](Request(model, data, means, [0.4], [1], settings))
     found += layer_matched(found)
     for i, each in enumerate(found):
@@ -181,5 +181,7 @@ def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) ->
             assert not identity.differences(mask.identity)
         assert Subnetwork.load(tmp_path / f"{i}.safetensors", any_model=True).mask.identity is None
         check_masks([back.mask], model)
-    (drawn,) = random_subnetworks(SHAPE, sparsity=0.4, seeds=1)  # of no model but any of the shape
+    (drawn,) = random_subnetworks(
+        SHAPE, target_sparsities=0.4, seeds=1
+    )  # of no model but any of the shape
     assert drawn.mask.identity is None

@@ -191,8 +191,8 @@ def states(g: Given) -> Any:
 
 
 def pruned(g: Given) -> Any:
-    found = prune(g.model, TRAIN, g.means, sparsity=0.3, seeds=(1, 2), preset=FEW)
-    drawn = random_subnetworks(ModelShape.of(g.model), sparsity=0.3, seeds=1)
+    found = prune(g.model, TRAIN, g.means, target_sparsities=0.3, seeds=(1, 2), preset=FEW)
+    drawn = random_subnetworks(ModelShape.of(g.model), target_sparsities=0.3, seeds=1)
     return [found, drawn, layer_matched(found), heuristic_core([s.mask for s in found])]
 
 
@@ -226,7 +226,7 @@ def checkpoints(g: Given) -> Any:
 
 def jobs(g: Given) -> Any:
     data = {split: tiny_world.generate(split, 24, seed=5).frame for split in ("train", "id", "ood")}
-    config = StudyConfig(n_resamples=20, prune=FEW, sparsities=(0.3,), seeds=(1,))
+    config = StudyConfig(n_resamples=20, prune=FEW, target_sparsities=(0.3,), seeds=(1,))
     lab = mechcore.open("embedded", **data, store=g.folder / "store", settings=config)
     return [lab.sweep().table, lab.subnetworks(), lab.means.z]
 

@@ -138,7 +138,7 @@ def _table(
 ) -> report.Table:
     from mechcore.steps.tables import ACCURACY
 
-    targets = sorted(accuracy["target_sparsity"].dropna().unique())
+    target_sparsities = sorted(accuracy["target_sparsity"].dropna().unique())
     header = ["data", "subset", "n", *(["most frequent label"] if majority else [])]
     rows = []
     for split, data, subset in report.groups.places(accuracy):
@@ -147,38 +147,43 @@ def _table(
         if majority:
             share = majority.get((split, data, subset))
             cells.append(DASH if share is None else percent(share))
-        rows.append([*cells, *_cells(part, ACCURACY[metric], targets)])
+        rows.append([*cells, *_cells(part, ACCURACY[metric], target_sparsities)])
     folded = metric != "accuracy"
-    return report.Table(caption, [*header, *_models(targets)], rows, frozenset({0, 1}), folded)
+    return report.Table(
+        caption, [*header, *_models(target_sparsities)], rows, frozenset({0, 1}), folded
+    )
 
 
 def _groups(groups: pd.DataFrame) -> report.Table:
     """Means of the full model, and mean and range over the subnetworks of each sparsity."""
     from mechcore.steps.tables import GROUP_ACCURACY
 
-    targets = sorted(groups["target_sparsity"].dropna().unique())
+    target_sparsities = sorted(groups["target_sparsity"].dropna().unique())
     rows = []
     for group, part in groups.groupby("group", sort=False):
         first = part.iloc[0]
-        cells = _cells(part, GROUP_ACCURACY["accuracy"], targets, mean=True)
+        cells = _cells(part, GROUP_ACCURACY["accuracy"], target_sparsities, mean=True)
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
-    header = ["group", *_models(targets), "subsets", "which"]
+    header = ["group", *_models(target_sparsities), "subsets", "which"]
     caption = "Means over groups of subsets (accuracy, every subset counting the same); for "
     caption += "subnetworks the mean, lowest and highest over seeds"
     return report.Table(caption, header, rows, frozenset({0, len(header) - 1}))
 
 
-def _models(targets: Sequence[float]) -> list[str]:
-    return ["full model", *(f"at {sparsity(target)}" for target in targets)]
+def _models(target_sparsities: Sequence[float]) -> list[str]:
+    return [
+        "full model",
+        *(f"at {sparsity(target_sparsity)}" for target_sparsity in target_sparsities),
+    ]
 
 
 def _cells(
-    part: pd.DataFrame, column: Column, targets: Sequence[float], *, mean: bool = False
+    part: pd.DataFrame, column: Column, target_sparsities: Sequence[float], *, mean: bool = False
 ) -> list[str]:
     """The full model, and the range, with its mean, over the subnetworks of each sparsity."""
     cells = column.texts(part[part["subnetwork"] == FULL])[:1] or [""]
-    for target in targets:
-        values = part.loc[part["target_sparsity"] == target, column.name]
+    for target_sparsity in target_sparsities:
+        values = part.loc[part["target_sparsity"] == target_sparsity, column.name]
         ends, middle = column.between(values.min(), values.max()), column.show(values.mean())
         cells.append(f"{middle} ({ends})" if mean and middle != ends else ends)
     return cells
@@ -233,7 +238,7 @@ def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
     if (accuracy := run.filled("accuracy")) is None:
         return
     pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
-    for target, part in pruned.groupby("target_sparsity"):
+    for target_sparsity, part in pruned.groupby("target_sparsity"):
         parts = []
         for split, data in report.groups.data_sets(part):
             rows = report.groups.of_data(part, split, data)
@@ -241,8 +246,8 @@ def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
             parts.append(f"{shares} {split_name(split)} ({data}{_apart(rows)})")
         seeds = count(part["subnetwork"].nunique(), "seed")
         yield (
-            f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
-            f"accuracy of {listed(parts)}."
+            f"Subnetworks pruned to a target of {sparsity(float(str(target_sparsity)))} ({seeds}) "
+            f"have an accuracy of {listed(parts)}."
         )
 
 

@@ -93,7 +93,10 @@ class Planning(Protocol):
         """Subnetworks by each of several methods, and what they and the full model answer."""
 
     def at_checkpoints(
-        self, sparsities: Sequence[float], seeds: Sequence[int] | None, prune: PruneSettings | None
+        self,
+        target_sparsities: Sequence[float],
+        seeds: Sequence[int] | None,
+        prune: PruneSettings | None,
     ) -> Mapping[Any, Job]:
         """Accuracies of each checkpoint and its subnetworks; None is the study's own setting."""
 

@@ -51,7 +51,7 @@ class Core(Analysis):
                 "no mask reached its target, so there is no core; the rest is about the full model"
             )
             return work.empty_tables()
-        subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
+        subnetworks.sort(key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
         return core_tables(subnetworks)
 
     @classmethod

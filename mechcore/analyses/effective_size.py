@@ -37,7 +37,7 @@ class EffectiveSize(Analysis):
         "mechcore.steps.masks:MISSING_GRID_MASKS",
     )
 
-    sparsities: tuple[float, ...] = setting(
+    target_sparsities: tuple[float, ...] = setting(
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         "Grid of sparsities, in [0, 1), that every checkpoint is pruned to.",
     )
@@ -59,12 +59,12 @@ class EffectiveSize(Analysis):
     """Names of the needs that are the accuracies of the checkpoints, in order."""
 
     def __post_init__(self) -> None:
-        as_runs(self.sparsities, (0,) if self.seeds is None else self.seeds)
+        as_runs(self.target_sparsities, (0,) if self.seeds is None else self.seeds)
         check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """It needs the accuracies of every checkpoint; a study without any has none of this."""
-        accuracies = plan.at_checkpoints(self.sparsities, self.seeds, self.prune)
+        accuracies = plan.at_checkpoints(self.target_sparsities, self.seeds, self.prune)
         if accuracies:
             needs = {str(step): job for step, job in accuracies.items()}
             sizes = replace(self, checkpoints=tuple(accuracies), seeds=None, prune=None)

@@ -17,7 +17,7 @@ TEST_DATA = (
     "data.population",
 )
 TEST = (*TEST_DATA, "batch_size")
-PRUNING = ("prune", "seeds", "sparsities")
+PRUNING = ("prune", "seeds", "target_sparsities")
 """Settings of the main study that several commands have options for."""
 
 MOST_SHOWN, MOST_TEXT = 15, 40

@@ -144,29 +144,29 @@ class Lab(Shown):
 
     def subnetworks(
         self,
-        sparsity: float | Sequence[float] | None = None,
+        target_sparsities: float | Sequence[float] | None = None,
         seeds: int | Sequence[int] | None = None,
     ) -> list[Subnetwork]:
         """Trained subnetworks by sparsity, then seed; by default those of the settings.
 
         Args:
-            sparsity: shares of components to prune.
+            target_sparsities: shares of components to prune.
             seeds: one subnetwork each.
 
         Raises:
             InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
             MechcoreError: no mask reached its target.
         """
-        targets, numbers = as_runs(
-            self.config.sparsities if sparsity is None else sparsity,
+        shares, numbers = as_runs(
+            self.config.target_sparsities if target_sparsities is None else target_sparsities,
             self.config.seeds if seeds is None else seeds,
         )
-        part = self.plan(sparsities=tuple(targets), seeds=tuple(numbers))
+        part = self.plan(target_sparsities=tuple(shares), seeds=tuple(numbers))
         folders = self.done(*part.masks)
         trained = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
         if not trained:
             raise MechcoreError(no_mask(missing_in(folders)))
-        return sorted(trained, key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
+        return sorted(trained, key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
 
     def report(self, out: str | Path = "mechcore-report") -> ReportPath:
         """Do the whole main study into a folder; the path of its report, a link in notebooks."""

@@ -161,10 +161,10 @@ class StudyConfig:
         "--seeds",
         panel="Pruning",
     )
-    sparsities: tuple[float, ...] = setting(
+    target_sparsities: tuple[float, ...] = setting(
         (0.5, 0.7),
         "Target sparsities, in [0, 1). With none, in a file, only effective sizes are measured.",
-        "--sparsities",
+        "--target-sparsities",
         panel="Pruning",
     )
     seeds_per_job: int = setting(
@@ -190,8 +190,10 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         # Effective sizes alone need no subnetworks but those of the checkpoints.
-        only_sizes = self.checkpoints and self.analyses.effective_size and not self.sparsities
-        as_runs((0,) if only_sizes else self.sparsities, self.seeds)
+        only_sizes = (
+            self.checkpoints and self.analyses.effective_size and not self.target_sparsities
+        )
+        as_runs((0,) if only_sizes else self.target_sparsities, self.seeds)
         check(self, "study")
         for problem in self._of_variants() if self.variants else self._contradictions():
             raise InputError(problem)

@@ -157,8 +157,8 @@ class _Planner:
         config = self.config
         if config.training is not None:
             self.known[TRAINING] = self._train(config.training)
-        if config.sparsities:
-            self._find_subnetworks(config.sparsities, config.seeds, config.prune)
+        if config.target_sparsities:
+            self._find_subnetworks(config.target_sparsities, config.seeds, config.prune)
         self._check_fill()
         for name in question_names():
             self._analyse(name)
@@ -189,7 +189,7 @@ class _Planner:
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
         without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
-        if without and self.config.sparsities:
+        if without and self.config.target_sparsities:
             raise InputError(
                 f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} "
                 f"cannot be done; choose another fill, or leave them out (--without {without})"
@@ -300,10 +300,10 @@ class _Planner:
     # -- subnetworks ----------------------------------------------------------------------------
 
     def _find_subnetworks(
-        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
+        self, target_sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
     ) -> None:
         """Means, masks, and what the model and its subnetworks answer, for others to need."""
-        masks = self._find_masks(sparsities, seeds, schedule)
+        masks = self._find_masks(target_sparsities, seeds, schedule)
         means, answers = self.known["means"], dict[str, Job]()
         needs: dict[str, dict[str, Job]] = {"full model": {}}
         needs |= {name: {"means": means, MASKED: job} for name, job in masks.items()}
@@ -315,29 +315,32 @@ class _Planner:
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(
-        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
+        self, target_sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
     ) -> dict[str, Job]:
         """Masks by the names of their sparsity and seeds.
 
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
-        method, targets = self._method, tuple(sorted(sparsities))
+        method, target_sparsities = self._method, tuple(sorted(target_sparsities))
         finder = METHODS[method]
         ranking = isinstance(finder, Ranking)
         chance = not isinstance(finder, Ranking) or finder.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
         masks = {}
-        for target in targets:
+        for target_sparsity in target_sparsities:
             for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
-                name, at_once = _of_masks([target], chunk), targets if ranking else (target,)
+                name, at_once = (
+                    _of_masks([target_sparsity], chunk),
+                    target_sparsities if ranking else (target_sparsity,),
+                )
                 needs = {"means": self.known["means"]}
                 if self._matched:
                     needs["trained"] = self._matched[name]
                 find = FindMasks(method, at_once, chunk, schedule, self.config.data.seed)
                 label = f"prune {_of_masks(at_once, chunk)}"
                 trained = self.job(find, splits=("train",), needs=needs, label=label)
-                accept = AcceptMasks(method, target, chunk, schedule)
+                accept = AcceptMasks(method, target_sparsity, chunk, schedule)
                 masks[name] = self.job(accept, needs={"trained": trained}, label=f"masks {name}")
         return masks
 
@@ -346,7 +349,7 @@ class _Planner:
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
             own = self._about(_half=half, _of=f", {data}")
-            of_half = own._find_masks(config.sparsities, config.seeds, config.prune)
+            of_half = own._find_masks(config.target_sparsities, config.seeds, config.prune)
             masks |= {f"{data}: {name}": job for name, job in of_half.items()}
         return masks
 
@@ -359,13 +362,16 @@ class _Planner:
         for method in sorted(methods, key=METHODS.names().index):
             matched = trained if method == "layer-matched" else {}
             own = self._about(_method=method, _matched=matched, _of=f", {method}")
-            own._find_subnetworks(config.sparsities, config.seeds, config.prune)
+            own._find_subnetworks(config.target_sparsities, config.seeds, config.prune)
             trained = own.several["masks"] if method == "l0" else trained
             answers |= {f"{method}: {name}": job for name, job in own.several["answers"].items()}
         return answers
 
     def at_checkpoints(
-        self, sparsities: Sequence[float], seeds: Sequence[int] | None, prune: PruneSettings | None
+        self,
+        target_sparsities: Sequence[float],
+        seeds: Sequence[int] | None,
+        prune: PruneSettings | None,
     ) -> dict[Any, Job]:
         """Jobs on the model itself occur again."""
         config, accuracies = self.config, {}
@@ -375,11 +381,11 @@ class _Planner:
             models = {step: CheckpointInput(model) for step, model in named.items()}
         for step, model in models.items():
             own = self._about(_model=model, _of=f", checkpoint {step}")
-            own._find_subnetworks(sparsities, seeds, prune or config.prune)
+            own._find_subnetworks(target_sparsities, seeds, prune or config.prune)
             accuracies[step] = own.job(Accuracy())
         return accuracies
 
 
-def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
+def _of_masks(target_sparsities: Sequence[float], seeds: Sequence[int]) -> str:
     """What jobs on masks have in their names."""
-    return f"sparsity {' '.join(map(repr, targets))}, seed {' '.join(map(str, seeds))}"
+    return f"sparsity {' '.join(map(repr, target_sparsities))}, seed {' '.join(map(str, seeds))}"

@@ -66,7 +66,7 @@ def _asked(run: RunFolder) -> list[str]:
 def _only_sizes(config: Mapping[str, Any]) -> bool:
     """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
     only = (config.get("settings") or {}).get("only")
-    return not config.get("sparsities", True) or only == [EffectiveSize.kind]
+    return not config.get("target_sparsities", True) or only == [EffectiveSize.kind]
 
 
 _INTERVALS = (

@@ -91,7 +91,7 @@ class MainStudy(Study):
         return {
             **facts,
             "seeds": list(config.seeds),
-            "sparsities": list(config.sparsities),
+            "target_sparsities": list(config.target_sparsities),
             "settings": plain(config),
         }
 

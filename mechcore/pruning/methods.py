@@ -44,7 +44,7 @@ class Request:
         model: any TransformerLens model.
         data: training examples, whose labels are not used.
         means: the model's mean activations.
-        sparsities: target sparsities, shares of the components.
+        target_sparsities: target sparsities, shares of the components.
         seeds: one subnetwork each; a method without chance may give one for all.
         settings: of L0 pruning.
         data_seed: of the order of examples.
@@ -55,7 +55,7 @@ class Request:
     model: Any
     data: EncodedExamples
     means: MeanActivations
-    sparsities: Sequence[float]
+    target_sparsities: Sequence[float]
     seeds: Sequence[int]
     settings: PruneSettings
     data_seed: int = 0
@@ -102,16 +102,18 @@ class Ranking:
         """
         model, means = request.model, request.means
         given = request.seeds if self.seed == "masks" else [request.data_seed]
-        targets, seeds = as_runs(request.sparsities, given)
+        target_sparsities, seeds = as_runs(request.target_sparsities, given)
         shape, identity = ModelShape.of(model), ModelIdentity.of(model)
-        check_keeps_some(targets, shape)
+        check_keeps_some(target_sparsities, shape)
         subnetworks = []
         for seed in seeds:
             options = {"seed": seed} if self.seed else {}
             scores = self.scores(model, request.data, means, **options)
-            for target in targets:
-                mask = discretise(scores, target, shape).with_identity(identity)
-                subnetwork = Subnetwork(mask, target, seed, scores, self.name, means=means.data)
+            for target_sparsity in target_sparsities:
+                mask = discretise(scores, target_sparsity, shape).with_identity(identity)
+                subnetwork = Subnetwork(
+                    mask, target_sparsity, seed, scores, self.name, means=means.data
+                )
                 subnetworks.append(subnetwork)
         return subnetworks
 
@@ -126,7 +128,7 @@ def l0(request: Request) -> list[Subnetwork]:
         request.model,
         request.data,
         request.means,
-        sparsity=request.sparsities,
+        target_sparsities=request.target_sparsities,
         seeds=request.seeds,
         preset=request.settings,
         data_seed=request.data_seed,
@@ -137,7 +139,9 @@ def l0(request: Request) -> list[Subnetwork]:
 def random(request: Request) -> list[Subnetwork]:
     """Components drawn at random: a control."""
     shape, identity = ModelShape.of(request.model), ModelIdentity.of(request.model)
-    drawn = random_subnetworks(shape, sparsity=request.sparsities, seeds=request.seeds)
+    drawn = random_subnetworks(
+        shape, target_sparsities=request.target_sparsities, seeds=request.seeds
+    )
     return [subnetwork.with_identity(identity) for subnetwork in drawn]
 
 

@@ -67,7 +67,7 @@ def prune(
     data: Any,
     means: MeanActivations,
     *,
-    sparsity: float | Sequence[float],
+    target_sparsities: float | Sequence[float],
     seeds: int | Sequence[int] = (42, 43, 44),
     preset: str | PruneSettings = "fast",
     data_seed: int = 0,
@@ -79,7 +79,7 @@ def prune(
         model: any TransformerLens model; it stays as it is.
         data: training examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
-        sparsity: shares of components to prune, in [0, 1).
+        target_sparsities: shares of components to prune, in [0, 1).
         seeds: of the masks' initialisation and noise.
         preset: ``"fast"``, ``"thorough"``, ``"paper"``, or a schedule of your own, see
             `mechcore.pruning.prune_settings`.
@@ -97,14 +97,16 @@ def prune(
             and why, ``finished`` holds the others.
     """
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
-    targets, seeds = as_runs(sparsity, seeds)
+    target_sparsities, seeds = as_runs(target_sparsities, seeds)
     check_means(means, model)
     data = as_encoded(model, data, split="train", labelled=False)
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
-        check_keeps_some(targets, shape)
+        check_keeps_some(target_sparsities, shape)
     moved = _moved(model, data, means, settings.attribution)
-    trainings = [MaskTraining(settings, shape, t, seed, moved) for t in targets for seed in seeds]
+    trainings = [
+        MaskTraining(settings, shape, t, seed, moved) for t in target_sparsities for seed in seeds
+    ]
     partial = Partial(
         state,
         "pruning",

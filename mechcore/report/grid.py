@@ -90,7 +90,7 @@ def _frequencies(run: RunFolder) -> Iterator[Quantity]:
         return
     scale = _scale("Blues", Normalize(0, 1))
     legend = _legend(scale, [i / (STEPS - 1) for i in range(STEPS)], percent)
-    for target, part in frequency.groupby("target_sparsity"):
+    for target_sparsity, part in frequency.groupby("target_sparsity"):
         cells = {
             row["component"]: _cell(
                 whole(row["count"]),
@@ -99,7 +99,7 @@ def _frequencies(run: RunFolder) -> Iterator[Quantity]:
             )
             for _, row in part.iterrows()
         }
-        at = sparsity(float(str(target)))
+        at = sparsity(float(str(target_sparsity)))
         yield Quantity(f"seeds that keep it at {at}", cells, legend)
 
 

@@ -189,7 +189,7 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
         config: what ``config.json`` holds.
         shown: facts of the data that stand elsewhere on the page, and need not be repeated.
     """
-    run = {key: config[key] for key in ("command", "seeds", "sparsities") if config.get(key)}
+    run = {key: config[key] for key in ("command", "seeds", "target_sparsities") if config.get(key)}
     parts = {name: dict(config.get(name) or {}) for name in _OF_CONFIG}
     data = [
         (f"{part} {key}".replace("_", " "), value)

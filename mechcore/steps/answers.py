@@ -189,7 +189,7 @@ def answers_of(work: Work) -> Answered:
             else:
                 full[job.step.split] = named[FULL]
     subnetworks = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
-    subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
+    subnetworks.sort(key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
     in_order = {
         split: [named[subnetwork.name] for subnetwork in subnetworks]
         for split, named in masked.items()

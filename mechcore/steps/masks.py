@@ -80,7 +80,7 @@ class FindMasks(MainStep):
 
     kind = "prune"
     method: str
-    targets: tuple[float, ...]
+    target_sparsities: tuple[float, ...]
     seeds: tuple[int, ...]
     schedule: PruneSettings
     data_seed: int
@@ -99,7 +99,7 @@ class FindMasks(MainStep):
             InputError: one does not.
         """
         if self.method != "l0" or self.schedule.discretisation == "ranking":
-            check_keeps_some(self.targets, shape)
+            check_keeps_some(self.target_sparsities, shape)
 
     def uses(self) -> list[object]:
         """The method."""
@@ -107,7 +107,7 @@ class FindMasks(MainStep):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        steps = sum(map(self.schedule.total_steps, self.targets))
+        steps = sum(map(self.schedule.total_steps, self.target_sparsities))
         return WITH_GRADIENT * steps * self.schedule.batch_size * len(self.seeds)
 
     def run(self, work: Work) -> None:
@@ -121,7 +121,7 @@ class FindMasks(MainStep):
         inputs = inputs_of(work)
         # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
         schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
-        if all(keeps_some(target, shape) for target in self.targets):
+        if all(keeps_some(target_sparsity, shape) for target_sparsity in self.target_sparsities):
             schedule = replace(schedule, discretisation="ranking")
         matched = "trained" in work.job.needs
         trained = subnetworks_in(work.needed("trained")) if matched else []
@@ -131,7 +131,7 @@ class FindMasks(MainStep):
             inputs.model,
             inputs.data["train"],
             means_of(work, inputs),
-            self.targets,
+            self.target_sparsities,
             self.seeds,
             schedule,
             self.data_seed,
@@ -153,7 +153,7 @@ class AcceptMasks(MainStep):
 
     kind = "masks"
     method: str
-    target: float
+    target_sparsity: float
     seeds: tuple[int, ...]
     schedule: PruneSettings
 
@@ -167,7 +167,7 @@ class AcceptMasks(MainStep):
         trained = work.needed("trained")
         missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         for mask in subnetworks_in(trained):
-            if mask.target == self.target:
+            if mask.target_sparsity == self.target_sparsity:
                 try:
                     kept = (
                         accepted(mask, self.schedule) if len(mask.history) else mask
@@ -177,10 +177,10 @@ class AcceptMasks(MainStep):
                     missing[mask.name] = str(error)
         rows = []
         for seed in self.seeds:
-            name = subnetwork_name(self.target, seed, self.method)
+            name = subnetwork_name(self.target_sparsity, seed, self.method)
             if name in missing:
                 warn(f"{name} is missing: {missing[name]}")
-                values = (name, self.target, seed, missing[name])
+                values = (name, self.target_sparsity, seed, missing[name])
                 rows.append(dict(zip(MISSING_MASKS.required, values, strict=True)))
         write_json(work.folder / MISSING_FILE, rows)
 

@@ -43,7 +43,7 @@ GRID_TABLE = Schema(
     (
         CHECKPOINT,
         SEED,
-        Column("sparsity", "share", "target sparsity"),
+        Column("target_sparsity", "share", "target sparsity"),
         _SUBSET,
         _ACCURACY,
         Column(KEPT, "share", "share of components kept", optional=True),
@@ -149,7 +149,8 @@ def accuracies_by_checkpoint(
     for name, table in tables.items():
         subsets = proper_subsets(table)
         accuracy = subsets.assign(
-            subset=subsets["split"] + ":" + subsets["subset"], sparsity=subsets["target_sparsity"]
+            subset=subsets["split"] + ":" + subsets["subset"],
+            target_sparsity=subsets["target_sparsity"],
         )
         accuracy.insert(0, "checkpoint", name)
         if subnetworks is not None:

@@ -189,12 +189,14 @@ def accuracy_table(
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
     """
     models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
-    models += [(subnetwork.name, subnetwork.target, subnetwork.seed) for subnetwork in subnetworks]
+    models += [
+        (subnetwork.name, subnetwork.target_sparsity, subnetwork.seed) for subnetwork in subnetworks
+    ]
     parts = []
     for split in TEST_SPLITS:
         answers = [full[split], *masked[split]]
-        for (name, target, seed), evaluation in zip(models, answers, strict=True):
-            table = evaluation.table().assign(subnetwork=name, target_sparsity=target)
+        for (name, target_sparsity, seed), evaluation in zip(models, answers, strict=True):
+            table = evaluation.table().assign(subnetwork=name, target_sparsity=target_sparsity)
             members = [(evaluation.subsets == s) | (s == ALL) for s in table["subset"]]
             ends = [
                 share_interval(evaluation.correct[rows], clusters=evaluation.samples(rows)[""])
@@ -219,7 +221,7 @@ def subnetwork_table(
         {
             "subnetwork": each.name,
             "method": each.method,
-            "target_sparsity": each.target,
+            "target_sparsity": each.target_sparsity,
             "seed": each.seed,
             "sparsity": each.mask.sparsity,
             "head_sparsity": each.mask.head_sparsity,
@@ -314,7 +316,7 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         MismatchError: they are those of different models.
     """
     names, masks = [each.name for each in subnetworks], [each.mask for each in subnetworks]
-    frequency = head_frequency(masks, [each.target for each in subnetworks])
+    frequency = head_frequency(masks, [each.target_sparsity for each in subnetworks])
     draws = draws_of(subnetworks)
     core = heuristic_core(masks, draws)
     rate = 1 - share_at_most(0, len(set(draws)))
@@ -337,7 +339,11 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         agreement = frequency_agreement(frequency)
         ends = (agreement.low_sparsity, agreement.high_sparsity)
         low, high = (
-            {draw for draw, each in zip(draws, subnetworks, strict=True) if each.target == s}
+            {
+                draw
+                for draw, each in zip(draws, subnetworks, strict=True)
+                if each.target_sparsity == s
+            }
             for s in ends
         )
         p = math.nan if low & high else agreement.p_value

@@ -94,9 +94,13 @@ def summary_of(run: RunFolder) -> dict[str, float]:
         several = whole.groupby("split")["data"].nunique() > 1
         by = ["split", "data", "target_sparsity"]  # of which the full model has none
         for key, rows in whole.groupby(by, sort=False, dropna=False):
-            split, data, target = map(str, key)
+            split, data, target_sparsity = map(str, key)
             place = f"{split}/{data}" if several[split] else split
-            name = "full" if target in ("nan", "<NA>") else target_name(float(target))
+            name = (
+                "full"
+                if target_sparsity in ("nan", "<NA>")
+                else target_name(float(target_sparsity))
+            )
             summary[f"accuracy/{place}/{name}"] = float(rows["accuracy"].mean())
     core = run.table("core_summary")
     if core is not None and len(core):

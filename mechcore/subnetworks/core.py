@@ -182,28 +182,36 @@ def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
     return min(1.0, float(chance[observed:].sum()))
 
 
-def head_frequency(masks: Sequence[Mask], targets: Sequence[float]) -> pd.DataFrame:
+def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
     """How many subnetworks of each target sparsity keep a component.
 
     Args:
         masks: single masks of zeros and ones.
-        targets: the target sparsity of each.
+        target_sparsities: the target sparsity of each.
 
     Returns:
         The columns of `HEAD_FREQUENCY`, a row per component and target.
 
     Raises:
-        InputError: there is no mask, or the numbers of masks and targets differ.
+        InputError: there is no mask, or the numbers of masks and target sparsities differ.
     """
     shape = _common_shape(masks)
-    if len(masks) != len(targets):
-        raise InputError(f"head frequency: {len(masks)} masks but {len(targets)} target sparsities")
+    if len(masks) != len(target_sparsities):
+        raise InputError(
+            f"head frequency: {len(masks)} masks but {len(target_sparsities)} target sparsities"
+        )
     rows = []
-    for target in sorted(set(targets)):
-        chosen = [set(m.kept) for m, t in zip(masks, targets, strict=True) if t == target]
+    for target_sparsity in sorted(set(target_sparsities)):
+        chosen = [
+            set(m.kept)
+            for m, t in zip(masks, target_sparsities, strict=True)
+            if t == target_sparsity
+        ]
         for c in shape.components:
             count = sum(c in kept for kept in chosen)
-            rows.append((str(c), c.layer, c.head, target, len(chosen), count, count / len(chosen)))
+            rows.append(
+                (str(c), c.layer, c.head, target_sparsity, len(chosen), count, count / len(chosen))
+            )
     return pd.DataFrame(rows, columns=HEAD_FREQUENCY.names).astype({"head": "Int64"})
 
 

@@ -29,7 +29,7 @@ EFFECTIVE_SIZE = Schema(
         SEED,
         Column("effective_size", "share", "share of components kept; 1 if none is faithful"),
         Column("faithful", "flag", "whether a subnetwork is"),
-        Column("sparsity", "share", "target sparsity of the sparsest faithful subnetwork"),
+        Column("target_sparsity", "share", "target sparsity of the sparsest faithful subnetwork"),
         Column("accuracy", "share", "of the sparsest faithful subnetwork"),
         _FULL,
     ),
@@ -59,7 +59,7 @@ MEAN_EFFECTIVE_SIZE = Schema(
 FULL = ("checkpoint", "subset", "accuracy")
 """Columns of the full model's accuracies."""
 
-GRID = ("checkpoint", "seed", "sparsity", "subset", "accuracy")
+GRID = ("checkpoint", "seed", "target_sparsity", "subset", "accuracy")
 """Columns of the subnetworks' accuracies."""
 
 KEPT = "kept"
@@ -93,10 +93,10 @@ def effective_size(
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
             ``grid`` lacks are left out, with a warning.
-        grid: accuracy (share) of subnetworks: checkpoint, seed, sparsity (share of components to
-            prune, in [0, 1)), subset, accuracy; and kept (share), where masks miss that sparsity:
-            by default 1 - sparsity. A seed's size is chosen among the sparsities that it has
-            itself; a warning names those that another seed has and it has not.
+        grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (share of
+            components to prune, in [0, 1)), subset, accuracy; and kept (share), where masks miss
+            that: by default 1 - target_sparsity. A seed's size is chosen among the sparsities that
+            it has itself; a warning names those that another seed has and it has not.
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
             are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
             all six together.
@@ -104,9 +104,10 @@ def effective_size(
 
     Returns:
         One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
-        effective_size (share of components kept), faithful, sparsity and accuracy of the chosen
-        subnetwork, full_accuracy. Where no subnetwork of the grid is faithful, effective_size is
-        1, as published, but faithful is False, and sparsity and accuracy are missing.
+        effective_size (share of components kept), faithful, target_sparsity and accuracy of the
+        chosen subnetwork, full_accuracy. Where no subnetwork of the grid is faithful,
+        effective_size is 1, as published, but faithful is False, and target_sparsity and accuracy
+        are missing.
 
     Raises:
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
@@ -129,18 +130,18 @@ def effective_size(
             for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
                 faithful = accuracy[accuracy > needed].droplevel("seed")
                 candidates = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
-                size, target, reached = min(candidates, default=(1.0, math.nan, math.nan))
-                figures = (size, bool(candidates), -target, reached, whole.loc[checkpoint])
+                size, target_sparsity, reached = min(candidates, default=(1.0, math.nan, math.nan))
+                figures = (size, bool(candidates), -target_sparsity, reached, whole.loc[checkpoint])
                 rows.append((group, checkpoint, seed, *figures))
     return pd.DataFrame(rows, columns=EFFECTIVE_SIZE.names)
 
 
 def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
-    """Share of components that each subnetwork keeps, by checkpoint, seed and sparsity."""
-    sparsity = pd.to_numeric(grid["sparsity"]).astype(float)
+    """Share of components that each subnetwork keeps, by checkpoint, seed and target sparsity."""
+    sparsity = pd.to_numeric(grid["target_sparsity"]).astype(float)
     kept = pd.to_numeric(grid[KEPT], errors="coerce") if KEPT in grid else 1 - sparsity
     _refuse(grid, ~kept.between(0, 1), "grid", f"{KEPT} is not a share in [0, 1]: {PERCENT}")
-    keys = grid[["checkpoint", "seed"]].assign(sparsity=sparsity)
+    keys = grid[["checkpoint", "seed"]].assign(target_sparsity=sparsity)
     differs = kept.groupby([keys[name] for name in keys]).transform("nunique") > 1
     _refuse(grid, differs, "grid", f"{KEPT} differs between rows of one subnetwork")
     return dict(zip(keys.itertuples(index=False, name=None), kept, strict=True))
@@ -211,7 +212,7 @@ def _name_uneven(settings: pd.DataFrame) -> None:
         f"checkpoint {checkpoint!r}, seed {seed!r} lacks {_list(sorted(gone))}"
         for checkpoint, rows in settings.groupby("checkpoint", sort=False)
         for seed, own in rows.groupby("seed")
-        if (gone := set(rows["sparsity"]) - set(own["sparsity"]))
+        if (gone := set(rows["target_sparsity"]) - set(own["target_sparsity"]))
     ]
     if lacking:
         warn(
@@ -238,10 +239,12 @@ def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.Dat
     table = frame[list(columns)].reset_index(drop=True)
     for column in keys:
         _refuse(table, table[column].isna(), name, f"no {column}; expected one in every row")
-    for column, interval in (("sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
+    for column, interval in (("target_sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
         if column in columns:
             numbers = pd.to_numeric(table[column], errors="coerce")
-            shares = numbers.between(0, 1, inclusive="left" if column == "sparsity" else "both")
+            shares = numbers.between(
+                0, 1, inclusive="left" if column == "target_sparsity" else "both"
+            )
             _refuse(table, ~shares, name, f"{column} is not a share in {interval}: {PERCENT}")
             table[column] = numbers.astype(float)
     repeated = table.duplicated(keys)

@@ -96,12 +96,14 @@ def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
         The columns of `HALF_OVERLAP`.
     """
     tables = []
-    for target in sorted({target for of_data in masks.values() for target, _ in of_data}):
+    for target_sparsity in sorted(
+        {target_sparsity for of_data in masks.values() for target_sparsity, _ in of_data}
+    ):
         chosen = {
             (data, seed): mask
             for data, of_data in masks.items()
             for (of, seed), mask in of_data.items()
-            if of == target
+            if of == target_sparsity
         }
         names, seeds = [f"{data} {seed}" for data, seed in chosen], [seed for _, seed in chosen]
         table = head_overlap([*chosen.values()], names, seeds)
@@ -111,7 +113,7 @@ def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
         summary = grouped["jaccard"].agg(n_pairs="count", jaccard="mean", low="min", high="max")
         summary["expected"] = grouped["expected"].mean()
         tables.append(summary.reindex([c for c in _COMPARED if c in summary.index]).reset_index())
-        tables[-1].insert(1, "target_sparsity", target)
+        tables[-1].insert(1, "target_sparsity", target_sparsity)
     return pd.concat(tables, ignore_index=True)[HALF_OVERLAP.names]
 
 

@@ -36,7 +36,7 @@ SIZES = {"train": 40, "id": 30, "ood": 24}
 EMBEDDED = helpers.embedded_shape()
 N_COMPONENTS = len(EMBEDDED.components)
 KINDS = ("csv", "tsv", "jsonl", "parquet")
-QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --prune-steps 3 --prune-settings tolerance=1"
+QUICK = "--seeds 3,4 --target-sparsities 0.4,0.7 --prune-steps 3 --prune-settings tolerance=1"
 """Few steps reach no target, hence the tolerance."""
 FEW = """
 analyses:
@@ -309,7 +309,9 @@ def test_training_data_are_enough_to_prune(files: Path, whole: Path) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_subnetworks_by_another_method(files: Path) -> None:
     method = "attribution"
-    command = f"accuracy {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --prune-method {method}"
+    command = (
+        f"accuracy {own(files)} --seeds 3,4 --target-sparsities 0.4,0.7 --prune-method {method}"
+    )
     assert call(f"{command} --out masks") == 0
     table = pd.read_csv("masks/tables/subnetworks.csv")
     names = [f"{method}-s{share}-seed0" for share in ("0.40", "0.70")]

@@ -99,7 +99,8 @@ def test_ways_to_ask_for_help(
         ("Data", "--train --label-map --max-ood"),
         (
             "Pruning",
-            "--prune-method --prune-preset --prune-settings --prune-steps --seeds --sparsities",
+            "--prune-method --prune-preset --prune-settings --prune-steps --seeds "
+            "--target-sparsities",
         ),
         ("Analyses", "--fill --tolerance --resamples --with --without --only --ood-mean"),
         ("Compute", "--cpus --device --executor --batch-size"),

@@ -24,7 +24,7 @@ model: {dtype: bfloat16}
 data: {max_train: 16, max_id: 12, max_ood: 12, seed: 5}
 prune: {preset: paper, steps: 30, precision: bfloat16}
 seeds: [7]
-sparsities: [0.3]
+target_sparsities: [0.3]
 batch_size: 8
 analyses: {ablation: {max_non_core: 3}}
 resources: {cpus: 1}
@@ -67,7 +67,7 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     study: StudyConfig = settings_of(monkeypatch, "run s.yaml")
-    assert (study.seeds, study.sparsities, study.batch_size) == ((7,), (0.3,), 8)
+    assert (study.seeds, study.target_sparsities, study.batch_size) == ((7,), (0.3,), 8)
     assert (study.model.dtype, study.data.max_train, study.data.seed) == ("bfloat16", 16, 5)
     assert (study.prune.steps, study.prune.precision, study.prune.lr) == (30, "bfloat16", 0.1)
 
@@ -76,7 +76,7 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(
     ("options", "where", "wanted"),
     [
         ("--seeds 42,43,44", "seeds", (42, 43, 44)),
-        ("--sparsities 0.5,0.7", "sparsities", (0.5, 0.7)),
+        ("--target-sparsities 0.5,0.7", "target_sparsities", (0.5, 0.7)),
         ("--batch-size 64", "batch_size", 64),
         ("--dtype float32", "model.dtype", "float32"),
         ("--max-id 0", "data.max_id", None),
@@ -172,7 +172,7 @@ def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.Mo
     )
     wanted = dict.fromkeys(
         ("model.dtype", "data.max_train", "data.max_id", "data.max_ood", "data.seed", "seeds",
-         "sparsities", "batch_size", "analyses.ablation.max_non_core", "resources.cpus"),
+         "target_sparsities", "batch_size", "analyses.ablation.max_non_core", "resources.cpus"),
         "file s.yaml",
     )  # fmt: skip
     prune = ("steps", "steps_per_percent", "ramp", "ramp_per_percent", "warmup", "batch_size", "lr")
@@ -235,7 +235,7 @@ def test_every_kind_of_study_can_be_given_to_ray(
 @pytest.mark.parametrize(
     ("command", "job"),
     [
-        ("demo --seeds 1 --sparsities 0.5", "prune"),
+        ("demo --seeds 1 --target-sparsities 0.5", "prune"),
         ("reproduce cognitive --quick --arms base --workers 1", "decoding base"),
         ("reproduce extractive --quick --experiments ocr", "ocr first-hop seed=0"),
     ],

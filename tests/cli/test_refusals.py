@@ -120,8 +120,8 @@ def test_bad_data(refused: Refused, options: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("{own} --sparsities 50", "in [0, 1); did you mean 0.5 (50 %)?"),
-        ("{own} --sparsities abc", "--sparsities 'abc': expected numbers"),
+        ("{own} --target-sparsities 50", "in [0, 1); did you mean 0.5 (50 %)?"),
+        ("{own} --target-sparsities abc", "--target-sparsities 'abc': expected numbers"),
         ("{own} --seeds 1,1", "seeds [1, 1]: expected at least one, each once"),
         ("{own} --data-seed -1", "--data-seed is -1; expected a whole number"),
         ("{own} --prune-steps many", "'--prune-steps': expected a whole number ("),
@@ -160,8 +160,8 @@ def test_bad_options(refused: Refused, options: str, message: str) -> None:
         *(
             (command, f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components")
             for command in (
-                "methods {own} --sparsities 0.995",
-                "accuracy {own} --sparsities 0.5,0.995",
+                "methods {own} --target-sparsities 0.995",
+                "accuracy {own} --target-sparsities 0.5,0.995",
             )
         ),
         ("ablation {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),

@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[[Any, EncodedExamples, MeanActivations], Any]] = {
     ),
     "search": lambda model, data, means: find_superadditive(model, data, means, max_size=2),
     "prune": lambda model, data, means: prune(
-        model, data, means, sparsity=0.5, seeds=1, preset=PruneSettings(steps=2, warmup=1)
+        model, data, means, target_sparsities=0.5, seeds=1, preset=PruneSettings(steps=2, warmup=1)
     ),
     "attribution": attribution_scores,
 }

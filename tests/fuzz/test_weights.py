@@ -20,7 +20,7 @@ from mechcore.cli import main
 
 VALUES = (float("nan"), float("inf"), -float("inf"), 3e38)
 WEIGHTS = "model.safetensors"
-PRUNE = "--seeds 3 --sparsities 0.5 --prune-steps 3 --prune-settings tolerance=1"
+PRUNE = "--seeds 3 --target-sparsities 0.5 --prune-steps 3 --prune-settings tolerance=1"
 COMMANDS = (
     "heads",
     "ablation --components L0.H1,L1.MLP --resamples 5",

@@ -42,7 +42,7 @@ from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny
 
 SMALL = StudyConfig(
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
-    sparsities=(0.3,),
+    target_sparsities=(0.3,),
     n_resamples=20,
     analyses=Analyses(heads=Heads(16), paths=Paths(controls=1, max_examples=10)),
     resources=Resources(cpus=1),
@@ -171,7 +171,7 @@ def test_settings_for_one_question(lab: Lab) -> None:
     with pytest.raises(InputError, match="roles: no setting 'alhpa'; expected components, ood_m"):
         lab.roles(alhpa=0.1)
     with pytest.raises(InputError, match="core: no setting 'sparsity'; it has none"):
-        lab.core(sparsity=0.5)
+        lab.core(target_sparsities=0.5)
     with pytest.raises(InputError, match="smallest: loss is 5; expected"):
         lab.smallest(loss=5)
 

@@ -18,7 +18,7 @@ CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=12, max_ood=12),
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1, save_every=1),
     seeds=(42, 43),
-    sparsities=(0.3, 0.5),
+    target_sparsities=(0.3, 0.5),
     seeds_per_job=1,
     n_resamples=10,
     analyses=Analyses(

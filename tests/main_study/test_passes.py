@@ -30,7 +30,7 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
         model=ModelConfig(source=str(cases.path("bert")), class_names=CLASSES),
         data=data_config(tmp_path / "data"),
         seeds=(1, 2, 3),
-        sparsities=(0.5,),
+        target_sparsities=(0.5,),
         seeds_per_job=2,
         prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
         analyses=Analyses(heads=Heads(20), ablation=Ablation(max_joint=4, max_non_core=6)),

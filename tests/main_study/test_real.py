@@ -44,7 +44,7 @@ def config(folder: Path, n: int) -> StudyConfig:
         ),
         prune=PruneSettings(steps=2, warmup=0, batch_size=4, tolerance=1),
         seeds=(42, 43),
-        sparsities=(0.5, 0.8),
+        target_sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
         analyses=Analyses(

@@ -146,14 +146,14 @@ def test_files_of_windows_are_read(tmp_path: Path, name: str) -> None:
 def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
     text = """
         seeds: [1, 2]
-        sparsities: [0.25]
+        target_sparsities: [0.25]
         model: {source: no such folder, answers: {yes: " Yes", no: " No"}}
         data: {train: a.csv, id: b.csv, ood: c.csv, label_map: {0: x}}
         prune: {preset: paper, lr: 1}
         analyses: {sweep: {components: mlps}, heads: {max_examples: 9}}
         """
     config = read(tmp_path, text)
-    assert (config.seeds, config.sparsities) == ((1, 2), (0.25,))
+    assert (config.seeds, config.target_sparsities) == ((1, 2), (0.25,))
     assert config.data.label_map == {"0": "x"}
     assert config.prune == prune_settings("paper", lr=1.0)
     assert config.model.answers == {"yes": " Yes", "no": " No"}
@@ -210,9 +210,9 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("prune: null", "prune: found None"),
         ("seeds: 1", "seeds: found 1; expected a valid (tuple|array)"),
         ("seeds: [1.0]", "seeds.0: found 1.0; expected a valid integer"),
-        ("sparsities: ['0.5']", "sparsities.0: found '0.5'; expected a valid number"),
-        ("sparsities: [1e999]", r"sparsity inf: expected a share"),
-        ("sparsities: [1.5]", "sparsity 1.5: expected a share"),
+        ("target_sparsities: ['0.5']", "sparsities.0: found '0.5'; expected a valid number"),
+        ("target_sparsities: [1e999]", r"sparsity inf: expected a share"),
+        ("target_sparsities: [1.5]", "sparsity 1.5: expected a share"),
         ("data: {ood_label: 5}", "data.ood_label: found 5; expected a valid string"),
         ("data: {max_id: no}", "data.max_id: found 'no'; expected a valid integer"),
         ("model: {backend: fast}", "model.backend: found 'fast'; expected 'bridge' or 'hooked'"),

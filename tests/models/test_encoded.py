@@ -164,7 +164,7 @@ def zip_texts() -> tuple[list[str], list[str]]:
 
 def test_batches_are_no_examples(model: Any, encoded: Any, means: MeanActivations) -> None:
     with pytest.raises(InputError, match=r"train data: found DataLoader; expected a file"):
-        prune(model, loader(encoded), means, sparsity=0.5)
+        prune(model, loader(encoded), means, target_sparsities=0.5)
 
 
 def test_the_tokenizer_is_read_once_and_goes_with_the_model(

@@ -25,12 +25,12 @@ def one_draw(**settings: Any) -> PruneSettings:
 
 def trained(
     settings: PruneSettings,
-    target: float = 0.5,
+    target_sparsity: float = 0.5,
     seed: int = 1,
     gradient: Callable[[int], torch.Tensor] = lambda step: NOTHING,
 ) -> MaskTraining:
     """A training that met these gradients, and a KL of 0.25 per step number."""
-    training = MaskTraining(settings, SHAPE, target, seed)
+    training = MaskTraining(settings, SHAPE, target_sparsity, seed)
     while not training.is_done:
         training.draw()
         training.update(0.25 * training.step, gradient(training.step))
@@ -124,14 +124,16 @@ def test_a_training_that_is_not_finite_is_off_track(bad: float, where: str) -> N
         training.update(*((bad, NOTHING) if where == "loss" else (0.1, gradient)))
 
 
-def ended(course: list[float], target: float = 0.6, tolerance: float = 0.2) -> MaskTraining:
+def ended(
+    course: list[float], target_sparsity: float = 0.6, tolerance: float = 0.2
+) -> MaskTraining:
     """A training whose sparsity took this course; the target rises over the first half."""
     settings = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=1)
-    done = trained(settings, target)
+    done = trained(settings, target_sparsity)
     state = done.state()
     state["history"][:, COLUMNS.index("sparsity")] = torch.tensor(course)
     strict = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=tolerance)
-    training = MaskTraining(strict, SHAPE, target, 1)
+    training = MaskTraining(strict, SHAPE, target_sparsity, 1)
     training.restore(state)
     return training
 
@@ -189,7 +191,7 @@ def test_the_result_is_a_ranking_or_a_threshold() -> None:
     by_threshold = trained(one_draw(**high, discretisation="threshold")).subnetwork()
     assert len(by_threshold.mask.kept) == 6
     assert torch.equal(by_threshold.log_alpha, ranked.log_alpha)
-    assert (ranked.target, ranked.seed, ranked.method) == (0.5, 1, "l0")
+    assert (ranked.target_sparsity, ranked.seed, ranked.method) == (0.5, 1, "l0")
     # No ranking has a mask for a target that rounds to all six; the nearest threshold has one.
     high["log_alpha_std"] = 8.0
     extreme = trained(one_draw(**high, discretisation="threshold"), 0.95).subnetwork()

@@ -54,15 +54,15 @@ def test_every_ranking_is_a_method(request_: Request, name: str) -> None:
     found = method_of(name)(request_)
     assert_same(before, snapshot(request_.model))
     seeds = [5, 6] if name == "ugs" else [3]
-    assert [(each.seed, each.target) for each in found] == [
-        (seed, target) for seed in seeds for target in (0.7, 0.3)
+    assert [(each.seed, each.target_sparsity) for each in found] == [
+        (seed, target_sparsity) for seed in seeds for target_sparsity in (0.7, 0.3)
     ]
     shape, ranking = ModelShape.of(request_.model), SHORT_RANKINGS[name]
     for each in found:
         of_seed = {} if ranking.seed is None else {"seed": each.seed}
         scores = ranking.scores(request_.model, request_.data, request_.means, **of_seed)
         assert torch.equal(each.scores, scores)
-        assert each.mask == discretise(scores, each.target, shape)
+        assert each.mask == discretise(scores, each.target_sparsity, shape)
         assert each.method == name
         assert each.mask.identity is not None
     assert len({tuple(each.scores.flatten().tolist()) for each in found}) == len(seeds)

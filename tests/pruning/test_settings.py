@@ -17,7 +17,7 @@ from mechcore.pruning.settings import as_runs
 
 
 @pytest.mark.parametrize(
-    ("target", "step", "wanted"),
+    ("target_sparsity", "step", "wanted"),
     [
         # At 50 % the rise ends at 6500 + 50 * 50 = 9000.
         (0.5, 0, 0.0),
@@ -33,8 +33,10 @@ from mechcore.pruning.settings import as_runs
         (0.0, 3000, 0.0),
     ],
 )
-def test_wanted_sparsity_of_the_paper(target: float, step: int, wanted: float) -> None:
-    assert PRESETS["paper"].wanted_sparsity(target, step) == pytest.approx(wanted, abs=1e-12)
+def test_wanted_sparsity_of_the_paper(target_sparsity: float, step: int, wanted: float) -> None:
+    assert PRESETS["paper"].wanted_sparsity(target_sparsity, step) == pytest.approx(
+        wanted, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,11 @@ def test_learning_rates_of_the_paper(step: int, rate: float) -> None:
 def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:
     fast = PRESETS["fast"]
     assert fast == PruneSettings()
-    assert [fast.total_steps(target) for target in (0.0, 0.5, 0.95)] == [400, 400, 400]
+    assert [fast.total_steps(target_sparsity) for target_sparsity in (0.0, 0.5, 0.95)] == [
+        400,
+        400,
+        400,
+    ]
     # The target rises over 240 steps; the rates rise over 20 and fall over 380.
     assert [fast.wanted_sparsity(0.5, step) for step in (0, 120, 240, 399)] == [0, 0.25, 0.5, 0.5]
     rates = [fast.rate(0.5, step) for step in (0, 19, 20, 210, 399)]
@@ -83,14 +89,14 @@ def test_a_schedule_without_warmup_and_one_that_is_all_warmup() -> None:
     st.floats(0, 1, exclude_max=True),
 )
 def test_schedules_rise_to_the_target_and_rates_are_shares(
-    settings: PruneSettings, target: float
+    settings: PruneSettings, target_sparsity: float
 ) -> None:
-    total = settings.total_steps(target)
+    total = settings.total_steps(target_sparsity)
     # total is rounded to a whole step, so the rise may end half a step after it.
-    wanted = [settings.wanted_sparsity(target, step) for step in range(total + 2)]
+    wanted = [settings.wanted_sparsity(target_sparsity, step) for step in range(total + 2)]
     assert wanted == sorted(wanted)
-    assert (wanted[0], wanted[-1]) == (0, target)
-    assert all(0 < settings.rate(target, step) <= 1 for step in range(total))
+    assert (wanted[0], wanted[-1]) == (0, target_sparsity)
+    assert all(0 < settings.rate(target_sparsity, step) <= 1 for step in range(total))
 
 
 # -- choosing settings ----------------------------------------------------------------------------
@@ -121,7 +127,7 @@ def test_the_target_cannot_rise_for_longer_than_the_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "sparsities", "message"),
+    ("seeds", "target_sparsities", "message"),
     [
         ([1], [0.5, 1.0], r"sparsity 1\.0: expected a share"),
         ([1], [-0.1], r"sparsity -0\.1: expected a share"),
@@ -134,6 +140,8 @@ def test_the_target_cannot_rise_for_longer_than_the_training() -> None:
         ([2**63], [0.5], "seed 9223372036854775808: expected a whole number from 0 to"),
     ],
 )
-def test_runs_that_make_no_sense(seeds: list[int], sparsities: list[float], message: str) -> None:
+def test_runs_that_make_no_sense(
+    seeds: list[int], target_sparsities: list[float], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        as_runs(sparsities, seeds)
+        as_runs(target_sparsities, seeds)

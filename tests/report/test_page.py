@@ -196,7 +196,7 @@ def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> No
         if path.stem not in ("data", "effective_size", "mean_effective_size", "full", "grid"):
             path.unlink()
     config = json.loads((copy_of_rich / "config.json").read_text())
-    (copy_of_rich / "config.json").write_text(json.dumps(config | {"sparsities": []}))
+    (copy_of_rich / "config.json").write_text(json.dumps(config | {"target_sparsities": []}))
     text = page_of(copy_of_rich).text
     assert "Effective size of hub/base, trained here" in text
     assert "Heuristic core of" not in text

@@ -53,7 +53,7 @@ def study(source: Path, folder: Path) -> StudyConfig:
         data=replace(data_config(folder), max_train=6, groups={"one": ("x",)}),
         prune=SMALL,
         seeds=(1, 2),
-        sparsities=(0.5,),
+        target_sparsities=(0.5,),
         n_resamples=5,
         analyses=Analyses(
             heads=Heads(4),
@@ -138,7 +138,7 @@ def test_every_architecture_is_trained_studied_and_reported(
 def test_training_goes_on_where_it_was_interrupted(
     cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(study(cases.path("bert"), tmp_path), sparsities=(0.5,), checkpoints=())
+    config = replace(study(cases.path("bert"), tmp_path), target_sparsities=(0.5,), checkpoints=())
     run_study(config, tmp_path / "whole")
     losses, compute = [], Loop.compute_loss
 

@@ -58,7 +58,7 @@ def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
 
 def test_a_core_of_one_ranking_is_no_evidence() -> None:
     shape = ModelShape(4, 6)
-    found = random_subnetworks(shape, sparsity=[0.4, 0.6], seeds=3)
+    found = random_subnetworks(shape, target_sparsities=[0.4, 0.6], seeds=3)
     tables = core_tables(found)
     summary = tables["core_summary"].iloc[0]
     n_heads = sum(c.is_head for c in found[1].mask.kept)
@@ -69,8 +69,8 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
     assert tables["head_overlap"]["p_value"].isna().all()
     # Seeds of their own are found apart, at one sparsity or at two.
     found = [
-        *random_subnetworks(shape, sparsity=0.4, seeds=3),
-        *random_subnetworks(shape, sparsity=0.6, seeds=4),
+        *random_subnetworks(shape, target_sparsities=0.4, seeds=3),
+        *random_subnetworks(shape, target_sparsities=0.6, seeds=4),
     ]
     summary = core_tables(found)["core_summary"].iloc[0]
     assert summary["expected_by_chance"] < n_heads
@@ -80,7 +80,7 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
 @pytest.mark.parametrize(("n", "rate"), [(1, 0.05), (3, 0.36840), (12, 0.77908)])
 def test_what_seeds_say_of_further_seeds(n: int, rate: float) -> None:
     # Of seeds that keep a head at a rate r, all n do with r ** n, which is 0.05 at the bound.
-    found = random_subnetworks(ModelShape(2, 4), sparsity=[0.0, 0.1], seeds=range(n))
+    found = random_subnetworks(ModelShape(2, 4), target_sparsities=[0.0, 0.1], seeds=range(n))
     core = core_tables(found)["core"]
     assert len(core)
     assert core["rate_low"].tolist() == pytest.approx([rate] * len(core), abs=1e-5)
@@ -162,7 +162,7 @@ def test_effective_sizes_are_of_what_masks_keep() -> None:
     full, grid, chosen = accuracies_by_checkpoint({10: accuracies()}, {}, {10: masks})
     GRID_TABLE.check(grid)
     sizes = size_tables(full, grid, chosen, tolerance=0.19)["effective_size"].set_index("group")
-    assert sizes.loc["ID", ["effective_size", "sparsity"]].tolist() == [0.625, 0.5]
+    assert sizes.loc["ID", ["effective_size", "target_sparsity"]].tolist() == [0.625, 0.5]
 
 
 def test_effective_sizes_leave_out_a_group_without_examples_and_say_so() -> None:

@@ -56,7 +56,7 @@ CONFIG = StudyConfig(
     data=DataConfig(max_train=48, max_id=40, max_ood=40),
     prune=PRUNE,
     seeds=(42, 43),
-    sparsities=(0.3, 0.5),
+    target_sparsities=(0.3, 0.5),
     n_resamples=40,
     analyses=Analyses(
         heads=Heads(8),
@@ -160,7 +160,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert facts["mechcore"] == version("mechcore")
     assert facts["versions"]["torch"] == version("torch")
     assert facts["versions"]["transformer-lens"] == version("transformer-lens")
-    assert (facts["seeds"], facts["sparsities"]) == ([42, 43], [0.3, 0.5])
+    assert (facts["seeds"], facts["target_sparsities"]) == ([42, 43], [0.3, 0.5])
     assert facts["settings"]["prune"]["steps"] == 6
     assert facts["settings"]["data"]["max_ood"] == 40
     assert facts["settings"]["model"]["embedded"] == finished.config.model.embedded
@@ -435,7 +435,7 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, ablation=1)
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
+        ({"target_sparsities": (0.3,)}, OF_SUBNETWORKS),
         ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, ablation=1)),
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
@@ -461,7 +461,7 @@ def test_a_change_redoes_what_depends_on_it(
 
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
-    run_study(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
+    run_study(replace(TINY, seeds=(7,), target_sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
     # What the study did not write stays.
     assert {p.stem for p in (done / "tables").iterdir()} == (TABLES | {"mine"}) - OF_PATHS
@@ -493,14 +493,14 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     run_study(BARE, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
-    run_study(replace(BARE, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
+    run_study(replace(BARE, target_sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
     assert calls == counts(accuracy=1, smallest=1, core=1)
     assert not (tmp_path / "two" / "store").exists()
 
 
 def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
     analyses = replace(TINY.analyses, heads=Heads(7))
-    config = replace(TINY, sparsities=(0.3,), analyses=analyses)
+    config = replace(TINY, target_sparsities=(0.3,), analyses=analyses)
     calls.fail_at, calls.error = "scores", MechcoreError("no heads today")
     with pytest.raises(
         StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
@@ -599,7 +599,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     out = shutil.copytree(tiny, tmp_path_factory.mktemp("empty") / "run")
     with pytest.MonkeyPatch.context() as patch:
         leave_out_the_report(patch)
-        run_study(replace(TINY, sparsities=(0.9, 0.96)), out)
+        run_study(replace(TINY, target_sparsities=(0.9, 0.96)), out)
     return out
 
 
@@ -607,7 +607,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
 def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     ablation = Ablation(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
-    run_study(replace(TINY, sparsities=(0.9, 0.96), analyses=wanted), empty)
+    run_study(replace(TINY, target_sparsities=(0.9, 0.96), analyses=wanted), empty)
     assert calls == counts(ablation=1)
     tables = {path.stem: pd.read_csv(path) for path in (empty / "tables").iterdir()}
     assert tables["core"].empty

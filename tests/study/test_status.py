@@ -30,7 +30,7 @@ class Study:
             model=ModelConfig(source=str(checkpoint_like(folder / "model"))),
             data=data_config(folder / "data"),
             seeds=(1, 2),
-            sparsities=(0.5,),
+            target_sparsities=(0.5,),
             seeds_per_job=1,
             analyses=Analyses(heads=None, ablation=None, paths=None, dose=None, sweep=None),
         )

@@ -48,10 +48,10 @@ def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
     for split in ("id", "ood"):
         rows = accuracy[accuracy["split"] == split]
         expected[f"accuracy/{split}/full"] = rows.query("subnetwork == 'full'")["accuracy"].item()
-        for target in (0.5, 0.7):
-            same = rows[rows["target_sparsity"] == target]
+        for target_sparsity in (0.5, 0.7):
+            same = rows[rows["target_sparsity"] == target_sparsity]
             assert len(same) == 3
-            expected[f"accuracy/{split}/s{target:.2f}"] = sum(same["accuracy"]) / 3
+            expected[f"accuracy/{split}/s{target_sparsity:.2f}"] = sum(same["accuracy"]) / 3
     core = json.loads(pd.read_csv(run / "tables" / "core_summary.csv").iloc[0].to_json())
     expected["core/size"] = core["core_size"]
     expected["core/expected_by_chance"] = core["expected_by_chance"]
@@ -87,7 +87,7 @@ class Watch:
         self.asked: list[str] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        threading.Thread(target_sparsity=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         while True:

@@ -349,14 +349,18 @@ def test_trained_masks_of_one_seed_are_no_surprise_where_nothing_matters() -> No
     schedule = prune_settings("fast", steps=40, warmup=2, lr=0.3, lr_lambda=1.0, tolerance=1.0)
     shape, p, apart = ModelShape(8, 8), [], []
 
-    def trained(target: float, seed: int) -> Subnetwork:
-        training = MaskTraining(schedule, shape, target, seed)
+    def trained(target_sparsity: float, seed: int) -> Subnetwork:
+        training = MaskTraining(schedule, shape, target_sparsity, seed)
         while not training.is_done:
             training.update(0.0, torch.zeros_like(training.draw()))
         return training.subnetwork()
 
     for seed in range(0, 30, 2):
-        found = [trained(target, each) for target in (0.3, 0.5) for each in (seed, seed + 1)]
+        found = [
+            trained(target_sparsity, each)
+            for target_sparsity in (0.3, 0.5)
+            for each in (seed, seed + 1)
+        ]
         assert draws_of(found) == [0, 1, 0, 1]
         masks = [each.mask for each in found]
         p.append(heuristic_core(masks, draws_of(found)).p_value)
