@@ -360,8 +360,7 @@ def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " bat
     """Position of every row whose last state the logits of the answer are made of.
 
     That is an encoder's first and a language model's last real one. A decoder's classification head
-    reads the last token that is not the padding token, as Hugging Face has it: a text that ends in
-    that token, which may be the end of text, too, is read before it.
+    reads the last token that is not the padding token, which may also end a text.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     if not is_causal(model):
@@ -373,9 +372,7 @@ def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " bat
 
 
 def check_hooks(model: Any, names: Iterable[str]) -> None:
-    """Make sure the model has these hook points.
-
-    A bridge ignores hooks on names it does not know, so a misspelt one would do nothing.
+    """Make sure the model has these hook points: a bridge ignores names that it does not know.
 
     Raises:
         InputError: a hook point is missing.
@@ -393,7 +390,7 @@ def check_patterns(wanted: Iterable[int], seen: Iterable[int]) -> None:
     """Make sure that attention patterns came from these layers.
 
     Raises:
-        InputError: that of a layer did not, as with attention that is not computed in the open.
+        InputError: that of a layer did not.
     """
     if missing := set(wanted) - set(seen):
         raise InputError(

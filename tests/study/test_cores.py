@@ -38,7 +38,7 @@ def test_a_study_takes_all_cores_at_most(
     where: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = "data: {max_train: 8, max_id: 8, max_ood: 8}\nseeds: [1]\nsparsities: [0.5]\n"
+    text = "data: {max_train: 8, max_id: 8, max_ood: 8}\nseeds: [1]\ntarget_sparsities: [0.5]\n"
     cpus = "resources: {cpus: 9999}\n" if where == "file" else ""
     Path("s.yaml").write_text(text + cpus)
     words = ["run", "s.yaml", *(["--cpus", "9999"] if where == "option" else [])]
