@@ -26,6 +26,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "flips": "mechcore.analyses.flips:Flips",
         "ablation": "mechcore.analyses.ablation:Ablation",
         "interactions": "mechcore.analyses.interactions:Interactions",
+        "failure": "mechcore.analyses.failure:Failure",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
         "search": "mechcore.analyses.search:Search",

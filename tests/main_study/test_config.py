@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.failure import Failure
 from mechcore.analyses.flips import Flips
 from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
@@ -273,6 +274,7 @@ configs = st.builds(
         roles=maybe(st.builds(Roles, *[st.floats(0.001, 0.999)] * 3)),
         flips=maybe(st.builds(Flips)),
         paths=maybe(st.builds(Paths, controls=st.integers(0, 99), max_examples=counts)),
+        failure=maybe(st.builds(Failure, n_pairs=st.integers(0, 99))),
         dose=maybe(st.builds(Dose, counts, counts)),
         smallest=maybe(st.builds(Smallest, shares)),
         halves=maybe(st.builds(Halves)),
@@ -339,8 +341,8 @@ def test_every_setting_is_drawn_above() -> None:
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "
         "ood_subsets max_train max_id max_ood seed",
-        Analyses: "smallest halves methods heads sweep roles flips ablation paths dose search "
-        "effective_size fill",
+        Analyses: "smallest halves methods heads sweep roles flips ablation failure paths dose "
+        "search effective_size fill",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():
