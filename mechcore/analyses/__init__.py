@@ -27,6 +27,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "ablation": "mechcore.analyses.ablation:Ablation",
         "interactions": "mechcore.analyses.interactions:Interactions",
         "failure": "mechcore.analyses.failure:Failure",
+        "repair": "mechcore.analyses.repair:Repair",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
         "search": "mechcore.analyses.search:Search",

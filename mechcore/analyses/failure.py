@@ -86,8 +86,10 @@ class Failure(Ablating, Analysis):
         inputs, swept = inputs_of(work), ablations_in(work.needed("swept"), self.names)
         full = {split: swept[split].full for split in TEST_SPLITS}
         labels = {
-            split: label_names(full[split], inputs.data[split].examples.frame["label"].tolist())
-            for split in TEST_SPLITS
+            split: label_names(
+                answers.correct_classes.numpy(), inputs.data[split].examples.frame["label"].tolist()
+            )
+            for split, answers in full.items()
         }
         outside, kinds = swept["ood"], dict.fromkeys(swept["ood"].sets, "single")
         if together := self._together(work):

@@ -91,9 +91,9 @@ def places(full: Evaluation, labels: Sequence[str]) -> Iterator[Place]:
                 yield Place(subset, label, chosen)
 
 
-def label_names(full: Evaluation, labels: Sequence[str]) -> list[str]:
-    """The names of labels, those of the same classes by one name."""
-    number = np.unique(full.correct_classes.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
+def label_names(correct: Bool[np.ndarray, "example cls"], labels: Sequence[str]) -> list[str]:
+    """The names of examples' labels, those of the same classes by one name."""
+    number = np.unique(correct, axis=0, return_inverse=True)[1].reshape(-1)
     names: dict[int, str] = {}
     return [names.setdefault(int(i), name) for i, name in zip(number, labels, strict=True)]
 

@@ -125,7 +125,7 @@ def test_clusters_count_as_one() -> None:
 
 
 def test_labels_of_the_same_classes_have_one_name() -> None:
-    assert label_names(OUTSIDE, [*TOLD[:99], "not", *TOLD[100:]]) == TOLD
+    assert label_names(OUTSIDE.correct_classes.numpy(), [*TOLD[:99], "not", *TOLD[100:]]) == TOLD
 
 
 # -- the rule -------------------------------------------------------------------------------------
