@@ -76,7 +76,7 @@ SLOW = (
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
     *("models/test_permuted_classes.py", "ablation/paths/test_planted_readers.py"),
-    *("bench/test_recovery.py", "bench/test_trained.py"),
+    *("bench/test_recovery.py", "bench/test_trained.py", "repair/test_fitting.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
 papers, training, browsers, kills, Ray, and all families of models."""

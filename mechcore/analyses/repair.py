@@ -133,17 +133,16 @@ class Repair(Analysis):
             return
         for i, text in enumerate(cls.headlines(run)):
             yield Paragraph(text, lead=i == 0)
-        sizes = table["n_examples"].unique().tolist()
-        for n in sizes[::-1]:
+        for n in sorted(table["n_examples"].unique(), reverse=True):
             yield _ladder(table[table["n_examples"] == n], n)
-        by_label = table[(table["n_examples"] == sizes[-1]) & (table["label"] != ALL)]
+        table = table[table["n_examples"] == table["n_examples"].max()]
+        by_label, of_all = table[table["label"] != ALL], table[table["label"] == ALL]
         columns = ["rung", "place", "label", "n", "accuracy", "gain"]
         caption = "The same by label: a shift towards one label is no repair"
         yield table_of(by_label, REPAIR, caption, columns, folded=True)
-        whole_ = table[(table["n_examples"] == sizes[-1]) & (table["label"] == ALL)]
         columns = ["rung", "place", "auc", "over_threshold", "over_last_layer"]
         caption = "Compared with the threshold and the last layer"
-        yield table_of(whole_, REPAIR, caption, columns, folded=True)
+        yield table_of(of_all, REPAIR, caption, columns, folded=True)
         if (transfer := run.filled("repair_transfer")) is not None:
             yield _matrix(transfer)
         if (gates := run.filled("repair_gates")) is not None:
@@ -160,13 +159,20 @@ class Repair(Analysis):
         table = run.filled("repair")
         if table is None:
             return
-        n = table["n_examples"].iloc[-1]
+        n = table["n_examples"].max()
         table = table[(table["n_examples"] == n) & (table["label"] == ALL)]
         rung, known = recommended(table), table.set_index(["place", "rung"])
         start = f"With {count(n, 'repair example')} ({count(table['runs'].iloc[0], 'run')})"
         if rung:
             text = f"{start}, {rung} is the cheapest repair whose gain is shown: "
-            yield text + f"{listed([_told(known, place, rung) for place in _there(known)])}."
+            text += f"{listed([_told(known, place, rung) for place in _there(known)])}."
+            names = [*table["rung"].unique()]
+            shown, cheaper = known["shown"], names[1 : names.index(rung)]
+            lost = [name for name in cheaper if shown[(_REPAIRED, name)] == "gain"]
+            also = (
+                f" Also {listed(lost)} gain{'s' * (len(lost) == 1)} there, but at a loss in domain."
+            )
+            yield text + also * bool(lost)
         else:
             yield f"{start}, no repair is recommended: {_why_not(table, known)}."
         yield _elsewhere(table, known, rung)
@@ -192,9 +198,10 @@ def _why_not(table: pd.DataFrame, known: pd.DataFrame) -> str:
     repaired = table[(table["place"] == _REPAIRED) & (table["rung"] != "none")]
     gaining = repaired[repaired["shown"] == "gain"]
     if len(gaining):
+        gain, lose = ("gains", "loses") if len(gaining) == 1 else ("gain", "lose")
         return (
-            f"{listed(gaining['rung'].tolist())} gain on unseen examples of repaired kinds, but "
-            "lose in domain"
+            f"{listed(gaining['rung'].tolist())} {gain} on unseen examples of repaired kinds, but "
+            f"{lose} in domain"
         )
     best = repaired.sort_values("gain", ascending=False, kind="stable").iloc[0]
     return f"no gain is shown; the largest, of {best['rung']}, is " + _told(

@@ -70,7 +70,10 @@ class RepairableModel:
                     f"repair: gates of {name_of(model)} cannot be folded into its weights: "
                     f"{self.family.unfoldable}; leave out remove, gates and few-heads (--rungs)"
                 )
-            hf = self.family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
+            biased = self.family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
+            if biased is not hf:  # made to be written, without what is worked out on the way
+                hf = type(biased)(biased.config)
+                hf.load_state_dict(biased.state_dict())
         self.hf = hf.to(device_of(model)).eval().requires_grad_(False)
         self.types = n_token_types(model) > 1
         heads = [

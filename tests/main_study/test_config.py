@@ -20,6 +20,7 @@ from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.methods import Methods
 from mechcore.analyses.paths import Paths
+from mechcore.analyses.repair import Repair
 from mechcore.analyses.roles import Roles
 from mechcore.analyses.search import Search
 from mechcore.analyses.smallest import Smallest
@@ -275,6 +276,7 @@ configs = st.builds(
         flips=maybe(st.builds(Flips)),
         paths=maybe(st.builds(Paths, controls=st.integers(0, 99), max_examples=counts)),
         failure=maybe(st.builds(Failure, n_pairs=st.integers(0, 99))),
+        repair=maybe(st.builds(Repair, examples=st.tuples(st.integers(8, 99)), steps=st.just(9))),
         dose=maybe(st.builds(Dose, counts, counts)),
         smallest=maybe(st.builds(Smallest, shares)),
         halves=maybe(st.builds(Halves)),
@@ -341,8 +343,8 @@ def test_every_setting_is_drawn_above() -> None:
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "
         "ood_subsets max_train max_id max_ood seed",
-        Analyses: "smallest halves methods heads sweep roles flips ablation failure paths dose "
-        "search effective_size fill",
+        Analyses: "smallest halves methods heads sweep roles flips ablation failure repair paths "
+        "dose search effective_size fill",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():
