@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 from mechcore.analyses.base import Analysis, of_study, tables_in
@@ -18,6 +19,7 @@ from mechcore.wording import (
     NOT_AVAILABLE,
     count,
     listed,
+    number,
     percent,
     whole,
     with_interval,
@@ -216,10 +218,9 @@ def _elsewhere(table: pd.DataFrame, known: pd.DataFrame, rung: str) -> str:
         text = "The subsets are too few to hold any out, so nothing is known of other kinds."
     else:
         gains, losses = (held.loc[held["shown"] == way, "rung"] for way in ("gain", "loss"))
-        text = "No repair is shown to help kinds that were not repaired"
-        if len(gains):
-            text = f"Kinds that were not repaired gain by {listed(gains.tolist())}"
-        text += f", and lose by {listed(losses.tolist())}." if len(losses) else "."
+        told = f"a gain is shown for {listed(gains.tolist())}" if len(gains) else "no gain is shown"
+        text = f"On kinds that were not repaired, {told}"
+        text += f", and a loss for {listed(losses.tolist())}." if len(losses) else "."
     repaired = table[(table["place"] == _REPAIRED) & (table["shown"] == "gain")]
     best = repaired.sort_values("gain", ascending=False, kind="stable")["rung"].tolist()
     if best and best[0] != rung:
@@ -245,12 +246,14 @@ def _ladder(table: pd.DataFrame, n: int) -> Table:
         rows.append(cells)
     header = ["repair"]
     for place in places:
-        n_tested = table.loc[table["place"] == place, "n"].iloc[0]
-        header += [f"{place} (n = {whole(n_tested)})", "gain (points)", "shown"]
+        header += [place, "gain (points)", "shown"]
+    tested = table.drop_duplicates("place").set_index("place")["n"]
+    over = ", draws and folds" if table["runs"].iloc[0] > 2 else " alone (under three runs)"
     caption = (
         f"The ladder with {count(n, 'repair example')}, cheapest first: balanced accuracy, and "
-        "the gain over the model as it is, with 95 % intervals over examples, draws and folds; "
-        "shown is what also holds corrected for how many repairs there are"
+        f"the gain over the model as it is, with 95 % intervals over examples{over}; shown is "
+        "what also holds corrected for how many repairs there are. Tested on "
+        f"{listed([f'{whole(tested[place])} examples ({place})' for place in places])}"
     )
     text = {0, *range(3, len(header), 3)}
     return Table(caption, header, rows, frozenset(text))
@@ -283,7 +286,10 @@ def _gates(run: RunFolder, gates: pd.DataFrame, schema: Any) -> Iterator[Block]:
     signed = gates[gates["sign"] != ""]
     told = [f"{r['component']} ({r['gate']:.2f})" for _, r in signed.iterrows()]
     beyond = "farther than with permuted labels"
-    text = f"Gates as a diagnosis: {listed(told)} moved {beyond} in every run."
+    n = 1 if (repairs := run.filled("repair")) is None else int(repairs["runs"].max())
+    chance = len(gates) / (comb(2 * n, n) * 2 ** (n - 1))  # the n largest of 2n, of one sign
+    text = f"Gates as a diagnosis: {listed(told)} moved {beyond} in every run, as "
+    text += f"{number(chance, 1)} of {count(len(gates), 'gate')} would by chance."
     yield Paragraph(text if told else f"As a diagnosis, no gate moved {beyond} in every run.")
     roles = run.table("roles")
     if roles is not None:

@@ -50,14 +50,17 @@ def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
         "+10.0 points [+9.5, +10.5] on unseen examples of repaired kinds (to 70.0 %), +3.0 points "
         "[+2.5, +3.5] on kinds not repaired (to 63.0 %) and 0.0 points"
     )
-    assert "Kinds that were not repaired gain by gates, and lose by fine-tune." in text
+    assert (
+        "On kinds that were not repaired, a gain is shown for gates, and a loss for fine-tune."
+        in text
+    )
     assert "The largest gain is that of fine-tune: +20.0 points" in text
 
 
 def test_nothing_is_recommended_that_is_not_shown_or_loses_in_domain(run: RunFolder) -> None:
     text = told(run, ladder(threshold=(0.01, 0, 0)))
     assert "no repair is recommended: no gain is shown; the largest, of threshold, is" in text
-    assert "No repair is shown to help kinds that were not repaired." in text
+    assert "On kinds that were not repaired, no gain is shown." in text
     text = told(run, ladder(threshold=(0.1, 0, -0.05)))
     assert "threshold gains on unseen examples of repaired kinds, but loses in domain" in text
     assert "no repair is recommended" in told(run, ladder(random_heads=(0.1, 0, 0)))
