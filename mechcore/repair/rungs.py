@@ -139,7 +139,7 @@ class Gates(Rung):
 
     gated = True
     rates = (0.05,)
-    penalties = (0.3, 0.03)
+    penalties = (1.0, 0.1, 0.0)
 
     def start(self) -> Fitted:
         """All gates at 1."""

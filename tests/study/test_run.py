@@ -22,8 +22,10 @@ from safetensors import safe_open
 from mechcore.ablation.effects.changes import members_of
 from mechcore.ablation.effects.confirmation import ROLES_TABLE
 from mechcore.ablation.effects.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects.failure import FAILURE
 from mechcore.ablation.effects.flips import FLIPS
 from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.net import FAILURE_SETS
 from mechcore.ablation.effects.stability import STABILITY
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
@@ -68,7 +70,7 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
-KINDS += ["ablation", "paths", "dose"]
+KINDS += ["ablation", "failure", "paths", "dose"]
 STEPS = {
     step.kind: step
     for step in (
@@ -103,6 +105,8 @@ COLUMNS = {
     "information_ood_mean": " ".join(INFORMATION_OOD_MEAN.required),
     "roles": " ".join(ROLES_TABLE.names),
     "flips": " ".join(FLIPS.required),
+    "failure": " ".join(FAILURE.names),
+    "failure_sets": " ".join(FAILURE_SETS.names),
     **OF_PATHS,
     "stability": " ".join(STABILITY.required),
     "interaction_stability": " ".join(STABILITY.required),
@@ -347,7 +351,7 @@ BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, pa
 WHOLE = Counter(
     {"describe": 1, "means": 2, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "scores": 1, "heads": 1, "swept": 1, "sweep": 1, "roles": 1, "flips": 1}
-    | {"ablation": 1, "ood_mean": 1}
+    | {"ablation": 1, "ood_mean": 1, "failure": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -445,15 +449,16 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, ablation=1)
+ABLATED = {"ablation": 1, "failure": 1}
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, **ABLATED)
 
 
 @pytest.mark.parametrize(
     ("change", "again"),
     [
         ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, ablation=1)),
-        ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
+        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, **ABLATED)),
+        ({"analyses": replace(TINY.analyses, ablation=None)}, counts(failure=1)),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
             counts(masks=2, answers=4) + OF_SUBNETWORKS,
