@@ -117,7 +117,7 @@ def subset_folds(
 ) -> Int[np.ndarray, " example"] | None:
     """Folds of whole subsets, without each of which every label is left; None if there are none.
 
-    Subsets of the same labels are dealt out in turn, in a random order.
+    Subsets are dealt out in turn, those of the same labels after one another, in a random order.
     """
     labels_of = {i: tuple(np.unique(label[subset == i])) for i in np.unique(subset).tolist()}
     counts = [sum(i in labels for labels in labels_of.values()) for i in np.unique(label)]
@@ -127,14 +127,16 @@ def subset_folds(
     generator, fold_of = np.random.default_rng(seed), dict[int, int]()
     for signature in sorted(set(labels_of.values())):
         alike = [i for i, labels in labels_of.items() if labels == signature]
-        for place, i in enumerate(generator.permutation(alike)):
-            fold_of[int(i)] = place % n_folds
-    return np.array([fold_of[i] for i in subset.tolist()])
+        for i in generator.permutation(alike).tolist():
+            fold_of[i] = len(fold_of) % n_folds
+    folds, every = np.array([fold_of[i] for i in subset.tolist()]), set(label.tolist())
+    left = all(set(label[folds != fold].tolist()) == every for fold in range(n_folds))
+    return folds if left else None
 
 
-def inner_folds(examples: Examples, seed: int, *, whole: bool = True) -> np.ndarray:
+def inner_folds(examples: Examples, seed: int) -> np.ndarray:
     """Folds of the repair examples to choose by: whole subsets where there are enough."""
-    folds = subset_folds(examples.subset, examples.label, FOLDS, seed) if whole else None
+    folds = subset_folds(examples.subset, examples.label, FOLDS, seed)
     return folds_of(examples.label, seed, n_folds=FOLDS) if folds is None else folds
 
 
@@ -160,14 +162,14 @@ class Fitting:
                 self._done[name] = self._chosen(rung)
         return self._done[name]
 
-    def _chosen(self, rung: Rung, *, whole: bool = True) -> Fit:
+    def _chosen(self, rung: Rung) -> Fit:
         """By folds: the penalty, the learning rate and the number of steps; then on all."""
         examples, settings = self.examples, self.settings
         if isinstance(rung, FewHeads):
             rung.choose(self.slopes(examples))
         rates = (0.0,) if rung.on_features else rung.rates
         grid = list(product(rates, rung.penalties))
-        folds, losses = inner_folds(examples, settings.seed, whole=whole), dict[Any, list[float]]()
+        folds, losses = inner_folds(examples, settings.seed), dict[Any, list[float]]()
         for fold in np.unique(folds):
             outside, inside = (
                 examples.part(np.flatnonzero(side)) for side in (folds == fold, folds != fold)
