@@ -134,7 +134,7 @@ def answered(noise: float, *, chosen: bool = True) -> Answered:
     wanted += sets.subsets(TOGETHER) if chosen else []
     options: dict[str, Any] = {"split": "id", "batch_size": 256}
     found = ablate(model, list(dict.fromkeys(wanted)), texts, means, **options)
-    readers = readers_of(model, SENDERS, texts, means, receivers=RECEIVERS, n_controls=0, **options)
+    readers = readers_of(model, SENDERS, texts, means, receivers=RECEIVERS, **options)
     return Answered(found, readers, chance)
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, prune_settings
 from mechcore.steps.config import DataConfig
 from mechcore.study.engine import perform
@@ -34,7 +33,7 @@ def study(steps: int, n_seeds: int) -> StudyConfig:
         data=DataConfig(max_id=200, max_ood=200),
         prune=prune_settings("thorough", steps=steps, tolerance=1.0),
         seeds=tuple(range(42, 42 + n_seeds)),
-        sparsities=(0.5,),
+        target_sparsities=(0.5,),
         analyses=Analyses(heads=None, ablation=None, paths=None, dose=None),
     )
 

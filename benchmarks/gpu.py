@@ -1,6 +1,6 @@
-"""All figures that a GPU is to give, in one command of ten minutes at most.
+"""All figures that a GPU is to give, in one command of six minutes.
 
-    python benchmarks/gpu.py [--device cuda] [--json FILE] [--markdown FILE]
+    python benchmarks/gpu.py [--device cuda] [--minutes 6] [--json FILE] [--markdown FILE]
     python benchmarks/gpu.py --quick --device cpu
 
 Classifiers of exact shapes (BERT base, GPT-2, Llama 3.2 1B, Llama 3.1 8B) with random weights, made
@@ -15,6 +15,9 @@ on the device in the precision they run in, on examples with the lengths of MNLI
   time is multiplied up to all sets and the full model. All logits are compared.
 - *pruning*: a step of 12 masks in one batch beside 12 steps of one, on BERT base, in float32 and in
   bfloat16, which the preset `fast` takes on a GPU.
+
+The figures that matter most come first, and each is in the JSON file as soon as it is known. What
+would not end in time, by its warm-up, is left out and listed as such.
 
 Peaks are of the device's memory while a variant runs, weights included. Times are the shortest of
 the rounds; ratios are taken within a round.
@@ -33,7 +36,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from full_forwards import VARIANTS, Heads
 from gpu_models import Case, cases
@@ -65,6 +67,26 @@ AGREEMENT = {"float32": 1e-2, "bfloat16": 0.3, "float16": 0.1}
 Row = dict[str, Any]
 
 
+class OutOfTime(Exception):
+    """What would not end in time."""
+
+
+class Clock:
+    """Minutes to spend, from now on."""
+
+    def __init__(self, minutes: float) -> None:
+        self.end = time.perf_counter() + 60 * minutes
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() > self.end
+
+    def check(self, seconds: float = 0.0) -> None:
+        """Raise unless so many seconds are left."""
+        if seconds > (left := self.end - time.perf_counter()):
+            raise OutOfTime(f"out of time: about {seconds:.0f} s of work, {left:.0f} s left")
+
+
 @dataclass(frozen=True, eq=False)
 class Timed:
     """A variant that was run.
@@ -85,10 +107,20 @@ def timed(
     run: Callable[[], Any],
     rounds: int,
     device: str,
+    clock: Clock,
     warm_up: Callable[[], Any] | None = None,
+    times: float = 1,
 ) -> Timed:
-    """Run something once to warm up, or something smaller like it, and then for every round."""
+    """Run something once to warm up, or what takes so many times less, and then for every round.
+
+    Raises:
+        OutOfTime: it would not end in time.
+    """
+    clock.check()
+    start = time.perf_counter()
     found = (warm_up or run)()
+    finish(device)
+    clock.check(times * rounds * (time.perf_counter() - start))
     forget_peak(device)
     seconds = []
     for _ in range(rounds):
@@ -156,67 +188,59 @@ def looped(
     return VARIANTS[loop](plain, means, device).logits(chosen, data, BATCH_SIZE)
 
 
-def sweep_rows(name: str, case: Case, device: str) -> Iterator[Row]:
-    """Sweeps of a model by every variant, loops first."""
+def sweep_rows(name: str, case: Case, device: str, clock: Clock) -> Iterator[Row]:
+    """Sweeps of a model by every variant: by all loops, then by the engines."""
     model, data = case.bridge(device), case.data()
     means = MeanActivations.compute(model, data.part(range(min(4, len(data)))), n_samples=0)
-    wanted = sweeps(case, ModelShape.of(model))
-    found: dict[str, dict[str, Timed]] = {sweep: {} for sweep in wanted}
-    left_out: list[Row] = []
+    wanted, fewer = sweeps(case, ModelShape.of(model)), data.part(range(-(-len(data) // 4)))
+    timings: dict[str, dict[str, Timed]] = {sweep: {} for sweep in wanted}
 
-    def note(
-        sweep: str, variant: str, run: Callable[..., Tensor], some: Any, share: float = 1
-    ) -> None:
+    def row(sweep: str, variant: str, run: Callable[..., Tensor], some: Any, share: float) -> Row:
         """Time a variant; ``some`` of the data are enough to warm up."""
-        rounds = case.rounds if sweep == SINGLES else 1
+        every, rounds = wanted[sweep][0], case.rounds if sweep == SINGLES else 1
+        runs, times = (partial(run, data), partial(run, some)), len(data) / len(some)
         try:
             what = f"{name}, {sweep}, {variant}"
-            each = timed(what, partial(run, data), rounds, device, partial(run, some))
-        except Exception as error:  # of other packages, of those not there, of what an engine finds
-            if variant in (RAW, AS_WRITTEN):
+            timing = timed(what, runs[0], rounds, device, clock, runs[1], times)
+        except Exception as error:  # of time, of other packages, of what an engine finds
+            if variant in (RAW, AS_WRITTEN) and not isinstance(error, OutOfTime):
                 raise
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            left_out.append({"model": name, "what": sweep, "variant": variant, "left out": why})
-            return
-        seconds = [share * each for each in each.seconds]
-        found[sweep][variant] = replace(each, seconds=seconds)
+            return {"model": name, "what": sweep, "variant": variant, "left out": why}
+        seconds = [share * each for each in timing.seconds]
+        timings[sweep][variant] = replace(timing, seconds=seconds)
+        dtype = PRECISIONS.get(variant, case.dtype)
+        return {
+            **measured(name, sweep, variant, dtype, timings[sweep], AS_WRITTEN),
+            "sets": len(every),
+            "examples": len(data),
+            "logits apart": apart(timing.found, timings[sweep][AS_WRITTEN].found),
+        }
 
     plain = case.model(device)
     for sweep, (every, chosen) in wanted.items():
         for loop in LOOPS:
             run = partial(looped, plain, loop, chosen, means, device)
-            note(sweep, loop, run, data, (len(every) + 1) / len(chosen))
+            yield row(sweep, loop, run, data, (len(every) + 1) / len(chosen))
     del plain
     cleared(device)
     engines: dict[str, dict[str, Any]] = {TREE: {"engine": "tree"}, RESTART: {"engine": "restart"}}
     for variant, dtype in PRECISIONS.items() if case.in_full else ():
         engines[variant] = {"engine": "tree", "precision": dtype}
-    fewer = data.part(range(-(-len(data) // 4)))
     for sweep, (every, chosen) in wanted.items():
+        if AS_WRITTEN not in timings[sweep]:  # out of time
+            continue
         for variant, options in engines.items():
-            if variant == RESTART and sweep != SINGLES:
-                continue
-            note(sweep, variant, partial(swept, model, every, chosen, means, options), fewer)
-        yield from compared(name, case, sweep, len(every), len(data), found[sweep])
-    yield from left_out
+            if variant != RESTART or sweep == SINGLES:
+                run = partial(swept, model, every, chosen, means, options)
+                yield row(sweep, variant, run, fewer, 1)
     del model
     cleared(device)
 
 
-def compared(
-    name: str, case: Case, sweep: str, n_sets: int, n: int, found: dict[str, Timed]
-) -> Iterator[Row]:
-    """Rows of one sweep."""
-    expected = found[RAW].found.float()
-    for variant, each in found.items():
-        apart = float((each.found.float() - expected).abs().max() / expected.abs().max())
-        dtype = PRECISIONS.get(variant, case.dtype)
-        yield {
-            **measured(name, sweep, variant, dtype, found, AS_WRITTEN),
-            "sets": n_sets,
-            "examples": n,
-            "logits apart": apart,
-        }
+def apart(got: Tensor, expected: Tensor) -> float:
+    """The largest difference of logits, times the largest of them."""
+    return float((got.float() - expected.float()).abs().max() / expected.float().abs().max())
 
 
 def measured(
@@ -237,7 +261,7 @@ def measured(
     }
 
 
-def pruning_rows(name: str, case: Case, device: str, steps: int) -> Iterator[Row]:
+def pruning_rows(name: str, case: Case, device: str, steps: int, clock: Clock) -> Iterator[Row]:
     """A pruning step of several masks in one batch beside one after another."""
     model = case.bridge(device)
     data = replace(case, examples=max(case.examples, 16 * BATCH)).data()
@@ -252,15 +276,17 @@ def pruning_rows(name: str, case: Case, device: str, steps: int) -> Iterator[Row
         ours = partial(Ours, model, data, means)
         for dtype in ("float32", "bfloat16"):
             in_turn = [ours(1, dtype) for _ in range(MASKS)]
-            found: dict[str, Timed] = {}
+            timings: dict[str, Timed] = {}
             for variant, trained in (("in turn", in_turn), ("in one batch", [ours(MASKS, dtype)])):
-                what = f"{name}, {steps} steps {variant}, {dtype}"
-                each = timed(what, partial(run, trained), case.rounds, device)
-                found[variant] = replace(each, seconds=[k / steps for k in each.seconds])
-            for variant in found:
-                yield measured(
-                    name, f"pruning step, {MASKS} masks", variant, dtype, found, "in turn"
-                )
+                what = f"pruning step, {MASKS} masks"
+                label = f"{name}, {steps} steps {variant}, {dtype}"
+                try:
+                    timing = timed(label, partial(run, trained), case.rounds, device, clock)
+                except OutOfTime as error:
+                    yield {"model": name, "what": what, "variant": variant, "left out": str(error)}
+                    break
+                timings[variant] = replace(timing, seconds=[k / steps for k in timing.seconds])
+                yield measured(name, what, variant, dtype, timings, "in turn")
     del model
     cleared(device)
 
@@ -285,6 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=6, help="after which nothing is begun")
     parser.add_argument("--models", help="some of the models, by commas; all by default")
     parser.add_argument("--json", type=Path, help="where to save the figures")
     parser.add_argument("--markdown", type=Path, help="where to save the table")
@@ -293,19 +320,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    known = cases(options.quick)
+    clock, known = Clock(options.minutes), cases(options.quick)
     wanted = options.models.split(",") if options.models else list(known)
     known_machine, rows = machine(options.device), list[Row]()
+    steps = 1 if options.quick else 10
     for name in wanted:
-        rows += sweep_rows(name, known[name], options.device)
-        if known[name].in_full:
-            steps = 1 if options.quick else 10
-            rows += pruning_rows(name, known[name], options.device, steps)
-        shown = pd.DataFrame(row for row in rows if row["model"] == name)
-        print(shown.to_string(index=False), flush=True)
-        if options.json:  # after every model, in case the time runs out
-            found = {"machine": known_machine, "quick": options.quick, "rows": rows}
-            options.json.write_text(json.dumps(found, indent=1))
+        case = known[name]
+        if clock.is_over:
+            rows.append({"model": name, "left out": "out of time"})
+            continue
+        parts = [sweep_rows(name, case, options.device, clock)]
+        if case.in_full:
+            parts.append(pruning_rows(name, case, options.device, steps, clock))
+        for row in itertools.chain.from_iterable(parts):
+            rows.append(row)
+            if options.json:
+                figures = {"machine": known_machine, "quick": options.quick, "rows": rows}
+                options.json.write_text(json.dumps(figures, indent=1))
     print(f"\n{known_machine}\n\n{markdown(rows)}")
     if options.markdown:
         options.markdown.write_text(markdown(rows))

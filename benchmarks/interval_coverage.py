@@ -19,7 +19,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from mechcore.evaluation.intervals import bootstrap_weights, mean_intervals, share_interval
+from mechcore.evaluation.clusters import drawn_clusters
+from mechcore.evaluation.intervals import mean_intervals, share_interval
 
 Draw: TypeAlias = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 BLOCK = 50
@@ -33,6 +34,11 @@ class Design:
     kind: Literal["measured", "answers", "share"]
     mean: float
     draw: Draw
+
+
+def bootstrap_weights(n: int, n_resamples: int, seed: int) -> np.ndarray:
+    """Weights of examples in resamples of them: ``values @ weights`` are the resampled means."""
+    return drawn_clusters(np.random.default_rng(seed), n, n_resamples) / n
 
 
 def answers(worse: float, better: float = 0.0) -> Design:

@@ -57,11 +57,24 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
     means = MeanActivations.compute(model, train)
     settings = prune_settings(preset, precision=PRECISION, **arguments.settings)
     begin = time.process_time()
-    found = prune(model, train, means, sparsity=arguments.sparsities, seeds=[seed], preset=settings)
+    found = prune(
+        model,
+        train,
+        means,
+        target_sparsities=arguments.target_sparsities,
+        seeds=[seed],
+        preset=settings,
+    )
     seconds = time.process_time() - begin
     kl = divergences([each.mask for each in found], model, held_out, means)
     return [
-        {"preset": preset, "seed": seed, "sparsity": each.target, "kl": value, "seconds": seconds}
+        {
+            "preset": preset,
+            "seed": seed,
+            "sparsity": each.target_sparsity,
+            "kl": value,
+            "seconds": seconds,
+        }
         | sizes_of(arguments)
         for each, value in zip(found, kl, strict=True)
     ]
@@ -77,8 +90,8 @@ def read_rows(out: Path, arguments: argparse.Namespace) -> pd.DataFrame:
     if not out.exists():
         return pd.DataFrame(columns=["preset", "seed"])
     rows = pd.read_csv(out)
-    sparsities, sizes = set(rows["sparsity"]), sizes_of(arguments)
-    same = sparsities == set(arguments.sparsities) and all(
+    target_sparsities, sizes = set(rows["sparsity"]), sizes_of(arguments)
+    same = target_sparsities == set(arguments.target_sparsities) and all(
         (rows[k] == sizes[k]).all() for k in sizes
     )
     if not same:
@@ -120,7 +133,7 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", required=True, help="file of training pairs")
     parser.add_argument("--out", required=True, help="table to write, or to go on with")
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(42, 48)])
-    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.3, 0.5, 0.7])
+    parser.add_argument("--target-sparsities", type=float, nargs="+", default=[0.3, 0.5, 0.7])
     parser.add_argument("--train", type=int, default=2000, help="pairs to train masks on")
     parser.add_argument("--held-out", type=int, default=600, help="pairs to measure KL on")
     parser.add_argument("--processes", type=int, default=2)

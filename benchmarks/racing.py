@@ -28,8 +28,8 @@ import pandas as pd
 import torch
 
 from mechcore.ablation import ComponentSet, Race, ablate, race, sets
-from mechcore.ablation.interactions.decisions import Effects, Goal
-from mechcore.ablation.interactions.races import RARE, looks, span_of
+from mechcore.ablation.joint.decisions import Goal, Interactions
+from mechcore.ablation.joint.races import RARE, looks, span_of
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import KINDS, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -57,9 +57,9 @@ def checked(found: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, in
     """Sets to ablate on all examples: those that matter, some others, and of how many these are."""
     table, size = found.decisions, found.decisions["effect"].abs()
     matters = ~table["decision"].isin(["within", "rest"])
-    matters |= size > (0 if found.least is None else found.least) / 2
-    if found.largest is not None:
-        matters = table["effect"] < table["effect"].nsmallest(2 * found.largest).max()
+    matters |= size > (0 if found.goal.least is None else found.goal.least) / 2
+    if found.goal.largest is not None:
+        matters = table["effect"] < table["effect"].nsmallest(2 * found.goal.largest).max()
     others = np.flatnonzero(~matters)
     drawn = np.random.default_rng(seed).permutation(others)[:n]
     rows = [*np.flatnonzero(matters), *drawn]
@@ -71,13 +71,15 @@ def report(found: Race, chosen: Sequence[ComponentSet], exact: np.ndarray, n_dra
     """Print how decisions compare with exact effects of the sets checked."""
     names = list(map(str, chosen))
     table = found.decisions.set_index("set").loc[names].assign(exact_effect=exact)
-    if found.least is not None:
+    if found.goal.least is not None:
         right = np.where(
-            exact > found.least, "above", np.where(exact < -found.least, "below", "within")
+            exact > found.goal.least,
+            "above",
+            np.where(exact < -found.goal.least, "below", "within"),
         )
         looked_for = ["above", "below"]
     else:
-        order = np.argsort(exact, kind="stable")[: found.largest]
+        order = np.argsort(exact, kind="stable")[: found.goal.largest]
         right = np.full(len(exact), "rest", dtype=object)
         right[order] = "top"
         looked_for = ["top"]
@@ -163,20 +165,18 @@ def planted_effects(
 def wrong_races(
     chosen: Sequence[ComponentSet],
     effects: np.ndarray,
-    metric: Any,
     goal: Goal,
     runs: int,
-    bound: float,
 ) -> dict[str, float]:
     """Share of races with a wrong decision and mean shares of examples seen and bounds broken."""
     n, exact, n_wrong, seen, broken = effects.shape[1], effects.mean(1), 0, 0.0, 0.0
     for seed in range(runs):
-        known = Effects(chosen, n, metric, "interaction", ERROR / len(chosen), bound)
+        known = Interactions(chosen, n, goal)
         known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
         for stop in looks(n):
-            known.decide(goal, stop)
+            known.decide(stop)
         while known.open.any():  # again, since a bound broke at the last
-            known.decide(goal, n)
+            known.decide(n)
         if goal.least is not None:
             wrong = (known.decisions != goal.decisions(exact, exact)).any()
         else:
@@ -195,11 +195,13 @@ def planted(options: argparse.Namespace) -> None:
     for name, metric in itertools.product(names, ("margin", "accuracy")):
         case = planted_effects(name, metric, options.examples, options.seed)
         chosen, effects, full = case
-        for goal in (Goal(options.least, None), Goal(None, 2)):
-            bound = options.bound or (goal.least / RARE if goal.least else span_of(full))
+        for least, largest in ((options.least, None), (None, 2)):
+            bound = options.bound or (least / RARE if least else span_of(full))
+            bound = bound if metric == "margin" else None
+            goal = Goal(least, largest, metric, ERROR, bound)
             what = f"over {goal.least:g}" if goal.largest is None else f"{goal.largest} largest"
             rows.append({"circuit": name, "metric": metric, "goal": what})
-            rows[-1] |= wrong_races(chosen, effects, metric, goal, options.runs, bound)
+            rows[-1] |= wrong_races(chosen, effects, goal, options.runs)
             print(rows[-1], flush=True)
     tell(rows, options)
 
@@ -222,14 +224,14 @@ def rare_effects(share: float, mean: float, largest: float, n: int, seed: int) -
 def rare(options: argparse.Namespace) -> None:
     """Print error rates where effects are in a few of the texts."""
     chosen = sets.pairs([f"L0.H{i}" for i in range(10)])[:40]
-    goal, rows = Goal(options.least, None), []
-    bound = options.bound or options.least / RARE
+    bound, rows = options.bound or options.least / RARE, []
+    goal = Goal(options.least, None, "margin", ERROR, bound)
     for share, ratio, largest in itertools.product((0.02, 0.05, 0.2), (1.5, 3.0), (6.0, 0.0)):
         mean = ratio * options.least
         effects = rare_effects(share, mean, largest, options.examples, options.seed)
         rows.append({"share": share, "mean": mean, "size": mean / share, "others": largest})
         rows[-1] |= {"bound": bound}
-        rows[-1] |= wrong_races(chosen, effects, "margin", goal, options.runs, bound)
+        rows[-1] |= wrong_races(chosen, effects, goal, options.runs)
         print(rows[-1], flush=True)
     tell(rows, options)
 

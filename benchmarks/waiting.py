@@ -35,9 +35,9 @@ n = int(sys.argv[1])
 model, data = load_model(tiny_encoder_dir()), tiny_world.generate("train", 400, seed=0)
 means = MeanActivations.compute(model, data)
 settings = lambda n: PruneSettings(steps=n, warmup=n // 2, tolerance=1, precision="float32")
-prune(model, data, means, sparsity=0.5, seeds=(1, 2, 3), preset=settings(4))
+prune(model, data, means, target_sparsities=0.5, seeds=(1, 2, 3), preset=settings(4))
 begin, used = time.perf_counter(), sum(os.times()[:2])
-prune(model, data, means, sparsity=0.5, seeds=(1, 2, 3), preset=settings(n))
+prune(model, data, means, target_sparsities=0.5, seeds=(1, 2, 3), preset=settings(n))
 print(json.dumps([time.perf_counter() - begin, sum(os.times()[:2]) - used]))
 """
 

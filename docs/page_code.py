@@ -22,7 +22,7 @@ from typing import Any
 
 from mechcore.cli import main
 from mechcore.files import write_text
-from mechcore.main_study.config_file import read_config
+from mechcore.study.kinds import read_study
 
 DOCS = Path(__file__).resolve().parent
 FILES = DOCS / "how-to" / "index.md"
@@ -87,7 +87,7 @@ def run_page(page: Path, *, full: bool) -> Iterator[tuple[Block, str, str]]:
             Path(name).write_text(block.body, encoding="utf-8")
         elif block.language == "yaml":
             Path("shown.yaml").write_text(block.body, encoding="utf-8")
-            read_config(Path("shown.yaml"))
+            read_study(Path("shown.yaml"))
         elif kind != "needs" or importlib.util.find_spec(name) is not None:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):

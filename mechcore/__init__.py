@@ -6,25 +6,17 @@ from mechcore._lazy import attach
 from mechcore._waiting import wait_briefly
 
 if TYPE_CHECKING:
-    from mechcore.ablation import (
-        ablate,
-        find_superadditive,
-        interaction_from_accuracies,
-        race,
-        sweep,
-    )
-    from mechcore.ablation.interactions.exact import interactions
+    from mechcore.ablation import ablate, interactions
     from mechcore.attention import categorize_heads
-    from mechcore.components import Component, Mask
-    from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_change
+    from mechcore.components import Mask
+    from mechcore.evaluation.evaluate import evaluate
     from mechcore.lab import open as open
     from mechcore.masking.interventions import masked
     from mechcore.masking.means import MeanActivations
     from mechcore.models import load_model, load_tokenizer
-    from mechcore.models.encoded import as_encoded
     from mechcore.models.export import export_checkpoint
-    from mechcore.pruning import Subnetwork, prune
-    from mechcore.subnetworks.core import head_frequency, heuristic_core
+    from mechcore.pruning import prune
+    from mechcore.subnetworks.core import heuristic_core
     from mechcore.subnetworks.effective_size import effective_size
 
 wait_briefly()
@@ -33,28 +25,18 @@ attach(__name__)
 __version__ = "0.1.0"
 
 __all__ = [
-    "Component",
-    "Evaluation",
     "Mask",
     "MeanActivations",
-    "Subnetwork",
     "__version__",
     "ablate",
-    "as_encoded",
     "categorize_heads",
     "effective_size",
     "evaluate",
     "export_checkpoint",
-    "find_superadditive",
-    "head_frequency",
     "heuristic_core",
-    "interaction_from_accuracies",
     "interactions",
     "load_model",
     "load_tokenizer",
     "masked",
-    "paired_change",
     "prune",
-    "race",
-    "sweep",
 ]

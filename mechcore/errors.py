@@ -53,8 +53,8 @@ def first_names(names: Collection[object], most: int = 20, longest: int = 40) ->
     >>> first_names(["id", "premise", "label"], most=2, longest=4)
     'id, prem... and 1 more'
     """
-    found = ", ".join(shown(name, longest) for name in [*names][:most])
-    return f"{found} and {len(names) - most} more" if len(names) > most else found
+    listed = ", ".join(shown(name, longest) for name in [*names][:most])
+    return f"{listed} and {len(names) - most} more" if len(names) > most else listed
 
 
 def check_seed(seed: object) -> None:

@@ -78,7 +78,6 @@ def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
         try:
             os.close(handle)
             write(temporary)
-            _sync(temporary)
             _open_to_others(temporary)
             temporary.replace(path)
         finally:
@@ -103,7 +102,6 @@ def appearing(out: Path) -> Iterator[Path]:
         yield folder
         for path in folder.rglob("*"):
             if path.is_file():
-                _sync(path)
                 _open_to_others(path)
         if out.exists():
             out.rmdir()  # empty; Windows cannot rename onto it
@@ -132,12 +130,6 @@ def copy_linked(source: Path, target: Path) -> None:
             shutil.copyfile(old, new)
 
     shutil.copytree(source, target, copy_function=copy)
-
-
-def _sync(path: Path) -> None:
-    """Bring a file to the disk, so that a crash of the machine leaves no name without content."""
-    with path.open("r+b") as file:  # Windows flushes what may be written only
-        os.fsync(file.fileno())
 
 
 def _open_to_others(path: Path) -> None:

@@ -112,15 +112,15 @@ class Registry(Generic[T]):
 
     def _entries(self) -> dict[str, EntryPoint]:
         if self._points is None:
-            found = dict(self._own)
-            for point in sorted(entry_points(group=self.group), key=lambda each: each.name):
-                taken = found.setdefault(point.name, point)
+            points = dict(self._own)
+            for point in sorted(entry_points(group=self.group), key=lambda offered: offered.name):
+                taken = points.setdefault(point.name, point)
                 if taken.value != point.value:
                     raise InputError(
                         f"{self.what} {point.name!r}: {taken.value} and {point.value} have the "
                         "same name; uninstall one of the packages"
                     )
-            self._points = found
+            self._points = points
         return self._points
 
     def _unknown(self, name: str) -> InputError:

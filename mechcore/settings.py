@@ -268,7 +268,7 @@ def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
             return f"{len(kinds)} values"
         kinds = kinds[:1]
     kind = kinds[0]
-    wrong = any(_problem(kind, each, setting) for each in value)
+    wrong = any(_problem(kind, item, setting) for item in value)
     if setting.distinct and (not value or len(set(value)) < len(value)):
         wrong = True
     if not wrong:

@@ -23,13 +23,13 @@ class Shown:
 
     def _summary(self) -> str:
         """What there is to know in a line; here its fields, of tensors and tables the shape."""
-        named = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return ", ".join(f"{k}={_brief(v)}" for k, v in named.items() if not k.startswith("_"))
 
     def _rows(self) -> pd.DataFrame | None:
         """A table of it, for notebooks; here the first among its fields, if there is one."""
-        found = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
-        return next((each for each in found if hasattr(each, "to_html")), None)
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return next((value for value in values if hasattr(value, "to_html")), None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._summary()})"

@@ -48,35 +48,37 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
     Raises:
         InputError: the source of one of them is not there to be read.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     waiting: list[str] = []
     for thing in things:
         while isinstance(thing, partial):
             name = f"arguments of {getattr(thing.func, '__qualname__', thing.func)}"
-            found[name] = _combined(found.get(name, ""), repr((thing.args, thing.keywords)))
+            digests[name] = _combined(digests.get(name, ""), repr((thing.args, thing.keywords)))
             thing = thing.func
         defined: Any = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
-        for each in inspect.getmro(defined) if inspect.isclass(defined) else [defined]:
-            module = str(each.__module__)  # none, of methods of built-in things
+        for owner in inspect.getmro(defined) if inspect.isclass(defined) else [defined]:
+            module = str(owner.__module__)  # none, of methods of built-in things
             if module == "__mp_main__":  # the script, in a worker
                 module = "__main__"
             if module.partition(".")[0] in _VERSIONED:
                 continue
             if _file_of(module) is None:
-                name = f"{module}.{each.__qualname__}"  # several lambdas have the same one
-                found[name] = _combined(found.get(name, ""), _digest(ast.parse(_source_of(each))))
+                name = f"{module}.{owner.__qualname__}"  # several lambdas have the same one
+                digests[name] = _combined(
+                    digests.get(name, ""), _digest(ast.parse(_source_of(owner)))
+                )
             else:
                 waiting.append(module)
     while waiting:
         module = waiting.pop()
-        if module in found or _is_without_effect(module):
+        if module in digests or _is_without_effect(module):
             continue
         file = _file_of(module)
         if file is not None:
             state = file.stat()
-            found[module], imported = _read(module, file, state.st_mtime_ns, state.st_size)
+            digests[module], imported = _read(module, file, state.st_mtime_ns, state.st_size)
             waiting += imported
-    return dict(sorted(found.items()))
+    return dict(sorted(digests.items()))
 
 
 def _combined(*digests: str) -> str:
@@ -92,8 +94,8 @@ def _source_of(thing: object) -> str:
     try:
         return textwrap.dedent(inspect.getsource(thing))  # type: ignore[arg-type]
     except (OSError, TypeError) as error:
-        if found := _source_in_cell(thing):
-            return found
+        if source := _source_in_cell(thing):
+            return source
         raise InputError(
             f"{thing!r}: its source cannot be read ({error}), so that it is unknown when its "
             "results change; define it in a file or a notebook cell"
@@ -103,7 +105,7 @@ def _source_of(thing: object) -> str:
 def _source_in_cell(thing: object) -> str | None:
     """The source of a notebook's class, in the cell of its methods: Python does not look there."""
     methods = vars(thing).values() if inspect.isclass(thing) else ()
-    for code in (each.__code__ for each in methods if inspect.isfunction(each)):
+    for code in (method.__code__ for method in methods if inspect.isfunction(method)):
         with suppress(SyntaxError):
             for node in ast.walk(ast.parse("".join(linecache.getlines(code.co_filename)))):
                 if (
@@ -154,11 +156,11 @@ def _read(module: str, file: Path, modified: int, size: int) -> tuple[str, tuple
 def _computing(tree: ast.Module) -> ast.Module:
     """A module without what only shows results."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    shows = {id(node) for each in classes for node in each.body if _shows(node)}
+    shows = {id(node) for cls in classes for node in cls.body if _shows(node)}
     if not shows:
         return tree
-    for each in classes:
-        each.body = [node for node in each.body if id(node) not in shows] or [ast.Pass()]
+    for cls in classes:
+        cls.body = [node for node in cls.body if id(node) not in shows] or [ast.Pass()]
     while True:
         names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
         used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
@@ -189,7 +191,7 @@ def _digest(tree: ast.Module) -> str:
             if ast.get_docstring(node, clean=False) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
             # A string after an assignment is documentation, too.
-            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+            node.body = [inner for inner in node.body if not _is_text(inner)] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
 

@@ -98,7 +98,8 @@ class Column:
         if self.kind == "flag":
             text = "yes" if value else "no"
             return self.names.get(text, text)
-        value, low, high = (_NO_NUMBER if _missing(each) else each for each in (value, low, high))
+        ends = (_NO_NUMBER if _missing(end) else end for end in (value, low, high))
+        value, low, high = ends
         text = self._shown(value)
         if math.isfinite(low) and math.isfinite(high):
             text += f" [{self._plain(low)}, {self._plain(high)}]"
@@ -218,7 +219,7 @@ class Schema:
     @property
     def names(self) -> list[str]:
         """Names of its columns, in order."""
-        return [each.name for each in self.columns]
+        return [column.name for column in self.columns]
 
     @property
     def required(self) -> list[str]:
@@ -296,9 +297,9 @@ class Schema:
             frame = frame.reindex(columns=[*dict.fromkeys([*self.required, *frame.columns])])
         missing = [name for name in self.required if name not in frame.columns]
         if missing:
-            found = ", ".join(map(str, frame.columns))
+            there = ", ".join(map(str, frame.columns))
             raise InputError(
-                f"{path}: no column {', '.join(missing)}; found {found}; run its step again with "
+                f"{path}: no column {', '.join(missing)}; found {there}; run its step again with "
                 "this version of mechcore"
             )
         for name in frame.columns:
@@ -334,10 +335,10 @@ def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
 
     if not whole:
         return pd.Series([float(text or "nan") for text in texts], texts.index, float)
-    found = [int(text) if re.fullmatch(r"\d+", text) else None for text in texts]
-    if any(text and number is None for text, number in zip(texts, found, strict=True)):
+    values = [int(text) if re.fullmatch(r"\d+", text) else None for text in texts]
+    if any(text and number is None for text, number in zip(texts, values, strict=True)):
         return _numbers(texts, whole=False)
-    numbers = pd.Series(pd.array(found, dtype="Int64"), index=texts.index)
+    numbers = pd.Series(pd.array(values, dtype="Int64"), index=texts.index)
     return numbers if numbers.isna().any() else numbers.astype("int64")
 
 

@@ -20,7 +20,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from mechcore import Mask, MeanActivations, Subnetwork, export_checkpoint, load_model, masked
+from mechcore import Mask, MeanActivations, export_checkpoint, load_model, masked
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.attention.categories import CATEGORIES, Category, registered_categories
@@ -36,6 +36,7 @@ from mechcore.models.architectures.layers import stack_of
 from mechcore.models.batches import real_positions
 from mechcore.pruning.methods import METHODS, PruningMethod, Request
 from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.settings import DESCRIBED, OF_STUDY, Entry, check, entries
 from mechcore.steps.config import DataConfig, ModelConfig
@@ -173,24 +174,28 @@ def check_pruning_method(method: str | PruningMethod) -> None:
     """
     with _checking("pruning method", method), TemporaryDirectory() as folder:
         find = METHODS[method] if isinstance(method, str) else method
-        (model, data), targets, seeds = _embedded(), (0.25, 0.5), (1, 2)
+        (model, data), target_sparsities, seeds = _embedded(), (0.25, 0.5), (1, 2)
         weights = protocol.named_weights(model)
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         means, n = MeanActivations.compute(model, data), len(Mask.full(model).kept)
         settings = PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1)
-        request = Request(model, data, means, targets, seeds, settings)
+        request = Request(model, data, means, target_sparsities, seeds, settings)
         first, again = find(request), find(request)
         changed = [name for name in before if not torch.equal(weights[name], before[name])]
         _expect(not changed, f"changes {len(changed)} weights of the model; expected none")
         runs, asked = (
-            sorted((s.target, s.seed) for s in first),
-            [(t, s) for t in targets for s in seeds],
+            sorted((s.target_sparsity, s.seed) for s in first),
+            [(t, s) for t in target_sparsities for s in seeds],
         )
         line = f"gives the targets and seeds {runs}; expected {asked}, or each target once"
-        _expect(runs == asked or [target for target, _ in runs] == [*targets], line)
+        _expect(
+            runs == asked
+            or [target_sparsity for target_sparsity, _ in runs] == [*target_sparsities],
+            line,
+        )
         for subnetwork, other in zip(first, again, strict=True):
             name, values = subnetwork.name, subnetwork.mask.values
-            pruned = round(subnetwork.target * n)
+            pruned = round(subnetwork.target_sparsity * n)
             line = f"{name} has a mask of {values.sum():g}; expected {n - pruned} ones of {n}"
             expected = [0.0] * pruned + [1.0] * (n - pruned)
             _expect(sorted(values.flatten().tolist()) == expected, f"{line}, and zeros")

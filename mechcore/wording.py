@@ -192,7 +192,7 @@ def visible(text: str) -> str:
     >>> visible("a\nb"), visible("premise")
     ('a\\nb', 'premise')
     """
-    return _HIDDEN.sub(lambda found: repr(found[0])[1:-1], text)
+    return _HIDDEN.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def plain(value: Any) -> str:

@@ -78,24 +78,24 @@ def validated(kind: type[Settings], content: Any, name: str) -> Settings:
 
 def described(error: ValidationError, kind: Any) -> str:
     """What pydantic found wrong with settings of a kind, in a line."""
-    found = []
+    problems = []
     errors = error.errors(include_url=False)
-    places = {each["loc"] for each in errors}
-    for each in errors:
-        if each["loc"][2:] and each["loc"][2:] in places:
+    places = {problem["loc"] for problem in errors}
+    for problem in errors:
+        if problem["loc"][2:] and problem["loc"][2:] in places:
             continue  # said of the whole, from which a named part took it
-        place = ".".join(str(part) for part in each["loc"])
-        value = shown(repr(each["input"]), 60)
-        message = shown(each["msg"].removeprefix("Value error, "), 300)
-        if each["type"] == "unexpected_keyword_argument":
-            found.append(f"{place}: no such setting; expected {_beside(each['loc'], kind)}")
-        elif each["type"] == "value_error":  # of ours, which says what was found
-            found.append(f"{place}: {message}" if place else message)
+        place = ".".join(str(part) for part in problem["loc"])
+        value = shown(repr(problem["input"]), 60)
+        message = shown(problem["msg"].removeprefix("Value error, "), 300)
+        if problem["type"] == "unexpected_keyword_argument":
+            problems.append(f"{place}: no such setting; expected {_beside(problem['loc'], kind)}")
+        elif problem["type"] == "value_error":  # of ours, which says what was found
+            problems.append(f"{place}: {message}" if place else message)
         else:
             message = message.replace("Input should be", "expected")
-            found.append(f"{place}: found {value}; {message}")
-    more = len(found) - _MOST_ERRORS
-    return "; ".join(found[:_MOST_ERRORS]) + (f"; and {more} more" if more > 0 else "")
+            problems.append(f"{place}: found {value}; {message}")
+    more = len(problems) - _MOST_ERRORS
+    return "; ".join(problems[:_MOST_ERRORS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _beside(place: tuple[int | str, ...], owner: Any) -> str:
@@ -115,7 +115,7 @@ def _dataclass_in(hint: Any) -> Any:
     """The dataclass that a type is, or has in it."""
     if is_dataclass(hint):
         return hint
-    return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
+    return next((inner for part in get_args(hint) if (inner := _dataclass_in(part))), None)
 
 
 class _Loader(yaml.SafeLoader):

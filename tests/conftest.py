@@ -58,7 +58,7 @@ ASKS_TRANSFORMER_LENS = (
     *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
     "papers/cognitive/probing/test_activations.py",
-    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
+    *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_answers.py"),
 )
 """Folders and files of tests of what mechcore asks of TransformerLens."""
 ASKS_FILES = (
@@ -71,12 +71,18 @@ SLOW = (
     *("benchmarks", "fuzz", "notebooks", "docs/test_pages.py", "docs/test_site.py"),
     *("papers/cognitive/test_study.py", "papers/cognitive/test_command.py"),
     *("papers/cognitive/test_report.py", "papers/cognitive/test_svm.py"),
+    *("papers/cognitive/test_decoding.py", "papers/cognitive/probing/test_umap.py"),
     *("papers/extractive/test_study.py", "papers/extractive/test_experiments.py"),
     *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
-    *("models/test_permuted_classes.py", "ablation/paths/test_planted_readers.py"),
     *("bench/test_recovery.py", "bench/test_trained.py", "repair/test_fitting.py"),
+    *("pruning/test_alone.py", "pruning/test_gradients.py", "models/test_encoders.py"),
+    *("models/test_decoders.py", "models/test_precision.py"),
+    *("test_session_state.py", "test_testing.py", "test_devices.py"),
+    *("worlds/test_embedded.py", "worlds/test_tiny_world.py"),
+    *("study/test_processes.py", "study/test_tracking.py", "cli/test_commands.py"),
+    *("main_study/test_missing_masks.py", "steps/test_fitting.py", "steps/test_benchmark.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of
 papers, training, browsers, kills, Ray, and all families of models."""

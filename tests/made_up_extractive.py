@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from made_up_tables import cells, named_components, verdicts, write_run
 
 TOKENS = {
     "first-hop": "The people in the city {} is from speak",
@@ -42,16 +42,14 @@ class ExtractiveWorld:
 
 def write_extractive_run(path: Path, world: ExtractiveWorld = ExtractiveWorld()) -> Path:
     """Write every file of a study."""
-    (path / "tables").mkdir(parents=True)
-    for name, table in _tables(world, np.random.default_rng(0)).items():
-        table.to_csv(path / "tables" / f"extractive_{name}.csv", index=False)
-    (path / "config.json").write_text(json.dumps(_config(world)))
-    return path
-
-
-def cells(**columns: Iterable[Any]) -> pd.DataFrame:
-    """A row for every combination of values."""
-    return pd.MultiIndex.from_product(columns.values(), names=columns).to_frame(index=False)
+    config: dict[str, Any] = {
+        "kind": "extractive",
+        "command": "mechcore reproduce extractive --seeds 0,1,2",
+        "model": {"n_layers": world.n_layers, "n_heads": world.n_heads},
+        "seeds": list(world.seeds),
+        "settings": {"learning_rates": [1e-4, 3e-4, 1e-3], "epochs": [8], "counterfactuals": 10},
+    }
+    return write_run(path, config, _tables(world, np.random.default_rng(0)))
 
 
 def _tables(world: ExtractiveWorld, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
@@ -61,12 +59,10 @@ def _tables(world: ExtractiveWorld, rng: np.random.Generator) -> dict[str, pd.Da
     chosen = {"task": world.tasks, "seed": world.seeds}
     both = ("facts", "implications")
     ranks = cells(**chosen, data=both, state=("before", "after"))
-    ranks["mean_rank"] = r = rank(
+    ranks["mean_rank"] = rank(
         np.where(ranks["state"] == "before", 9.8, 0.8 * (ranks["data"] == "implications"))
     )
-    ranks = ranks.assign(low=np.maximum(0.75 * r - 0.2, 0), high=1.25 * r + 0.1)
-    ranks = ranks.assign(reward=6.5 - 0.7 * r, n=20, n_options=20, chance=9.5)
-    grid = cells(**chosen, learning_rate=(1e-4, 3e-4, 1e-3)).assign(epochs=8, loss=0.1)
+    grid = cells(**chosen, learning_rate=(1e-4, 3e-4, 1e-3))
     grid["chosen"] = grid["learning_rate"] == 3e-4
     sums = cells(**chosen)
     sums["informative"] = 7.2 + rng.normal(size=len(sums))
@@ -99,33 +95,19 @@ def _tables(world: ExtractiveWorld, rng: np.random.Generator) -> dict[str, pd.Da
     parts = cells(seed=world.seeds, layer=range(world.n_layers), head=range(-1, world.n_heads))
     parts["informative"] = rng.gamma(1.0, np.where(parts["head"] < 0, 0.4, 0.05))
     parts["downstream"] = 0.5 * parts["informative"] + rng.normal(0, 0.03, len(parts))
-    r2 = cells(seed=world.seeds, kind=("mlp", "head"))
-    r2["r"] = rng.uniform(0.4, 0.8, len(r2))
-    verdicts = pd.DataFrame({"claim": range(1, 12)})
-    verdicts["title"] = [TITLES.get(i, f"Title {i}") for i in verdicts["claim"]]
-    verdicts["verdict"] = [FAILED.get(i, "supported") for i in verdicts["claim"]]
-    verdicts["figure"] = [f"This is the sentence of claim {i}." for i in verdicts["claim"]]
+    titles = [TITLES.get(claim, f"Title {claim}") for claim in range(1, 12)]
     return {
-        "verdicts": verdicts,
-        "ranks": ranks.assign(learning_rate=3e-4, epochs=8),
-        "grid": grid.assign(facts=rank(1.5 * ~grid["chosen"]), implications=2.0),
+        "verdicts": verdicts(titles, FAILED),
+        "ranks": ranks.assign(learning_rate=3e-4, epochs=8, chance=9.5),
+        "grid": grid.assign(epochs=8),
         "scores": _scores(world, rng),
-        "sums": sums.assign(actual=sums["gradient"] + 0.8, r=0.93, n=20),
-        "freezing": freezing.assign(n=20),
-        "ordering": ordering.assign(n=20, chance=9.5),
+        "sums": sums,
+        "freezing": freezing,
+        "ordering": ordering.assign(chance=9.5),
         "grafting": grafting.assign(n=84, chance=9.5),
-        "localization": _named(parts),
-        "localization_r2": r2.assign(r2=r2["r"] ** 2, p=0.03, n=9, facts=0.0, new_facts=0.25),
+        "localization": named_components(parts),
+        "localization_r2": cells(seed=world.seeds, kind=("mlp", "head")),
     }
-
-
-def _named(parts: pd.DataFrame) -> pd.DataFrame:
-    """With the kinds and names of components."""
-    names = [
-        f"L{layer}.MLP" if head < 0 else f"L{layer}.H{head}"
-        for layer, head in zip(parts["layer"], parts["head"], strict=True)
-    ]
-    return parts.assign(kind=np.where(parts["head"] < 0, "mlp", "head"), component=names)
 
 
 def _scores(world: ExtractiveWorld, rng: np.random.Generator) -> pd.DataFrame:
@@ -153,23 +135,4 @@ def _scores(world: ExtractiveWorld, rng: np.random.Generator) -> pd.DataFrame:
         shown = (table["layer"] < last) | (table["place"] == end)
         table["value"] = np.where(table["head"] < 0, 2.0, 0.25) * near * shown
         tables.append(table.assign(token=[tokens[place] for place in table["place"]]))
-    scores = _named(pd.concat(tables, ignore_index=True))
-    return scores.assign(se=scores["value"].abs() / 5, n=20)
-
-
-def _config(world: ExtractiveWorld) -> dict[str, Any]:
-    return {
-        "kind": "extractive",
-        "mechcore": "0.1.0",
-        "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
-        "command": "mechcore reproduce extractive --seeds 0,1,2",
-        "model": {
-            "source": "checkpoints/tiny-gpt",
-            "architecture": "GPT2LMHeadModel",
-            "n_layers": world.n_layers,
-            "n_heads": world.n_heads,
-        },
-        "seeds": list(world.seeds),
-        "settings": {"learning_rates": [1e-4, 3e-4, 1e-3], "epochs": [8], "counterfactuals": 10},
-        "seconds": {"recall": 61.0, "freezing": 212.4},
-    }
+    return named_components(pd.concat(tables, ignore_index=True))

@@ -13,20 +13,23 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects import changes
+from mechcore.ablation.effects.changes import ABLATION_CONTROLS
 from mechcore.ablation.effects.dose import COLUMNS, DOSE
 from mechcore.ablation.effects.flips import FLIPS
 from mechcore.ablation.effects.information import INFORMATION
 from mechcore.ablation.effects.roles import component_roles
 from mechcore.ablation.effects.stability import STABILITY
+from mechcore.ablation.joint import exact
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
 from mechcore.ablation.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.ablation.paths.verdict import CORE_VERDICT
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
-from mechcore.steps.groups import group_table
-from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core
-from mechcore.subnetworks.effective_size import mean_effective_size
+from mechcore.steps import tables
+from mechcore.steps.tables import group_table
+from mechcore.subnetworks.core import HEAD_FREQUENCY, accuracy_spread, head_overlap, heuristic_core
+from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, mean_effective_size
 from mechcore.subnetworks.halves import half_cores, half_overlap
 from mechcore.subnetworks.smallest import SMALLEST
 
@@ -41,14 +44,13 @@ class World:
     n_layers: int = 4
     n_heads: int = 8
     seeds: Sequence[int] = (0, 1, 2)
-    sparsities: Sequence[float] = (0.5, 0.7)
+    target_sparsities: Sequence[float] = (0.5, 0.7)
     id_data: Sequence[str] = ("tiny-id",)
     ood_data: str = "tiny-ood"
     subsets: Sequence[str] = ("so_swap", "preposition", "embedded_under_if", "embedded_under_verb")
     core: Sequence[str] = ("L0.H3", "L1.H5", "L2.H2", "L3.H0")
     joint: Sequence[Sequence[str]] | None = None
     source: str = "checkpoints/tiny-world"
-    p_value: float = 2.3e-7
     sweep: bool = False
     found: Sequence[str] = ()
     checkpoints: Sequence[int] = ()
@@ -79,8 +81,8 @@ class World:
 def write_run(path: Path, world: World = World()) -> Path:
     """Write every file of a run; an empty core leaves no ablation rows and no interactions."""
     rng = np.random.default_rng(0)
-    tables = path / "tables"
-    tables.mkdir(parents=True)
+    folder = path / "tables"
+    folder.mkdir(parents=True)
     places = list(world.places())
     full = {
         place[:3]: 0.97 - 0.01 * i if place[1] == "id" else float(rng.uniform(0.2, 0.7))
@@ -88,20 +90,33 @@ def write_run(path: Path, world: World = World()) -> Path:
     }
 
     def save(name: str, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
-        pd.DataFrame(rows, columns=pd.Index(columns)).to_csv(tables / f"{name}.csv", index=False)
+        pd.DataFrame(rows, columns=pd.Index(columns)).to_csv(folder / f"{name}.csv", index=False)
 
     accuracy = []
     runs: list[tuple[str, float | None, int | None]] = [("full", None, None)]
-    runs += [(f"s{s:.2f}-seed{seed}", s, seed) for s in world.sparsities for seed in world.seeds]
-    for name, target, seed in runs:
+    runs += [
+        (f"s{s:.2f}-seed{seed}", s, seed) for s in world.target_sparsities for seed in world.seeds
+    ]
+    for name, target_sparsity, seed in runs:
         for data, split, subset, n in places:
             value = full[data, split, subset]
-            if target is not None:
+            if target_sparsity is not None:
                 loss = rng.uniform(0.01, 0.05) if split == "id" else rng.uniform(-0.1, 0.4)
-                value = float(np.clip(value - target * loss, 0, 1))
+                value = float(np.clip(value - target_sparsity * loss, 0, 1))
             half = 1.96 * np.sqrt(value * (1 - value) / n)
             margin = 8 * value - 4
-            row = (name, target, seed, data, split, subset, n, value, value - half, value + half)
+            row = (
+                name,
+                target_sparsity,
+                seed,
+                data,
+                split,
+                subset,
+                n,
+                value,
+                value - half,
+                value + half,
+            )
             accuracy.append(dict(zip(ACCURACY, (*row, margin), strict=True)))
     save("accuracy", accuracy, ACCURACY)
 
@@ -109,11 +124,11 @@ def write_run(path: Path, world: World = World()) -> Path:
     heads = [str(head) for head in world.shape.heads]
     components = [str(component) for component in world.shape.components]
     score = rng.normal(size=len(heads))
-    for name, target, seed in runs[1:]:
-        assert target is not None
+    for name, target_sparsity, seed in runs[1:]:
+        assert target_sparsity is not None
         noisy = dict(zip(heads, score + rng.normal(scale=0.7, size=len(heads)), strict=True))
         noisy.update(dict.fromkeys(world.core, 9.0))
-        n_heads = round((1 - target) * len(heads))
+        n_heads = round((1 - target_sparsity) * len(heads))
         kept = [*sorted(noisy, key=noisy.__getitem__)[-n_heads:]]
         mlps = [f"L{i}.MLP" for i in range(world.n_layers) if rng.random() < 0.9]
         kept_by[name] = {*kept, *mlps}
@@ -122,18 +137,25 @@ def write_run(path: Path, world: World = World()) -> Path:
             for row in accuracy
             if row["subnetwork"] == name and row["subset"] == "all"
         }
-        values = (name, target, seed, 1 - len(kept_by[name]) / len(components))
+        values = (name, target_sparsity, seed, 1 - len(kept_by[name]) / len(components))
         values += (1 - n_heads / len(heads), n_heads, len(mlps), float(rng.uniform(0.05, 0.3)))
         values += (of_run["id"], of_run["ood"], " ".join([*kept, *mlps]))
         subnetworks.append(dict(zip(SUBNETWORKS, values, strict=True)))
     save("subnetworks", subnetworks, SUBNETWORKS)
 
     frequency = []
-    for target in world.sparsities:
-        names = [name for name, other, _ in runs if other == target]
+    for target_sparsity in world.target_sparsities:
+        names = [name for name, other, _ in runs if other == target_sparsity]
         for component in world.shape.components:
             count = sum(str(component) in kept_by[name] for name in names)
-            values = (str(component), component.layer, component.head, target, len(names), count)
+            values = (
+                str(component),
+                component.layer,
+                component.head,
+                target_sparsity,
+                len(names),
+                count,
+            )
             values += (count / len(names),)
             frequency.append(dict(zip(FREQUENCY, values, strict=True)))
     save("head_frequency", frequency, FREQUENCY)
@@ -153,8 +175,8 @@ def write_run(path: Path, world: World = World()) -> Path:
     save("core", rows, CORE)
     chance = heuristic_core(masks)
     values = (n_subnetworks, len(heads), len(core), chance.expected)
-    values += (world.p_value if core else 1.0, chance.expected_uniform, chance.p_uniform)
-    extreme = (min(world.sparsities), max(world.sparsities))
+    values += (2.3e-7 if core else 1.0, chance.expected_uniform, chance.p_uniform)
+    extreme = (min(world.target_sparsities), max(world.target_sparsities))
     save(
         "core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8, *extreme), strict=True))], SUMMARY
     )
@@ -179,7 +201,7 @@ def write_run(path: Path, world: World = World()) -> Path:
     if world.stability:
         _write_stability(save, world, dict(zip(runs[1:], masks, strict=True)))
     if world.found:
-        save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
+        save("superadditive", _found(world), FOUND)
         save("screening", _screening(world), ("set", "predicted", "interaction"))
     if world.training:
         save("training", _training(world), TRAINING)
@@ -207,36 +229,36 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     joints = [joint for joint in joints if len(joint) > 1]
     sets = [((name,), "single") for name in world.core] + [(joint, "joint") for joint in joints]
     weight = {name: float(rng.uniform(0.02, 0.25)) for name in world.core}
-    rows, changes = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
+    rows, shifts = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
     save("ablation", rows, ABLATION)
     interactions = []
     for members in joints:
         name = "+".join(members)
         for data, split, subset, n in world.places():
             for i, metric in enumerate(("accuracy", "margin")):
-                joint = changes[name, data, subset][i]
-                single = sum(changes[member, data, subset][i] for member in members)
+                joint = shifts[name, data, subset][i]
+                single = sum(shifts[member, data, subset][i] for member in members)
                 half = (1.2, 15)[i] / np.sqrt(n)
                 value = joint - single
                 values = (name, len(members), data, split, subset, n, metric, joint, single, value)
-                floor = changes[name, data, subset][2] < 0.05
+                floor = shifts[name, data, subset][2] < 0.05
                 values += (value - half, value + half, 0.01, 0.02, value + half < 0, floor, False)
                 interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
     save("interactions", interactions, INTERACTIONS)
-    save("ablation_controls", [*_beside(world, changes)], ABLATION_CONTROLS.names)
+    save("ablation_controls", [*_beside(world, shifts)], ABLATION_CONTROLS.names)
 
 
-def _beside(world: World, changes: dict) -> Iterator[dict[str, Any]]:
-    """The core and its heads beside others, whose changes are a tenth of theirs."""
+def _beside(world: World, shifts: dict) -> Iterator[dict[str, Any]]:
+    """The core and its heads beside others, whose shifts are a tenth of theirs."""
     whole = "+".join(world.core)
     for name in dict.fromkeys([*world.core, whole]):
         size, several = name.count("+") + 1, "+" in name
-        if not any(key[0] == name for key in changes):
+        if not any(key[0] == name for key in shifts):
             continue
         for data, split, subset, n in world.places():
             place = (name, size, data, split, subset, min(n, 300) if several else n)
             for i, metric in enumerate(("accuracy", "margin")):
-                change = changes[name, data, subset][i]
+                change = shifts[name, data, subset][i]
                 values = (*place, metric, change, change / 10, change / 5, change / 20)
                 row = (*values, 20 if several else 7, 1 / 21 if several else 1 / 8)
                 yield dict(zip(ABLATION_CONTROLS.names, row, strict=True))
@@ -249,8 +271,8 @@ def _ablated(
     full: dict,
     rng: np.random.Generator,
 ) -> tuple[list[dict[str, Any]], dict]:
-    """Rows of ablated sets, and their changes of accuracy and margin with the accuracy left."""
-    rows, changes = [], {}
+    """Rows of ablated sets, and their shifts of accuracy and margin with the accuracy left."""
+    rows, shifts = [], {}
     for members, kind in sets:
         name = "+".join(members) or "heads outside the core (mean of 16)"
         for data, split, subset, n in world.places():
@@ -260,12 +282,12 @@ def _ablated(
             loss = min(total, before - 0.005)
             half, m_half = 1.96 * np.sqrt(0.2 / n), 12 / np.sqrt(n)
             m_loss = 8 * total
-            changes[name, data, subset] = (-loss, -m_loss, before - loss)
+            shifts[name, data, subset] = (-loss, -m_loss, before - loss)
             values = (name, kind, len(members), data, split, subset, n, before - loss, -loss)
             values += (-loss - half, -loss + half, 8 * before - 4 - m_loss, -m_loss)
             values += (-m_loss - m_half, -m_loss + m_half, m_loss / 4)
             rows.append(dict(zip(ABLATION, values, strict=True)))
-    return rows, changes
+    return rows, shifts
 
 
 def _write_roles(save: Callable, world: World, components: Sequence[str]) -> None:
@@ -330,7 +352,7 @@ def _write_paths(save: Callable, world: World) -> None:
     Half as much is lost in domain, L1.MLP only moves the threshold, and margins are ten times the
     information in nats.
     """
-    tables: dict[str, list[dict[str, Any]]] = {"paths": [], "path_information": []}
+    cut: dict[str, list[dict[str, Any]]] = {"paths": [], "path_information": []}
     dependence = []
     ends = ("_change", "_change_low", "_change_high")
     first = Component.parse(world.core[0]) if world.core else None
@@ -359,13 +381,13 @@ def _write_paths(save: Callable, world: World) -> None:
                 "accuracy": lost,
                 "margin": 10 * lost,
             }
-            changes = {
+            shifts = {
                 f"{figure}{end}": -scale * value + off * (10 if figure == "margin" else 1)
                 for figure, value in values.items()
                 for end, off in zip(ends, (0, -0.01, 0.01), strict=True)
             }
-            tables["paths"].append(row | {"kind": "path", "kl": 0.01} | changes)
-            tables["path_information"].append(row | (changes if known else {}) | {"reason": ""})
+            cut["paths"].append(row | {"kind": "path", "kl": 0.01} | shifts)
+            cut["path_information"].append(row | (shifts if known else {}) | {"reason": ""})
         metrics = ["information", "threshold"] * known + ["accuracy", "margin"]
         for component in behind:
             lost = READ.get(str(component), 0.0)
@@ -382,8 +404,8 @@ def _write_paths(save: Callable, world: World) -> None:
                 controls = {"control_change": -0.001, "control_low": -0.002, "control_high": 0.0}
                 row |= {"n_controls": 20, **controls, "p_control": 1 / 21} if lost else {}
                 dependence.append({"n_controls": 0} | row)
-    save("paths", tables["paths"], PATHS.names)
-    save("path_information", tables["path_information"], PATH_INFORMATION.names)
+    save("paths", cut["paths"], PATHS.names)
+    save("path_information", cut["path_information"], PATH_INFORMATION.names)
     save("core_dependence", dependence, CORE_DEPENDENCE.names)
     doses = []
     for data, split in ((world.id_data[0], "id"), (world.ood_data, "ood")):
@@ -407,8 +429,10 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
     """Rankings that are found again out of domain; halves that swap the masks of two seeds."""
     seeds = [*world.seeds]
     turned = dict(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
-    of_whole = {(target, seed): mask for (_, target, seed), mask in masks.items()}
-    swapped = {(target, turned[seed]): mask for (target, seed), mask in of_whole.items()}
+    of_whole = {(target_sparsity, seed): mask for (_, target_sparsity, seed), mask in masks.items()}
+    swapped = {
+        (target_sparsity, turned[seed]): mask for (target_sparsity, seed), mask in of_whole.items()
+    }
     pruned = {"all data": of_whole, "half 1": of_whole, "half 2": swapped}
     for name, table in (("half_overlap", half_overlap(pruned)), ("half_cores", half_cores(pruned))):
         save(name, table.to_dict("records"), list(table.columns))
@@ -433,7 +457,7 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
 
 def _smallest(world: World) -> list[dict[str, Any]]:
     """A subnetwork within the limit of accuracy, and none within that of information."""
-    name = f"s{world.sparsities[0]:.2f}-seed{world.seeds[0]}"
+    name = f"s{world.target_sparsities[0]:.2f}-seed{world.seeds[0]}"
     row: dict[str, Any] = {"limit": 0.01, "subnetwork": name, "sparsity": 0.5, "kept": 18}
     row |= {"mask": f"masks/{name}.safetensors", "n_masks": 6}
     for split, loss in (("id", 0.002), ("ood", 0.005)):
@@ -454,7 +478,7 @@ def _found(world: World) -> list[dict[str, Any]]:
             row = (name, name.count("+") + 1, world.ood_data, "ood", "all", 500, metric)
             row += (2 * value, value, value, 1.5 * value, 0.5 * value, 0.01, 0.02, True)
             row += (False, False, value)
-            rows.append(dict(zip((*INTERACTIONS, "interaction_in_search"), row, strict=True)))
+            rows.append(dict(zip(FOUND, row, strict=True)))
     return rows
 
 
@@ -565,7 +589,7 @@ def _config(world: World) -> dict[str, Any]:
             },
         },
         "seeds": list(world.seeds),
-        "sparsities": list(world.sparsities),
+        "target_sparsities": list(world.target_sparsities),
         "settings": {
             "prune": {"steps": 1200, "learning_rate": 0.1, "lambda_learning_rate": 0.3},
             "max_heads_examples": 256,
@@ -576,30 +600,11 @@ def _config(world: World) -> dict[str, Any]:
     }
 
 
-_PLACE = ("data", "split", "subset", "n")
-ACCURACY = ("subnetwork", "target_sparsity", "seed", *_PLACE, "accuracy", "accuracy_low")
-ACCURACY += ("accuracy_high", "margin")
-SUBNETWORKS = ("subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity")
-SUBNETWORKS += ("heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy", "kept")
-FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
-CORE = ("component", "layer", "head", "n_subnetworks", "rate_low")
-SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
-SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p", "low_sparsity")
-SUMMARY += ("high_sparsity",)
-SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
-SIZES += ["full_accuracy"]
+SIZES = EFFECTIVE_SIZE.names
 TRAINING = ("step", "data", "loss", "split", "subset", "accuracy")
 TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
 TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
-ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_change", "accuracy_change_low")
-ABLATION += (
-    "accuracy_change_high",
-    "margin",
-    "margin_change",
-    "margin_change_low",
-    "margin_change_high",
-)
-ABLATION += ("kl",)
-INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_change", "sum_of_single_changes")
-INTERACTIONS += ("interaction", "low", "high", "p", "p_adjusted", "superadditive", "floor")
-INTERACTIONS += ("ceiling",)
+ACCURACY, SUBNETWORKS = tables.ACCURACY.required, tables.SUBNETWORKS.required
+FREQUENCY, CORE, SUMMARY = HEAD_FREQUENCY.names, tables.CORE.names, tables.CORE_SUMMARY.names
+ABLATION, INTERACTIONS = changes.ABLATION.required, exact.INTERACTIONS.required
+FOUND = (*INTERACTIONS, "interaction_in_search")

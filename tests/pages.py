@@ -39,7 +39,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self.open):
+        if not {"style", "script", "template"} & set(self.open):
             self.pieces.append(data)
 
     @property

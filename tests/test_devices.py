@@ -19,7 +19,7 @@ from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.interactions.predictors import PairRequest
+from mechcore.ablation.joint.predictors import PairRequest
 from mechcore.attention import categorize_heads
 from mechcore.bench.predictors import hessian
 from mechcore.components import Mask, ModelShape
@@ -30,7 +30,7 @@ from mechcore.models import load_model
 from mechcore.pruning import prune_settings
 from mechcore.pruning.teacher import Teacher
 
-FAMILIES = ("bert", "gpt2", "llama")
+FAMILIES = ("bert", "llama")
 
 
 def random_masks(n: int, model: Any) -> Tensor:
@@ -144,6 +144,7 @@ def test_the_same_answers_on_another_device(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.everyday
 def test_the_device_that_is_played_counts() -> None:
     """Each kind of waiting, and nothing else."""
     near = torch.arange(3.0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +21,10 @@ import mechcore
 from mechcore import (
     Mask,
     MeanActivations,
-    as_encoded,
     evaluate,
     load_model,
     load_tokenizer,
     masked,
-    paired_change,
     prune,
 )
 from mechcore.ablation import (
@@ -36,29 +35,31 @@ from mechcore.ablation import (
     race,
     sets,
 )
-from mechcore.ablation.paths import find_paths, readers_of
+from mechcore.ablation.paths import readers_of
 from mechcore.attention import attention_examples, categorize_heads
 from mechcore.bench import faithfulness_of
 from mechcore.bench import methods as bench
 from mechcore.components import ModelShape
+from mechcore.evaluation.evaluate import paired_change
 from mechcore.main_study.config import StudyConfig
+from mechcore.models.encoded import as_encoded
 from mechcore.models.export import export_checkpoint
 from mechcore.models.protocol import forward
 from mechcore.papers.cognitive.probing import activations_at, decode
 from mechcore.pruning import (
-    RANKINGS,
     PruneSettings,
-    attribute,
+    Request,
     attribution_scores,
     layer_matched,
     random_subnetworks,
 )
+from mechcore.pruning.methods import attribution, ugs
 from mechcore.session import plain_session
 from mechcore.subnetworks.core import heuristic_core
 from mechcore.training import TrainSettings, new_model, train_classifier
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
-from mechcore.worlds.tiny_encoder import tiny_encoder_model
+from mechcore.worlds.small_gpt2 import small_gpt2
 from mechcore.worlds.tiny_world import LABELS
 
 FEW = PruneSettings(steps=6, warmup=1, batch_size=8, tolerance=1, precision="float32")
@@ -173,8 +174,8 @@ def searches(g: Given) -> Any:
 
 def paths(g: Given) -> Any:
     cuts = sets.paths(HOOKED[:2], ["L2.H0", "L3.MLP", "answer"], g.model)
-    found = find_paths(*g.all, cuts, n_cut=2, n_found=1)
-    return [found, readers_of(g.model, HOOKED[:1], g.data, g.means, n_controls=2)]
+    found = ablate(g.model, cuts, g.data, g.means)
+    return [found, readers_of(g.model, HOOKED[:1], g.data, g.means)]
 
 
 def attention(g: Given) -> Any:
@@ -190,22 +191,23 @@ def states(g: Given) -> Any:
 
 
 def pruned(g: Given) -> Any:
-    found = prune(g.model, TRAIN, g.means, sparsity=0.3, seeds=(1, 2), preset=FEW)
-    drawn = random_subnetworks(ModelShape.of(g.model), sparsity=0.3, seeds=1)
+    found = prune(g.model, TRAIN, g.means, target_sparsities=0.3, seeds=(1, 2), preset=FEW)
+    drawn = random_subnetworks(ModelShape.of(g.model), target_sparsities=0.3, seeds=1)
     return [found, drawn, layer_matched(found), heuristic_core([s.mask for s in found])]
 
 
 def ranked(g: Given) -> Any:
     scores = [attribution_scores(g.model, FEWER, g.means)]
     curve = faithfulness_of(g.model, scores[0], g.data, g.means)
-    return [scores, attribute(g.model, FEWER, g.means, sparsity=0.3), curve]
+    found = attribution(Request(g.model, FEWER, g.means, [0.3], [1], FEW))
+    return [scores, found, curve]
 
 
 def ranked_slowly(g: Given) -> Any:
     short: dict[str, Any] = {"optimal": {"steps": 2}, "ugs": {"steps": 3, "n_masks": 4}}
     return [
-        ranking.scores(g.model, FEWER, g.means, **short.get(name, {}))
-        for name, ranking in {**bench.RANKINGS, **RANKINGS}.items()
+        ranking.scores(g.model, FEWER, g.means, **short.get(ranking.name, {}))
+        for ranking in (*bench.RANKINGS, attribution, ugs)
     ]
 
 
@@ -217,13 +219,14 @@ def checkpoints(g: Given) -> Any:
         steps=3, batch_size=8, warmup_steps=1, evaluate_every=3, checkpoint_every=3
     )
     history = train_classifier(fresh, tokenizer, TRAIN, {"id": ID}, g.folder / "run", settings)
-    untrained = tiny_encoder_model(1).state_dict()
+    words = tiny_world.decoder_tokenizer()
+    untrained = small_gpt2(words, 1, width=16, n_heads=2, end=words.sep_token_id).state_dict()
     return [untrained, dict(exported.named_parameters()), dict(fresh.named_parameters()), history]
 
 
 def jobs(g: Given) -> Any:
     data = {split: tiny_world.generate(split, 24, seed=5).frame for split in ("train", "id", "ood")}
-    config = StudyConfig(n_resamples=20, prune=FEW, sparsities=(0.3,), seeds=(1,))
+    config = StudyConfig(n_resamples=20, prune=FEW, target_sparsities=(0.3,), seeds=(1,))
     lab = mechcore.open("embedded", **data, store=g.folder / "store", settings=config)
     return [lab.sweep().table, lab.subnetworks(), lab.means.z]
 
@@ -255,29 +258,35 @@ def flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, repr(value)
 
 
+Ask = Callable[[Given], Any]
+Plain = Callable[[Ask], dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
     """What is right: the answers in the state of a new process."""
     given = Given(tmp_path_factory.mktemp("plain"))
-    return {ask.__name__: dict(flat(ask(given))) for ask in QUICK + SLOW}
+    return cache(lambda ask: dict(flat(ask(given))))
 
 
 # One state among several is as good as alone, and many runs of the same questions are slow.
-TOGETHER: list[tuple[tuple[Callable[[Given], Any], ...], list[str]]] = [
-    (QUICK, ["no gradients", "float64", "device", "medium products"]),
-    (QUICK, ["gradients off", "bfloat16", "device block", "autocast"]),
-    (QUICK, ["inference", "tensor type", "deterministic", "strict numpy", "seeded"]),
+TOGETHER: list[Any] = [
+    pytest.param(
+        (answers, accuracy, pruned, attention),
+        ["inference", "float64", "device", "autocast", "medium products"],
+        marks=pytest.mark.everyday,
+    ),
+    (QUICK, ["no gradients", "bfloat16", "device block", "medium products"]),
+    (QUICK, ["gradients off", "tensor type", "deterministic", "strict numpy", "seeded"]),
     (SLOW, ["inference", "float64", "device", "autocast", "medium products", "strict numpy"]),
 ]
 
 
 @pytest.mark.parametrize(("asked", "names"), TOGETHER)
 def test_numbers_do_not_depend_on_the_state_of_the_session(
-    asked: tuple[Callable[[Given], Any], ...],
-    names: list[str],
-    plain: dict[str, dict[str, Any]],
-    tmp_path: Path,
+    asked: tuple[Ask, ...], names: list[str], plain: Plain, tmp_path: Path
 ) -> None:
+    expected = {ask: plain(ask) for ask in asked}
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(STATES[name]())
@@ -285,7 +294,7 @@ def test_numbers_do_not_depend_on_the_state_of_the_session(
         given = Given(tmp_path)
         for ask in asked:
             found = dict(flat(ask(given)))
-            wrong = [k for k, v in plain[ask.__name__].items() if found.get(k) != v]
+            wrong = [k for k, v in expected[ask].items() if found.get(k) != v]
             assert not wrong, (ask.__name__, wrong)
             assert state_of_session() == before, ask.__name__
 
@@ -304,6 +313,7 @@ def test_gradients_flow_into_mask_values_as_the_session_has_it(tmp_path: Path) -
                 assert not recorded or bool(torch.autograd.grad(logits.sum(), values)[0].any())
 
 
+@pytest.mark.everyday
 def test_the_state_comes_back_after_an_error_and_threads_do_not_disturb_one_another() -> None:
     inside, leave = threading.Event(), threading.Event()
 

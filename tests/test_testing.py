@@ -22,7 +22,7 @@ from mechcore.attention.categories import Category, registered_categories
 from mechcore.components import ModelShape
 from mechcore.masking.fills import FILLS, Fill
 from mechcore.models.architectures.base import ARCHITECTURES
-from mechcore.models.architectures.gpt2 import GPT2
+from mechcore.models.architectures.decoders import GPT2
 from mechcore.models.protocol import named_weights
 from mechcore.pruning.controls import random_subnetworks
 from mechcore.pruning.methods import METHODS
@@ -161,8 +161,8 @@ def changed(request: Any, **values: Any) -> Any:
 
 def drifting(request: Any) -> Any:
     shape, seed = ModelShape.of(request.model), next(_numbers)
-    drawn = random_subnetworks(shape, sparsity=request.sparsities, seeds=[seed])
-    return [Subnetwork(x.mask, x.target, 1, x.scores, "drifting") for x in drawn]
+    drawn = random_subnetworks(shape, target_sparsities=request.target_sparsities, seeds=[seed])
+    return [Subnetwork(x.mask, x.target_sparsity, 1, x.scores, "drifting") for x in drawn]
 
 
 def masks_of(request: Any, change: Callable[..., Any]) -> Any:
@@ -180,7 +180,7 @@ def masks_of(request: Any, change: Callable[..., Any]) -> Any:
             lambda r: METHODS["random"](r)[:3],
             r"gives the targets and seeds \[.*; expected \[\(0.25",
         ),
-        (partial(changed, target=0.5), "gives the targets and seeds"),
+        (partial(changed, target_sparsity=0.5), "gives the targets and seeds"),
         (drifting, "drifting-s0.25-seed1 has another mask the second time; expected the same"),
         (partial(changed, method="Mine"), "subnetwork file .*: holds a mask, but not its"),
         (partial(changed, scores=torch.ones(2)), "subnetwork file .*"),
@@ -278,6 +278,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.everyday
 def test_a_guest(guest: Guest) -> None:
     with undrawn():
         testing.check_analysis(guest(), {"longest": 8}, others={"longest": 4})

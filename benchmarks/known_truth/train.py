@@ -26,7 +26,7 @@ from mechcore.components import Component
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreError
 from mechcore.files import appearing, write_json
-from mechcore.worlds.tiny_world_training import one_thread
+from mechcore.worlds.small_gpt2 import one_thread
 
 MEASURED_FILE = "measured.json"
 POOLS: Mapping[Split, int] = {"train": 2048, "id": 1024, "ood": 1024}

@@ -104,7 +104,7 @@ def _cores(kept: dict[str, pd.Series]) -> str:
 def _rarefied(study: Path) -> pd.Series:
     """Probability of every head to be in the core of `N_SEEDS` of the seeds, drawn at random.
 
-    Of N seeds, k of which keep a head at both sparsities: C(k, n) / C(N, n).
+    Of N seeds, k of which keep a head at both target_sparsities: C(k, n) / C(N, n).
     """
     found = pd.read_csv(study / "subnetworks.csv")
     kept = [

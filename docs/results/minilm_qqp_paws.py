@@ -24,7 +24,7 @@ STUDY = Study(
     sets={"id:all": "QQP", "ood:all": "PAWS, both halves", **HALVES},
     n_seeds=12,
     size=(72, 6),
-    sparsities=(0.3, 0.6),
+    target_sparsities=(0.3, 0.6),
     changes={"id:all": "QQP", **HALVES},
 )
 
@@ -55,7 +55,7 @@ def _tasks(here: pd.DataFrame, there: pd.DataFrame) -> str:
         heads = frequency[~frequency["component"].str.endswith("MLP")]
         counts[name] = heads.groupby("component")["count"].sum()
     wide = pd.DataFrame(counts)
-    n_masks = len(STUDY.sparsities) * STUDY.n_seeds
+    n_masks = len(STUDY.target_sparsities) * STUDY.n_seeds
     rows = [
         [str(head), *("core" if row[task] == n_masks else str(row[task]) for task in wide)]
         for head, row in wide[wide.max(axis=1) == n_masks].iterrows()
@@ -83,15 +83,14 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
     rows = []
     for seed, part in subnetworks.groupby("seed"):
         cells = [str(int(str(seed)))]
-        for sparsity in STUDY.sparsities:
+        for sparsity in STUDY.target_sparsities:
             (row,) = part[part["target_sparsity"] == sparsity].to_dict("records")
             cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
             cells += [percent(of_masks.loc[row["subnetwork"], each]) for each in STUDY.changes]
         rows.append(cells)
     what = ("kept", "KL", *STUDY.changes.values())
-    return markdown(
-        ["seed", *(f"{100 * s:.0f} %: {each}" for s in STUDY.sparsities for each in what)], rows
-    )
+    shares = [f"{100 * share:.0f} %" for share in STUDY.target_sparsities]
+    return markdown(["seed", *(f"{share}: {each}" for share in shares for each in what)], rows)
 
 
 def _shapley(values: pd.DataFrame) -> str:

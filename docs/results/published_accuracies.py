@@ -35,11 +35,11 @@ def accuracies(path: Path) -> pd.DataFrame:
     """
     rows = list(_leaves(json.loads(path.read_text(encoding="utf-8"))))
     grid = len(rows[0]) == 5
-    columns = ["seed", "checkpoint", "sparsity"] if grid else ["checkpoint"]
+    columns = ["seed", "checkpoint", "target_sparsity"] if grid else ["checkpoint"]
     table = pd.DataFrame(rows, columns=[*columns, "subset", "accuracy"])
     table[columns] = table[columns].astype(int)
     if grid:
-        table["sparsity"] /= 100
+        table["target_sparsity"] /= 100
     return table[table["accuracy"] != -1]
 
 

@@ -29,7 +29,7 @@ STUDY = Study(
     },
     n_seeds=6,
     size=(270, 30),
-    sparsities=(0.7,),
+    target_sparsities=(0.7,),
 )
 
 

@@ -22,7 +22,7 @@ class Study:
         sets: titles of all data and of single subsets, by split and subset, as ``"ood:all"``.
         n_seeds: of pruning.
         size: heads and MLPs of the model.
-        sparsities: of the subnetworks.
+        target_sparsities: of the subnetworks.
         changes: titles of the data that changes are shown on; else both as a whole.
     """
 
@@ -31,7 +31,7 @@ class Study:
     sets: Mapping[str, str]
     n_seeds: int
     size: tuple[int, int]
-    sparsities: tuple[float, ...] = (0.5, 0.7)
+    target_sparsities: tuple[float, ...] = (0.5, 0.7)
     changes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,16 +43,16 @@ class Study:
         by_set = spread.assign(set=where_of(spread)).set_index(["set", "target_sparsity"])
         rows = []
         for name, title in self.sets.items():
-            cells = [title, percent(by_set.loc[(name, self.sparsities[0]), "full"])]
-            for sparsity in self.sparsities:
+            cells = [title, percent(by_set.loc[(name, self.target_sparsities[0]), "full"])]
+            for sparsity in self.target_sparsities:
                 row = by_set.loc[(name, sparsity)]
                 cells.append(", ".join(percent(row[key]) for key in ("low", "mean", "high")))
             rows.append(cells)
         kept = ["heads and MLPs kept, mean", f"{self.size[0]}, {self.size[1]}"]
-        for sparsity in self.sparsities:
+        for sparsity in self.target_sparsities:
             part = subnetworks[subnetworks["target_sparsity"] == sparsity]
             kept.append(f"{part['heads_kept'].mean():.1f}, {part['mlps_kept'].mean():.1f}")
-        ranges = [f"{100 * each:.0f} %: lowest, mean, highest" for each in self.sparsities]
+        ranges = [f"{100 * each:.0f} %: lowest, mean, highest" for each in self.target_sparsities]
         return markdown(["", "full", *ranges], [*rows, kept])
 
     def seeds(self, subnetworks: pd.DataFrame) -> str:
@@ -61,14 +61,14 @@ class Study:
         for seed, part in subnetworks.groupby("seed"):
             by_sparsity = part.set_index("target_sparsity")
             cells = [str(int(str(seed)))]
-            for sparsity in self.sparsities:
+            for sparsity in self.target_sparsities:
                 row = by_sparsity.loc[sparsity]
                 cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
                 cells += [percent(row["id_accuracy"]), percent(row["ood_accuracy_macro"])]
             rows.append(cells)
         heads = [
             f"{100 * each:.0f} %: {what}"
-            for each in self.sparsities
+            for each in self.target_sparsities
             for what in ("kept", "KL", self.id, self.ood)
         ]
         return markdown(["seed", *heads], rows)
@@ -96,9 +96,10 @@ class Study:
         for name in worst:
             is_head = name in set(categories["component"])
             label = category(categories, name)[0] if is_head else "MLP"
-            rows.append([name, label, *(str(kept.loc[name, each]) for each in self.sparsities)])
+            kept_at = [str(kept.loc[name, share]) for share in self.target_sparsities]
+            rows.append([name, label, *kept_at])
             rows[-1] += self._of(sweep, name)
-        counts = [f"kept of {self.n_seeds}, {100 * each:.0f} %" for each in self.sparsities]
+        counts = [f"kept of {self.n_seeds}, {100 * each:.0f} %" for each in self.target_sparsities]
         return markdown(["component", "category", *counts, *self._changes], rows)
 
     def _interaction_rows(self, frame: pd.DataFrame, sets: Iterable[str]) -> list[list[str]]:

@@ -59,7 +59,7 @@ def config() -> dict[str, Any]:
         "model": MODEL,
         "data": parts,
         "seeds": study["seeds"],
-        "sparsities": study["sparsities"],
+        "target_sparsities": study["target_sparsities"],
     }
 
 

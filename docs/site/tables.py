@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mechcore.ablation.interactions.dividends import DIVIDENDS, SHAPLEY
+from mechcore.ablation.joint.exact import DIVIDENDS, SHAPLEY
 from mechcore.report.kinds import REPORTS
 from mechcore.tables import Schema
 

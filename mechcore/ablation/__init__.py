@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from mechcore.ablation.effects.roles import component_roles as component_roles
     from mechcore.ablation.effects.roles import explain_role as explain_role
     from mechcore.ablation.effects.roles import verdict as verdict
-    from mechcore.ablation.interactions import interactions as interactions
-    from mechcore.ablation.interactions.dividends import dividends as dividends
-    from mechcore.ablation.interactions.dividends import shapley as shapley
-    from mechcore.ablation.interactions.exact import (
-        interaction_from_accuracies as interaction_from_accuracies,
-    )
-    from mechcore.ablation.interactions.races import Race as Race
-    from mechcore.ablation.interactions.races import race as race
-    from mechcore.ablation.interactions.search import Search as Search
-    from mechcore.ablation.interactions.search import find_superadditive as find_superadditive
+    from mechcore.ablation.joint.exact import dividends as dividends
+    from mechcore.ablation.joint.exact import interactions as interactions
+    from mechcore.ablation.joint.exact import shapley as shapley
+    from mechcore.ablation.joint.races import Race as Race
+    from mechcore.ablation.joint.races import race as race
+    from mechcore.ablation.joint.search import Search as Search
+    from mechcore.ablation.joint.search import find_superadditive as find_superadditive
     from mechcore.ablation.settings import RoleSettings as RoleSettings
     from mechcore.ablation.sweeps import ablate as ablate
     from mechcore.ablation.sweeps import sweep as sweep

@@ -80,7 +80,7 @@ def paths(
         InputError: no sender runs before any receiver, or there is no such component.
     """
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    found: list[PathSet] = []
+    cuts: list[PathSet] = []
     sending = parse_components(_of_kinds(senders, shape))
     receiving = list(map(Receiver.parse, _of_kinds(receivers, shape, Receiver(None))))
     for receiver in receiving:
@@ -90,8 +90,8 @@ def paths(
             to = Receiver(receiver.component, what)
             possible = [Path(sender, to) for sender in sending]
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
-            found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
-    if not found:
+            cuts += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
+    if not cuts:
         ends = [
             shown(" ".join(map(str, components))) or "none" for components in (sending, receiving)
         ]
@@ -99,17 +99,17 @@ def paths(
             f"paths: no sender runs before any receiver (senders: {ends[0]}; receivers: "
             f"{ends[1]}); expected a receiver in a later layer, or the answer"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(cuts))
 
 
 def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
     """Names, with those of a kind of component in its place."""
-    found: list[Any] = []
+    named: list[Any] = []
     listed = isinstance(given, Iterable) and not isinstance(given, str)
     for name in given if listed else [given]:
-        found += shape.kind(name) if isinstance(name, str) and name in KINDS else [name]
-        found += in_all if name == "all" else ()
-    return list(dict.fromkeys(found))
+        named += shape.kind(name) if isinstance(name, str) and name in KINDS else [name]
+        named += in_all if name == "all" else ()
+    return list(dict.fromkeys(named))
 
 
 def matched_random(

@@ -16,6 +16,10 @@ OOD_MEAN = "ood_mean"
 """Suffix of out-of-domain columns whose fill is the mean of the out-of-domain texts."""
 
 
+ROLES_NAME = "roles"
+"""What the roles of components are called in tables and messages."""
+
+
 @dataclass(frozen=True)
 class RoleSettings:
     """How roles are judged."""
@@ -50,4 +54,4 @@ class RoleSettings:
     )
 
     def __post_init__(self) -> None:
-        check(self, "roles")
+        check(self, ROLES_NAME)

@@ -19,8 +19,8 @@ import torch
 from mechcore import progress
 from mechcore.ablation.cuts import ComponentSet, Cut, CutLike, as_sets
 from mechcore.ablation.effects.changes import Ablations, ablation_table
-from mechcore.ablation.engines.buffer import AnswerBuffer
 from mechcore.ablation.engines.engine import (
+    AnswerBuffer,
     Job,
     Precision,
     ReferenceEngine,
@@ -164,8 +164,11 @@ def ablate(
         class_names,
         batch_size,
     )
-    base = _engine(engine, job, precision, max_tokens)
-    parts: Parts = _path_engine(job, paths, base, precision) if paths else base
+    parts: Parts = (
+        _path_engine(engine, job, paths, precision, max_tokens)
+        if paths
+        else _engine(engine, job, precision, max_tokens)
+    )
     partial = Partial(
         state,
         "sweep",
@@ -173,7 +176,7 @@ def ablate(
         data=data if isinstance(data, EncodedExamples) else job.batches,
         means=means,
         fill=None if state is None else known_fill(fill),
-        sets=[member_names(cut) for cut in listed],
+        sets=[_member_names(cut) for cut in listed],
         labels=job.correct_classes,
         seed=seed,
         engine=parts.division,
@@ -207,18 +210,26 @@ def _check_options(engine: str, precision: str, split: str, batch_size: int, see
         raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
 
 
+def _tree(
+    engine: Engine, job: Job, precision: Precision, max_tokens: int | None
+) -> TreeEngine | None:
+    """The prefix tree, if it is asked for or the best there is, and the model has one."""
+    if engine not in ("auto", "tree"):
+        return None
+    try:
+        return TreeEngine(job, stack_of(job.model), precision, max_tokens)
+    except InputError:
+        if engine == "tree":
+            raise
+    return None
+
+
 def _engine(
     engine: Engine, job: Job, precision: Precision, max_tokens: int | None
 ) -> SharingEngine | ReferenceEngine:
     """The engine asked for, or the first that can run the model."""
-    if engine in ("auto", "tree"):
-        try:
-            stack = stack_of(job.model)
-        except InputError:
-            if engine == "tree":
-                raise
-        else:
-            return TreeEngine(job, stack, precision, max_tokens)
+    if (tree := _tree(engine, job, precision, max_tokens)) is not None:
+        return tree
     if precision != "float32":
         name = "restart" if engine == "auto" else engine
         raise InputError(f"sweep: engine {name!r} has the model's own precision only")
@@ -239,18 +250,22 @@ def _engine(
 
 
 def _path_engine(
-    job: Job, paths: Sequence[PathSet], base: SharingEngine | ReferenceEngine, precision: Precision
+    engine: Engine,
+    job: Job,
+    paths: Sequence[PathSet],
+    precision: Precision,
+    max_tokens: int | None,
 ) -> PathEngine:
-    """What cuts paths with the engine that ablates components."""
+    """What cuts paths; layers as functions are checked."""
     if precision != "float32":
         raise InputError("sweep: paths are cut in the model's own precision only")
-    if isinstance(base, SharingEngine):
-        base.check()
-    return PathEngine(job, paths, base)
+    tree = _tree(engine, job, precision, max_tokens)
+    if tree is not None:
+        tree.check()
+    return PathEngine(job, paths, tree)
 
 
-def member_names(cut: Cut) -> list[str]:
-    """What is cut together, whatever the set is called."""
+def _member_names(cut: Cut) -> list[str]:
     return [str(part) for part in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import AblatingNamed
-from mechcore.components import KINDS, ModelShape, parse_components
+from mechcore import report
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.components import KINDS, Component, ModelShape, parse_components
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
-from mechcore.steps.base import CORE, SHARED, Size, inputs_of, means_of
+from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
@@ -30,13 +30,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import ComponentSet
-    from mechcore.report.blocks import Block, Tile
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 
 @dataclass(frozen=True)
-class Ablation(AblatingNamed, Analysis):
+class Ablation(Ablating, Analysis):
     """What the core's heads, or named components, cost alone and together."""
 
     kind = "ablation"
@@ -48,13 +46,16 @@ class Ablation(AblatingNamed, Analysis):
     splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.effects.changes:ABLATION",
-        "mechcore.ablation.interactions.exact:INTERACTIONS",
+        "mechcore.ablation.joint.exact:INTERACTIONS",
         "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.effects.controls:ABLATION_CONTROLS",
-        "mechcore.ablation.interactions.dividends:DIVIDENDS",
-        "mechcore.ablation.interactions.dividends:SHAPLEY",
+        "mechcore.ablation.effects.changes:ABLATION_CONTROLS",
+        "mechcore.ablation.joint.exact:DIVIDENDS",
+        "mechcore.ablation.joint.exact:SHAPLEY",
     )
 
+    components: tuple[str, ...] = setting(
+        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
+    )
     sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")
     subsets: bool = setting(
         False, "Ablate all subsets of the components named, 10 at most, for their Shapley values."
@@ -82,8 +83,9 @@ class Ablation(AblatingNamed, Analysis):
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
-        check(self, "ablation")
-        self.check_components()
+        check(self, self.kind)
+        for name in {*self.components} - {*KINDS}:
+            Component.parse(name)
         for text in self.sets:
             if not parse_components(text.split("+")):
                 raise InputError(
@@ -95,9 +97,26 @@ class Ablation(AblatingNamed, Analysis):
                 "10 (--components), or leave subsets out"
             )
 
+    def wants(self) -> Sequence[str]:
+        """See `MainStep.wants`; no core if components are named."""
+        return [name for name in self.needs if name != "core" or not self.components]
+
     def may_read(self) -> Sequence[str]:
         """See `MainStep.may_read`; the core's heads are among what is swept."""
         return () if self.components else self.reads
+
+    def named(self, shape: ModelShape) -> list[Component]:
+        """The components that it names.
+
+        Raises:
+            InputError: the model lacks one.
+        """
+        named: set[Component] = set()
+        for name in self.components:
+            named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}
+        for component in named:
+            shape.index(component)
+        return sorted(named)
 
     @property
     def further(self) -> list[ComponentSet]:
@@ -133,51 +152,48 @@ class Ablation(AblatingNamed, Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.core_ablation import core_ablation_tables
 
         inputs = inputs_of(work)
-        means, members = means_of(work, inputs), self.members(work, ModelShape.of(inputs.model))
+        means = means_of(work, inputs)
+        members = self.named(ModelShape.of(inputs.model)) if self.components else core_of(work)
         known = ablations_in(work.needed("swept"), self.names) if "swept" in work.job.needs else {}
         return core_ablation_tables(inputs, means, members, self, known, work.partial)
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Changes without components, alone and together, and beside others."""
-        from mechcore.report import ablation_tables as tables
-        from mechcore.report.blocks import Paragraph, missing
-        from mechcore.report.groups import one_label_notes, population_note
-        from mechcore.report.run_folder import SINGLE
-
-        ablation, controls = run.table("ablation"), run.filled("ablation_controls")
+        tables = report.ablation_tables
+        ablation, controls = run.table(cls.kind), run.filled("ablation_controls")
         if ablation is None:
-            yield missing(f"the ablation of {tables.ablated(run)}s from the full model")
+            yield report.missing(f"the ablation of {tables.ablated(run)}s from the full model")
             return
         yield from tables.fill_note(run)
         if ablation.empty:
-            yield Paragraph(f"There was no head to ablate: {run.no_core}.", note=True)
+            yield report.Paragraph(f"There was no head to ablate: {run.no_core}.", note=True)
             return
         n_sets = ablation["set"].nunique()
-        if (ablation["kind"] == SINGLE).any():
+        if (ablation["kind"] == report.SINGLE).any():
             together = " and together" if n_sets > 1 else ""
             what = tables.ablated(run).capitalize()
-            yield Paragraph(f"{what}s are ablated in the full model, alone{together}.")
+            yield report.Paragraph(f"{what}s are ablated in the full model, alone{together}.")
         else:
             text = f"{run.no_core.capitalize()}, so no core head was ablated; the other heads show "
-            yield Paragraph(f"{text}what is usual.", note=True)
+            yield report.Paragraph(f"{text}what is usual.", note=True)
         yield from _drawings(ablation, n_sets)
-        yield from population_note(ablation)
+        yield from report.groups.population_note(ablation)
         caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
         yield tables.ablation_table(ablation, caption, folded=n_sets > 20)
         if controls is not None:
             yield tables.control_table(controls, tables.ablated(run).capitalize())
         yield from tables.share_tables(run)
-        yield from one_label_notes(run, ablation)
+        yield from report.groups.one_label_notes(run, ablation)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """What single components, and all of them, change out of domain."""
-        ablation, controls = run.filled("ablation"), run.filled("ablation_controls")
+        ablation, controls = run.filled(cls.kind), run.filled("ablation_controls")
         if ablation is not None:
             yield from _alone(run, ablation[ablation["subset"] == ALL], controls)
         core = _beside(controls, "margin")
@@ -185,48 +201,42 @@ class Ablation(AblatingNamed, Analysis):
             yield _together(core, run)
 
     @classmethod
-    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+    def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
         """The component that costs most out of domain."""
-        from mechcore.report.blocks import Tile
-        from mechcore.report.groups import over_subsets
-
-        ablation = run.filled("ablation")
+        ablation = run.filled(cls.kind)
         singles = None if ablation is None else _singles(ablation[ablation["subset"] == ALL])
         if singles is not None and len(singles) and singles["accuracy_change"].iloc[0] < 0:
             worst = singles.iloc[0]
             value = f"{effect(worst['accuracy_change'], 'accuracy', unit=False)} points"
-            subsets = over_subsets(run.table("accuracy"), "ood", worst["data"])
-            yield Tile(f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}")
+            subsets = report.groups.over_subsets(run.table("accuracy"), "ood", worst["data"])
+            yield report.Tile(
+                f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}"
+            )
 
 
 def _singles(overall: pd.DataFrame) -> pd.DataFrame:
     """Single components out of domain whose change of accuracy is known, the worst first."""
-    from mechcore.report.run_folder import SINGLE
-
-    singles = overall[(overall["kind"] == SINGLE) & (overall["split"] == "ood")]
+    singles = overall[(overall["kind"] == report.SINGLE) & (overall["split"] == "ood")]
     return singles.dropna(subset=["accuracy_change"]).sort_values("accuracy_change", kind="stable")
 
 
-def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
-    from mechcore.report import figures
-    from mechcore.report.blocks import Drawing
-    from mechcore.report.groups import data_sets, subsets_of
+def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
 
-    drawn = len(figures.sets_to_draw(ablation))
+    drawn = len(report.figures.sets_to_draw(ablation))
     left_out = f" Drawn are {drawn} of {n_sets} sets, without joint sets of smaller changes."
     left_out *= drawn < n_sets
     for metric in ("accuracy", "margin"):
-        yield Drawing(
-            figures.ablation_changes(ablation, metric),
+        yield report.Drawing(
+            report.figures.ablation_changes(ablation, metric),
             f"ablation-{metric}",
             f"Change of {metric} over all examples without each set. To the left of zero the model "
             f"is worse without it. Lines are 95 % intervals over examples.{left_out}",
             f"Dot plot of the change of {metric} by set; its numbers are in the table below.",
         )
-    for i, (split, data) in enumerate(data_sets(ablation), start=1):
-        if len(subsets_of(ablation, split, data)) > 2:
-            yield Drawing(
-                figures.ablation_by_subset(ablation, split, data),
+    for i, (split, data) in enumerate(report.groups.data_sets(ablation), start=1):
+        if len(report.groups.subsets_of(ablation, split, data)) > 2:
+            yield report.Drawing(
+                report.figures.ablation_by_subset(ablation, split, data),
                 f"ablation-subsets-{i}",
                 f"Change of accuracy in points by subset of {data} ({split_name(split)})."
                 f"{left_out}",
@@ -236,11 +246,11 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[Block]:
             )
 
 
-def _alone(run: RunFolder, overall: pd.DataFrame, controls: pd.DataFrame | None) -> Iterator[str]:
+def _alone(
+    run: report.RunFolder, overall: pd.DataFrame, controls: pd.DataFrame | None
+) -> Iterator[str]:
     """The component whose ablation lowers out-of-domain accuracy most, and one that raises it."""
-    from mechcore.report.ablation_tables import ablated
-
-    what, singles = ablated(run), _singles(overall)
+    what, singles = report.ablation_tables.ablated(run), _singles(overall)
     if singles.empty:
         return
     worst, best = singles.iloc[0], singles.iloc[-1]
@@ -279,7 +289,7 @@ def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Se
     return None if rows.empty else rows.iloc[0]
 
 
-def _together(row: pd.Series, run: RunFolder) -> str:
+def _together(row: pd.Series, run: report.RunFolder) -> str:
     """What all of them together cost out of domain, beside as many others."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
 

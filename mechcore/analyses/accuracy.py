@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.study.step import Work
 from mechcore.wording import (
@@ -27,8 +28,6 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Section, Table, Tile
-    from mechcore.report.run_folder import RunFolder
     from mechcore.tables import Column
 
 
@@ -43,8 +42,8 @@ class Accuracy(Analysis):
     shows = ("accuracy", "group_accuracy")
     needs = ("answers",)
     schemas = tables_in(
-        "mechcore.steps.groups:ACCURACY",
-        "mechcore.steps.groups:GROUP_ACCURACY",
+        "mechcore.steps.tables:ACCURACY",
+        "mechcore.steps.tables:GROUP_ACCURACY",
         "mechcore.steps.tables:SUBNETWORKS",
         "mechcore.subnetworks.core:ACCURACY_SPREAD",
         "mechcore.steps.masks:MISSING_MASKS",
@@ -67,39 +66,36 @@ class Accuracy(Analysis):
         return {**tables, "missing_masks": missing} if len(missing) else tables
 
     @classmethod
-    def sections(cls, run: RunFolder) -> Iterator[Section]:
+    def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
         """Accuracy, and the subnetworks that it is measured of."""
-        from mechcore.report.blocks import Section
-
         yield from super().sections(run)
         names = ("subnetworks", "missing_masks", "accuracy_spread")
         files = [f"{name}.csv" for name in names if run.table(name) is not None]
-        yield Section("subnetworks", "Subnetworks", [*_subnetworks(run)], files)
+        yield report.Section("subnetworks", "Subnetworks", [*_subnetworks(run)], files)
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Accuracy and margin on every subset, and means over groups of subsets."""
-        from mechcore.report import figures
-        from mechcore.report.blocks import Drawing, missing
-        from mechcore.report.groups import data_sets, most_frequent, of_data, places
-
         accuracy, labels = run.filled("accuracy"), run.table("data")
         if accuracy is None:
-            yield missing("the accuracy of the full model and subnetworks")
+            yield report.missing("the accuracy of the full model and subnetworks")
             return
-        counted = {} if labels is None else {p: most_frequent(labels, *p) for p in places(accuracy)}
-        majority = {place: label[1] for place, label in counted.items() if label is not None}
+        majority = {}
+        if labels is not None:
+            for place in report.groups.places(accuracy):
+                if (label := report.groups.most_frequent(labels, *place)) is not None:
+                    majority[place] = label[1]
         stroke = " A grey stroke is the share of the most frequent label." if majority else ""
         beside = "; most frequent label: accuracy of always answering it" if majority else ""
         inside = (accuracy["split"] == "id") & (accuracy["subset"] != ALL)
         outer, inner = accuracy[~inside], accuracy[inside]
         parts = [(outer, "accuracy", "")]
-        for i, (split, data) in enumerate(data_sets(inner), start=1):
-            name = f"accuracy-subsets-{i}"
-            parts.append((of_data(inner, split, data), name, f" on subsets of {data}"))
+        for i, (split, data) in enumerate(report.groups.data_sets(inner), start=1):
+            part = report.groups.of_data(inner, split, data)
+            parts.append((part, f"accuracy-subsets-{i}", f" on subsets of {data}"))
         for part, name, on in parts:
-            yield Drawing(
-                figures.accuracy_by_subset(part, majority),
+            yield report.Drawing(
+                report.figures.accuracy_by_subset(part, majority),
                 name,
                 f"Accuracy of the full model and of every subnetwork{on}. The line through the "
                 f"dots of one target sparsity joins its lowest and highest seed.{stroke}",
@@ -115,27 +111,23 @@ class Accuracy(Analysis):
             yield _groups(groups)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """Of the full model over groups of subsets, of subnetworks, and what is odd about these."""
         yield from _group_sentence(run)
         yield from _subnetwork_sentences(run)
         yield from _notes(run)
 
     @classmethod
-    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+    def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
         """Accuracy of the full model on each kind of test data."""
-        from mechcore.report.blocks import Tile
-        from mechcore.report.groups import data_sets, of_data, over_subsets
-
-        accuracy = run.table("accuracy")
-        if accuracy is None:
+        if (accuracy := run.table("accuracy")) is None:
             return
         full = accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
-        for split, data in data_sets(full):
-            row = of_data(full, split, data).iloc[0]
+        for split, data in report.groups.data_sets(full):
+            row = report.groups.of_data(full, split, data).iloc[0]
             ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
-            note = f"{ends} on {data}{over_subsets(accuracy, split, data)}"
-            yield Tile(f"Full model, {split_name(split)}", percent(row["accuracy"]), note)
+            note = f"{ends} on {data}{report.groups.over_subsets(accuracy, split, data)}"
+            yield report.Tile(f"Full model, {split_name(split)}", percent(row["accuracy"]), note)
 
 
 def _table(
@@ -143,53 +135,55 @@ def _table(
     metric: str,
     caption: str,
     majority: Mapping[tuple[str, str, str], float],
-) -> Table:
-    from mechcore.report.blocks import Table
-    from mechcore.report.groups import of_data, places
-    from mechcore.steps.groups import ACCURACY
+) -> report.Table:
+    from mechcore.steps.tables import ACCURACY
 
-    targets = sorted(accuracy["target_sparsity"].dropna().unique())
+    target_sparsities = sorted(accuracy["target_sparsity"].dropna().unique())
     header = ["data", "subset", "n", *(["most frequent label"] if majority else [])]
     rows = []
-    for split, data, subset in places(accuracy):
-        part = of_data(accuracy, split, data, subset)
+    for split, data, subset in report.groups.places(accuracy):
+        part = report.groups.of_data(accuracy, split, data, subset)
         cells = [f"{data} ({split_name(split)})", subset, whole(part["n"].iloc[0])]
         if majority:
             share = majority.get((split, data, subset))
             cells.append(DASH if share is None else percent(share))
-        rows.append([*cells, *_cells(part, ACCURACY[metric], targets)])
+        rows.append([*cells, *_cells(part, ACCURACY[metric], target_sparsities)])
     folded = metric != "accuracy"
-    return Table(caption, [*header, *_models(targets)], rows, frozenset({0, 1}), folded)
+    return report.Table(
+        caption, [*header, *_models(target_sparsities)], rows, frozenset({0, 1}), folded
+    )
 
 
-def _groups(groups: pd.DataFrame) -> Table:
+def _groups(groups: pd.DataFrame) -> report.Table:
     """Means of the full model, and mean and range over the subnetworks of each sparsity."""
-    from mechcore.report.blocks import Table
-    from mechcore.steps.groups import GROUP_ACCURACY
+    from mechcore.steps.tables import GROUP_ACCURACY
 
-    targets = sorted(groups["target_sparsity"].dropna().unique())
+    target_sparsities = sorted(groups["target_sparsity"].dropna().unique())
     rows = []
     for group, part in groups.groupby("group", sort=False):
         first = part.iloc[0]
-        cells = _cells(part, GROUP_ACCURACY["accuracy"], targets, mean=True)
+        cells = _cells(part, GROUP_ACCURACY["accuracy"], target_sparsities, mean=True)
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
-    header = ["group", *_models(targets), "subsets", "which"]
+    header = ["group", *_models(target_sparsities), "subsets", "which"]
     caption = "Means over groups of subsets (accuracy, every subset counting the same); for "
     caption += "subnetworks the mean, lowest and highest over seeds"
-    return Table(caption, header, rows, frozenset({0, len(header) - 1}))
+    return report.Table(caption, header, rows, frozenset({0, len(header) - 1}))
 
 
-def _models(targets: Sequence[float]) -> list[str]:
-    return ["full model", *(f"at {sparsity(target)}" for target in targets)]
+def _models(target_sparsities: Sequence[float]) -> list[str]:
+    return [
+        "full model",
+        *(f"at {sparsity(target_sparsity)}" for target_sparsity in target_sparsities),
+    ]
 
 
 def _cells(
-    part: pd.DataFrame, column: Column, targets: Sequence[float], *, mean: bool = False
+    part: pd.DataFrame, column: Column, target_sparsities: Sequence[float], *, mean: bool = False
 ) -> list[str]:
     """The full model, and the range, with its mean, over the subnetworks of each sparsity."""
     cells = column.texts(part[part["subnetwork"] == FULL])[:1] or [""]
-    for target in targets:
-        values = part.loc[part["target_sparsity"] == target, column.name]
+    for target_sparsity in target_sparsities:
+        values = part.loc[part["target_sparsity"] == target_sparsity, column.name]
         ends, middle = column.between(values.min(), values.max()), column.show(values.mean())
         cells.append(f"{middle} ({ends})" if mean and middle != ends else ends)
     return cells
@@ -200,45 +194,34 @@ def _names(subsets: str) -> str:
     return "all examples" if subsets == ALL else subsets.replace("; ", ", ")
 
 
-def _subnetworks(run: RunFolder) -> Iterator[Block]:
-    """Each subnetwork, those that are missing, and how far seeds agree."""
-    from mechcore.report.blocks import Paragraph, missing, table_of
-    from mechcore.report.groups import PLACED, missing_table, placed
-
-    subnetworks, spread = run.filled("subnetworks"), run.filled("accuracy_spread")
+def _subnetworks(run: report.RunFolder) -> Iterator[report.Block]:
+    """Each subnetwork, and those that are missing."""
+    subnetworks = run.filled("subnetworks")
     without = run.filled("missing_masks") is not None
     for text in _notes(run):
-        yield Paragraph(text, note=True)
+        yield report.Paragraph(text, note=True)
     if subnetworks is not None:
         caption = "Every subnetwork: what it keeps, its divergence from the full model's answers "
         caption += "(KL), and its accuracy over all examples"
         columns = ["subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity"]
         columns += ["heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy"]
         schema = run.schemas["subnetworks"]
-        yield table_of(subnetworks, schema, caption, columns)
-        yield table_of(subnetworks, schema, "Components kept", ["subnetwork", "kept"], folded=True)
+        yield report.table_of(subnetworks, schema, caption, columns)
+        kept = ["subnetwork", "kept"]
+        yield report.table_of(subnetworks, schema, "Components kept", kept, folded=True)
     elif not without:
-        yield missing("pruning, so there are no subnetworks")
+        yield report.missing("pruning, so there are no subnetworks")
     if without:
-        yield missing_table(run, "missing_masks")
-    if spread is not None:
-        caption = "How far the accuracy of subnetworks of equal sparsity differs between seeds"
-        columns = ["subset", "target_sparsity", "n_seeds", "full", "low", "mean", "high", "spread"]
-        columns += ["balanced_accuracy_spread", "information_spread"]
-        schema = run.schemas["accuracy_spread"]
-        yield table_of(placed(spread), schema, caption, [PLACED, *columns], folded=True)
+        yield report.groups.missing_table(run, "missing_masks")
 
 
-def _group_sentence(run: RunFolder) -> Iterator[str]:
+def _group_sentence(run: report.RunFolder) -> Iterator[str]:
     """Means of the full model over the groups of subsets, and over which subsets they are."""
-    from mechcore.report.groups import members
-
-    table = run.filled("group_accuracy")
-    if table is None:
+    if (table := run.filled("group_accuracy")) is None:
         return
     full = table[table["subnetwork"] == FULL]
     means = [
-        f"{percent(row['accuracy'])} on {row['group']} ({members(row)})"
+        f"{percent(row['accuracy'])} on {row['group']} ({report.groups.members(row)})"
         for row in full[full["missing"] == ""].to_dict("records")
     ]
     without = [
@@ -250,24 +233,21 @@ def _group_sentence(run: RunFolder) -> Iterator[str]:
     yield text
 
 
-def _subnetwork_sentences(run: RunFolder) -> Iterator[str]:
+def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
     """How accurate the subnetworks of each sparsity are, and how far apart on both labels."""
-    from mechcore.report.groups import data_sets, of_data
-
-    accuracy = run.filled("accuracy")
-    if accuracy is None:
+    if (accuracy := run.filled("accuracy")) is None:
         return
     pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
-    for target, part in pruned.groupby("target_sparsity"):
+    for target_sparsity, part in pruned.groupby("target_sparsity"):
         parts = []
-        for split, data in data_sets(part):
-            rows = of_data(part, split, data)
+        for split, data in report.groups.data_sets(part):
+            rows = report.groups.of_data(part, split, data)
             shares = percent_range(rows["accuracy"])
             parts.append(f"{shares} {split_name(split)} ({data}{_apart(rows)})")
         seeds = count(part["subnetwork"].nunique(), "seed")
         yield (
-            f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
-            f"accuracy of {listed(parts)}."
+            f"Subnetworks pruned to a target of {sparsity(float(str(target_sparsity)))} ({seeds}) "
+            f"have an accuracy of {listed(parts)}."
         )
 
 
@@ -286,7 +266,7 @@ def _apart(rows: pd.DataFrame) -> str:
     return f", {text} apart{also}"
 
 
-def _notes(run: RunFolder) -> Iterator[str]:
+def _notes(run: report.RunFolder) -> Iterator[str]:
     """Which masks are missing, and which subnetworks do far worse than those of other seeds."""
     from mechcore.subnetworks.outliers import outliers
 

@@ -9,11 +9,13 @@ its summary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import ConfigDict
 
+from mechcore import report
 from mechcore.registry import imported
 from mechcore.settings import OF_STUDY
 from mechcore.steps.base import MainStep
@@ -22,9 +24,10 @@ from mechcore.tables import Schema
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechcore.ablation import Ablations
+    from mechcore.ablation.cuts import Cut
+    from mechcore.masking.means import MeanActivations
     from mechcore.pruning.settings import PruneSettings
-    from mechcore.report.blocks import Block, Section, Tile
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
 
@@ -90,7 +93,10 @@ class Planning(Protocol):
         """Subnetworks by each of several methods, and what they and the full model answer."""
 
     def at_checkpoints(
-        self, sparsities: Sequence[float], seeds: Sequence[int] | None, prune: PruneSettings | None
+        self,
+        target_sparsities: Sequence[float],
+        seeds: Sequence[int] | None,
+        prune: PruneSettings | None,
     ) -> Mapping[Any, Job]:
         """Accuracies of each checkpoint and its subnetworks; None is the study's own setting."""
 
@@ -155,30 +161,59 @@ class Analysis(MainStep):
         yield self.kind, plan.job(self)
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterable[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterable[report.Block]:
         """What the page and the notebook show of it; none where a run lacks its tables."""
         del run
         return ()
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterable[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterable[str]:
         """What it found, a sentence each, for the summary; the first is its headline."""
         del run
         return ()
 
     @classmethod
-    def tiles(cls, run: RunFolder) -> Iterable[Tile]:
+    def tiles(cls, run: report.RunFolder) -> Iterable[report.Tile]:
         """Its headline numbers, for the summary."""
         del run
         return ()
 
     @classmethod
-    def sections(cls, run: RunFolder) -> Iterator[Section]:
+    def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
         """Its sections of the page; here one of its blocks."""
-        from mechcore.report.blocks import Section
-
-        blocks: Sequence[Block] = [*cls.blocks(run)]
+        blocks: Sequence[report.Block] = [*cls.blocks(run)]
         if blocks:
             names = cls.shows or [schema.name for schema in cls.schemas]
             files = [f"{name}.csv" for name in names if run.table(name) is not None]
-            yield Section(cls.section or cls.kind, cls.title, blocks, files)
+            yield report.Section(cls.section or cls.kind, cls.title, blocks, files)
+
+
+@dataclass(frozen=True)
+class Ablating(MainStep):
+    """What steps that ablate components have in common: ``fill`` replaces what is ablated."""
+
+    seed: int = of_study()
+    batch_size: int = of_study()
+    fill: str = of_study()
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        from mechcore.masking.fills import FILLS
+
+        return [FILLS[self.fill]]
+
+    def ablations(
+        self,
+        inputs: Inputs,
+        means: MeanActivations | None,
+        cuts: Sequence[Cut],
+        split: str,
+        state: Path | None = None,
+    ) -> Ablations:
+        """`mechcore.ablate`, of components or paths, on the test data of a split."""
+        from mechcore.ablation import ablate
+
+        data, names = inputs.data[split], inputs.config.class_names
+        options: dict[str, Any] = {"split": split, "fill": self.fill, "seed": self.seed}
+        options |= {"class_names": names, "batch_size": self.batch_size, "state": state}
+        return ablate(inputs.model, cuts, data, means, **options)

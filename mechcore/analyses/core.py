@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, tables_in
 from mechcore.errors import warn
 from mechcore.steps.base import subnetworks_in
@@ -23,9 +24,6 @@ from mechcore.wording import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block, Shown, Tile
-    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -53,46 +51,44 @@ class Core(Analysis):
                 "no mask reached its target, so there is no core; the rest is about the full model"
             )
             return work.empty_tables()
-        subnetworks.sort(key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
+        subnetworks.sort(key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
         return core_tables(subnetworks)
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The core against chance and its heads, and in how many subnetworks each component is."""
-        from mechcore.report import figures, subnetwork_figures
-        from mechcore.report.blocks import AS_FIGURE, Drawing, Paragraph, missing, table_of
         from mechcore.tables import Column
 
         summary, core = run.filled("core_summary"), run.filled("core")
         if summary is None:
-            without = Paragraph(f"{run.no_core.capitalize()}.", note=True)
+            without = report.Paragraph(f"{run.no_core.capitalize()}.", note=True)
             what = "the comparison of subnetworks that gives the core"
-            yield without if run.no_masks else missing(what)
+            yield without if run.no_masks else report.missing(what)
             return
-        yield from map(Paragraph, cls.headlines(run))
-        yield from map(Paragraph, _agreement(summary.iloc[0]))
+        yield from map(report.Paragraph, cls.headlines(run))
+        yield from map(report.Paragraph, _agreement(summary.iloc[0]))
         if core is not None:
             categories = run.table("head_categories")
             if categories is not None:
                 core = core.merge(categories[["component", "category"]], "left", "component")
                 core = core.fillna({"category": ""})
             attends = Column("category", "text", header="attends to", optional=True)
-            columns: list[Shown] = ["component", "n_subnetworks", "rate_low", attends]
-            yield table_of(core, run.schemas["core"], "The core heads", columns)
+            columns: list[report.Shown] = ["component", "n_subnetworks", "rate_low", attends]
+            yield report.table_of(core, run.schemas["core"], "The core heads", columns)
         frequency, overlap = run.filled("head_frequency"), run.filled("head_overlap")
         if frequency is not None:
-            yield Drawing(
-                figures.head_frequency(frequency, run.core),
+            yield report.Drawing(
+                report.figures.head_frequency(frequency, run.core),
                 "head-frequency",
                 "In how many seeds each component is kept"
                 + ("; core heads are outlined." if run.core else "."),
                 "Heatmap, layer by head, of how many seeds keep each component; the numbers are in "
                 "head_frequency.csv.",
-                fold=f"How many seeds keep each component{AS_FIGURE}",
+                fold=f"How many seeds keep each component{report.AS_FIGURE}",
             )
         if overlap is not None:
-            yield Drawing(
-                subnetwork_figures.head_overlap(overlap),
+            yield report.Drawing(
+                report.subnetwork_figures.head_overlap(overlap),
                 "head-overlap",
                 "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a "
                 f"share of the heads of either).{_by_chance(overlap)}",
@@ -101,21 +97,18 @@ class Core(Analysis):
             )
 
     @classmethod
-    def tiles(cls, run: RunFolder) -> Iterator[Tile]:
+    def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
         """Its size, and that by chance."""
-        from mechcore.report.blocks import Tile
-
-        summary = run.filled("core_summary")
-        if summary is None:
+        if (summary := run.filled("core_summary")) is None:
             return
         row = summary.iloc[0]
         note = f"of {count(row['n_heads'], 'head')}"
         if row["n_subnetworks"] > 1 and not run.of_one_draw:
             note += f"; {small(row['expected_by_chance'])} expected by chance"
-        yield Tile("Heuristic core", count(row["core_size"], "head"), note)
+        yield report.Tile("Heuristic core", count(row["core_size"], "head"), note)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """Size of the core against chance."""
         summary, core = run.filled("core_summary"), run.filled("core")
         if summary is None:

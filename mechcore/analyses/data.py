@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis
 from mechcore.data.task import SPLITS
 from mechcore.errors import warn
@@ -17,9 +18,6 @@ from mechcore.wording import DASH, PLACES, count, listed, percent, split_name, w
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
 
 DATA_TABLE = Schema(
     "data",
@@ -110,49 +108,46 @@ class Describe(Analysis):
         return {"data": pd.concat(tables, ignore_index=True)}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """How many examples of what the run read, how many were cut, and the balance of labels."""
-        from mechcore.report.blocks import Paragraph, Table
-        from mechcore.report.groups import labels_in, proper_subsets
-
-        table = run.filled("data")
-        if table is None:
+        if (table := run.filled("data")) is None:
             return
-        yield from map(Paragraph, cls.headlines(run))
+        yield from map(report.Paragraph, cls.headlines(run))
         data_sets = _data_sets(table)
         facts = {split: run.data_facts(split) for split, _ in data_sets}
-        yield from (Paragraph(text, note=cut) for text, cut in _cut_texts(run, facts))
+        yield from (report.Paragraph(text, note=cut) for text, cut in _cut_texts(run, facts))
         overview, by_subset = [], []
         for split, data in data_sets:
-            name, labels = f"{data} ({split_name(split)})", labels_in(table, split, data)
-            subsets = proper_subsets(table, split, data)
+            name, labels = (
+                f"{data} ({split_name(split)})",
+                report.groups.labels_in(table, split, data),
+            )
+            subsets = report.groups.proper_subsets(table, split, data)
             counts = (*map(facts[split].get, ("n_available", "n_cut")), len(subsets) or None)
             cells = [DASH if n is None else whole(n) for n in counts]
             overview.append([name, whole(labels.sum()), *cells, _balance(labels)])
             for subset in subsets:
-                labels = labels_in(table, split, data, subset)
+                labels = report.groups.labels_in(table, split, data, subset)
                 by_subset.append([name, subset, whole(labels.sum()), _balance(labels)])
         header = ["data", "examples", "of available", "texts cut", "subsets", "labels"]
-        yield Table(
+        yield report.Table(
             "The data, and the balance of their labels", header, overview, frozenset({0, 5})
         )
         if not by_subset:
-            yield Paragraph(_NO_SUBSETS, note=True)
+            yield report.Paragraph(_NO_SUBSETS, note=True)
             return
         header = ["data", "subset", "n", "labels"]
         caption, folded = "Every subset, and the balance of its labels", len(by_subset) > _MOST_ROWS
-        yield Table(caption, header, by_subset, frozenset({0, 1, 3}), folded=folded)
+        yield report.Table(caption, header, by_subset, frozenset({0, 1, 3}), folded=folded)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """How often the most frequent label alone is right, for all test data in one sentence."""
-        from mechcore.report.groups import most_frequent
-
         table, parts = run.filled("data"), []
         if table is None:
             return
         for split, data in _data_sets(table):
-            if split != "train" and (most := most_frequent(table, split, data)):
+            if split != "train" and (most := report.groups.most_frequent(table, split, data)):
                 label, share = most
                 parts.append(f"{percent(share)} of {data} ({split_name(split)}: {label})")
         if parts:
@@ -168,7 +163,7 @@ def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: [*SPLITS, pair[0]].index(pair[0]))
 
 
-def _cut_texts(run: RunFolder, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def _cut_texts(run: report.RunFolder, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """How many texts were cut, a sentence each, and whether any was."""
     settings = run.config.get("settings") or {}
     length = (settings.get("model") or {}).get("max_length")

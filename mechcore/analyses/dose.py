@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore import report
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.analyses.roles import Roles
 from mechcore.settings import check, setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
@@ -17,9 +18,6 @@ from mechcore.wording import OUT_FIRST, PLACES, count, listed, number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown
-    from mechcore.report.run_folder import RunFolder
-
 
 @dataclass(frozen=True)
 class Dose(Ablating, Analysis):
@@ -28,7 +26,7 @@ class Dose(Ablating, Analysis):
     kind = "dose"
     title = "Do effects grow with the dose, and are they repaired?"
     label = "doses"
-    needs = ("means", "roles")
+    needs = ("means", Roles.kind)
     splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.effects.dose:DOSE")
 
@@ -60,10 +58,10 @@ class Dose(Ablating, Analysis):
         """See `Analysis.compute`."""
         from mechcore.ablation.effects.dose import dose_table
         from mechcore.ablation.effects.roles import ranked
-        from mechcore.steps.ablation import joined
+        from mechcore.steps.answers import joined
 
         inputs = inputs_of(work).sampled(TEST_SPLITS, self.max_examples, self.seed)
-        components = ranked(work.table("roles", "roles"))["component"].tolist()
+        components = ranked(work.table(Roles.kind))["component"].tolist()
         options: dict[str, Any] = {"fill": self.fill, "class_names": inputs.config.class_names}
         options |= {"batch_size": self.batch_size, "n_resamples": self.n_resamples}
         model, means, chosen = inputs.model, means_of(work, inputs), components[: self.components]
@@ -74,29 +72,25 @@ class Dose(Ablating, Analysis):
         return {"dose": joined(tables)}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The changes by dose, component and data set."""
         from mechcore.ablation.effects.dose import DOSE, DOSES
-        from mechcore.report.blocks import Paragraph, table_of
-        from mechcore.report.groups import PLACED, placed
 
-        table = run.filled("dose")
-        if table is None:
+        if (table := run.filled("dose")) is None:
             return
-        yield from map(Paragraph, cls.headlines(run))
-        columns: list[Shown] = ["component", PLACED]
+        yield from map(report.Paragraph, cls.headlines(run))
+        columns: list[report.Shown] = ["component", report.groups.PLACED]
         columns += [DOSE[f"change_{100 * dose:.0f}"].called(f"dose {dose:g}") for dose in DOSES]
         columns += ["direct", "indirect"]
-        ordered = placed(table.sort_values("split", ascending=False, kind="stable"))
-        yield table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
+        ordered = report.groups.placed(table.sort_values("split", ascending=False, kind="stable"))
+        yield report.table_of(ordered, DOSE, _CAPTION, [*columns, "monotone"])
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """How many change the margin more with every dose, and which are repaired."""
         from mechcore.ablation.effects.dose import MONOTONE, NOT_MONOTONE, repairs
 
-        table = run.filled("dose")
-        if table is None:
+        if (table := run.filled("dose")) is None:
             return
         for split in OUT_FIRST:
             part = table[table["split"] == split]

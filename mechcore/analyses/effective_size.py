@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
-from mechcore.study.folder import TABLES_FOLDER
-from mechcore.study.step import Job, Work
+from mechcore.study.step import TABLES_FOLDER, Job, Work
 from mechcore.wording import count, listed, percent, sparsity, whole
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block, Shown, Table
-    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class EffectiveSize(Analysis):
         "mechcore.steps.masks:MISSING_GRID_MASKS",
     )
 
-    sparsities: tuple[float, ...] = setting(
+    target_sparsities: tuple[float, ...] = setting(
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         "Grid of sparsities, in [0, 1), that every checkpoint is pruned to.",
     )
@@ -62,12 +59,12 @@ class EffectiveSize(Analysis):
     """Names of the needs that are the accuracies of the checkpoints, in order."""
 
     def __post_init__(self) -> None:
-        as_runs(self.sparsities, (0,) if self.seeds is None else self.seeds)
-        check(self, "effective_size")
+        as_runs(self.target_sparsities, (0,) if self.seeds is None else self.seeds)
+        check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """It needs the accuracies of every checkpoint; a study without any has none of this."""
-        accuracies = plan.at_checkpoints(self.sparsities, self.seeds, self.prune)
+        accuracies = plan.at_checkpoints(self.target_sparsities, self.seeds, self.prune)
         if accuracies:
             needs = {str(step): job for step, job in accuracies.items()}
             sizes = replace(self, checkpoints=tuple(accuracies), seeds=None, prune=None)
@@ -75,7 +72,7 @@ class EffectiveSize(Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.steps.ablation import joined
+        from mechcore.steps.answers import joined
         from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
         from mechcore.steps.tables import SUBNETWORKS
@@ -101,21 +98,18 @@ class EffectiveSize(Analysis):
         return tables
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Sizes by checkpoint beside the full model's accuracy, over seeds and of each seed."""
-        from mechcore.report.blocks import Drawing, Paragraph, table_of
-        from mechcore.report.groups import members_sentence, missing_table
-        from mechcore.report.subnetwork_figures import effective_sizes
         from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE
 
-        means, sizes = run.filled("mean_effective_size"), run.filled("effective_size")
+        means, sizes = run.filled("mean_effective_size"), run.filled(cls.kind)
         if means is None:
             return
-        yield from map(Paragraph, cls.headlines(run))
-        if members := members_sentence(run, [*dict.fromkeys(means["group"])]):
-            yield Paragraph(members)
-        yield Drawing(
-            effective_sizes(means),
+        yield from map(report.Paragraph, cls.headlines(run))
+        if members := report.groups.members_sentence(run, [*dict.fromkeys(means["group"])]):
+            yield report.Paragraph(members)
+        yield report.Drawing(
+            report.subnetwork_figures.effective_sizes(means),
             "effective-size",
             "Left: accuracy of the full model at each checkpoint. Right: its effective size, the "
             "share of components that the sparsest faithful subnetwork keeps; the shade spans the "
@@ -125,12 +119,12 @@ class EffectiveSize(Analysis):
         yield _over_seeds(means)
         if sizes is not None:
             columns = [c for c in EFFECTIVE_SIZE.names if c != "faithful"]
-            yield table_of(sizes, EFFECTIVE_SIZE, _OF_SEEDS, columns, folded=True)
+            yield report.table_of(sizes, EFFECTIVE_SIZE, _OF_SEEDS, columns, folded=True)
         if run.filled("missing_grid_masks") is not None:
-            yield missing_table(run, "missing_grid_masks")
+            yield report.groups.missing_table(run, "missing_grid_masks")
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """How the size changes from the first checkpoint to the last; bounds and missing masks."""
         means, missing = run.filled("mean_effective_size"), run.filled("missing_grid_masks")
         if means is None:
@@ -166,9 +160,9 @@ def _size_at(row: pd.Series) -> str:
     return text
 
 
-def _bounds(run: RunFolder) -> Iterator[str]:
+def _bounds(run: report.RunFolder) -> Iterator[str]:
     """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
-    sizes, grid = run.table("effective_size"), run.filled("grid")
+    sizes, grid = run.table(EffectiveSize.kind), run.filled("grid")
     if sizes is None or grid is None:
         return
     sparsest = grid["sparsity"].max()
@@ -186,17 +180,16 @@ def _bounds(run: RunFolder) -> Iterator[str]:
         )
 
 
-def _over_seeds(means: pd.DataFrame) -> Table:
-    from mechcore.report.blocks import table_of
+def _over_seeds(means: pd.DataFrame) -> report.Table:
     from mechcore.subnetworks.effective_size import MEAN_EFFECTIVE_SIZE
 
     size = MEAN_EFFECTIVE_SIZE["effective_size"]
     ranges = [*map(size.between, means["low"], means["high"])]
     seeds = zip(means["n_faithful"], means["n_seeds"], strict=True)
     faithful = [f"{whole(n)} of {whole(n_seeds)}" for n, n_seeds in seeds]
-    columns: list[Shown] = ["group", "checkpoint", "effective_size", ("over seeds", ranges)]
+    columns: list[report.Shown] = ["group", "checkpoint", "effective_size", ("over seeds", ranges)]
     columns += [("faithful", faithful), "full_accuracy"]
-    return table_of(means, MEAN_EFFECTIVE_SIZE, _OVER_SEEDS, columns, folded=True)
+    return report.table_of(means, MEAN_EFFECTIVE_SIZE, _OVER_SEEDS, columns, folded=True)
 
 
 _MOST_GROUPS = 3

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.settings import setting
 from mechcore.steps.base import SHARED, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
@@ -81,7 +80,7 @@ class Failure(Ablating, Analysis):
         """See `Analysis.compute`."""
         from mechcore.ablation.effects.failure import failure_table
         from mechcore.ablation.effects.net import label_names, net_table
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
 
         inputs, swept = inputs_of(work), ablations_in(work.needed("swept"), self.names)
         full = {split: swept[split].full for split in TEST_SPLITS}

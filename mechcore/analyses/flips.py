@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.roles import Roles
 from mechcore.steps.base import Size, inputs_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
-from mechcore.tables import Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 MOST_TOKENS = 64
@@ -34,7 +33,7 @@ class Flips(Analysis):
     title = "Which answers flip?"
     opens = True
     label = "answers that flip"
-    needs = ("swept", "roles")
+    needs = ("swept", Roles.kind)
     splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.effects.flips:FLIPS")
 
@@ -53,7 +52,7 @@ class Flips(Analysis):
         from mechcore.attention.examples import FLIPS_ATTENTION_FILE
         from mechcore.components import Component
         from mechcore.files import write_json
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
 
         inputs = inputs_of(work)
         label_map = inputs.readout(TEST_SPLITS[0]).label_map
@@ -61,39 +60,33 @@ class Flips(Analysis):
         swept = list(ablations_in(work.needed("swept"), self.names).values())
         examples = {split: inputs.data[split].examples for split in TEST_SPLITS}
         table = flip_table(swept, examples, label_map.classes)
-        acting = ranked(work.table("roles", "roles"))["component"]
+        acting = ranked(work.table(Roles.kind))["component"]
         heads = [name for name in acting if Component.parse(name).is_head]
         drawn = attention_on(inputs, table[table["component"].isin(heads)])
         write_json(work.folder / FLIPS_ATTENTION_FILE, drawn)
-        return {"flips": table}
+        return {self.kind: table}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The texts of all components that were found to do something."""
         from mechcore.ablation.effects.flips import FLIPS, SHOWN
         from mechcore.ablation.effects.roles import ranked
-        from mechcore.report.blocks import table_of
-        from mechcore.report.groups import PLACED, placed
 
-        table, roles = run.filled("flips"), run.filled("roles")
+        table, roles = run.filled(cls.kind), run.filled(Roles.kind)
         if table is None or roles is None:
             return
         order = {name: i for i, name in enumerate(ranked(roles)["component"])}
-        rows = placed(table[table["component"].isin(order)])
+        rows = report.about.with_texts(table[table["component"].isin(order)])
         if rows.empty:
             return
         rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
-        rows["text"] = [
-            " \u2016 ".join(filter(None, pair))
-            for pair in zip(rows["text_a"], rows["text_b"], strict=True)
-        ]
-        columns: list[Shown] = ["component", PLACED, "subset", Column("text", "text"), "label"]
-        columns += ["answer", "answer_without", "margin", "margin_without"]
         caption = (
             f"Answers that flip without one of {len(order)} components that do something, at most "
             f"{SHOWN} of each"
         )
-        yield table_of(rows, FLIPS, caption, columns, folded=True)
+        yield report.table_of(
+            rows, FLIPS, caption, ["component", *report.about.FLIP_COLUMNS], folded=True
+        )
 
 
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:

@@ -55,7 +55,9 @@ class Halves(Analysis):
         missing = pd.concat(parts, ignore_index=True)[MISSING_HALF_MASKS.required]
         masks = common_masks(
             {
-                data: {(s.target, s.seed): s.mask for path in of for s in subnetworks_in(path)}
+                data: {
+                    (s.target_sparsity, s.seed): s.mask for path in of for s in subnetworks_in(path)
+                }
                 for data, of in folders.items()
             }
         )

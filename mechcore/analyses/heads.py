@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.settings import check, setting
 from mechcore.steps.base import MainStep, Size, core_of, inputs_of
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.data.encoding import EncodedExamples
-    from mechcore.report.blocks import Block, Shown, Table
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 
@@ -113,14 +112,14 @@ class Heads(Analysis):
     seed: int = of_study()
 
     def __post_init__(self) -> None:
-        check(self, "heads")
+        check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The scores, and what is made of them."""
         splits = ("train",) if plan.splits == ["train"] else ("id",)
         scores = Scores(self.max_examples, self.min_mass, self.min_ratio, self.ignore)
         yield "scores", plan.job(scores, splits=splits)
-        yield "heads", plan.job(self, splits=splits)
+        yield self.kind, plan.job(self, splits=splits)
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
@@ -155,28 +154,26 @@ class Heads(Analysis):
         return {"head_categories": table}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The category of every head with the masses behind it, and attention of core heads."""
-        from mechcore.report import figures
-        from mechcore.report.attention_views import attention_view
-        from mechcore.report.blocks import AS_FIGURE, Drawing, Paragraph, View, missing
-
         categories, examples = run.filled("head_categories"), run.attention_examples
         if categories is None:
-            yield missing("the sorting of heads by what they attend to")
+            yield report.missing("the sorting of heads by what they attend to")
             return
         core = _core(categories)
-        yield Drawing(
-            figures.head_categories(categories),
+        yield report.Drawing(
+            report.figures.head_categories(categories),
             "head-categories",
             "The category that each head attends to most, among those with a large enough mass "
             "that is also clearly more than under uniform attention; mixed where none has both."
             + ("" if core.empty else " Core heads are outlined."),
             "Grid, layer by head, of attention categories; the categories are in the table below.",
-            fold=f"The category of every head{AS_FIGURE}",
+            fold=f"The category of every head{report.AS_FIGURE}",
         )
         if core.empty and "in_core" in categories:
-            yield Paragraph(f"{run.no_core.capitalize()}, so no head is outlined.", note=True)
+            yield report.Paragraph(
+                f"{run.no_core.capitalize()}, so no head is outlined.", note=True
+            )
         elif not core.empty:
             yield _masses(core, "Attention mass of the core heads")
         yield _masses(categories, f"All {len(categories)} heads", folded=True)
@@ -184,26 +181,25 @@ class Heads(Analysis):
             part = examples[start : start + _HEADS_PER_FIGURE]
             names = ", ".join(example.component for example in part)
             several = len(examples) > _HEADS_PER_FIGURE
-            yield Drawing(
-                figures.attention_patterns(part),
+            yield report.Drawing(
+                report.figures.attention_patterns(part),
                 f"attention-{start // _HEADS_PER_FIGURE + 1}" if several else "attention",
                 f"Attention of {names} on an example each: rows are queries, columns keys; lines "
                 "mark where a segment begins or ends. Colours follow the square root of the "
                 "weight.",
                 f"Heatmaps of the attention of {names} between the tokens of one example each.",
-                fold=f"Attention of {names}{AS_FIGURE}",
+                fold=f"Attention of {names}{report.AS_FIGURE}",
             )
         if examples:
             titles = [example.component for example in examples]  # small boxes hold no more
-            view = attention_view(examples, titles=titles).html("attention")
+            view = report.attention_views.attention_view(examples, titles=titles).html("attention")
             what = "Attention on an example each: choose a head, and point at a weight."
-            yield View(what, view)
+            yield report.View(what, view)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """What the core heads attend to; where it is not known which these are, what all do."""
-        categories = run.filled("head_categories")
-        if categories is None:
+        if (categories := run.filled("head_categories")) is None:
             return
         what, chosen = "head", categories
         if "in_core" in categories:
@@ -220,14 +216,13 @@ def _core(categories: pd.DataFrame) -> pd.DataFrame:
     return categories[categories["in_core"]] if "in_core" in categories else categories[:0]
 
 
-def _masses(categories: pd.DataFrame, caption: str, folded: bool = False) -> Table:
+def _masses(categories: pd.DataFrame, caption: str, folded: bool = False) -> report.Table:
     """Category, masses with their ratios, and entropy of heads."""
     from mechcore.attention.labels import HEAD_CATEGORIES
-    from mechcore.report.blocks import table_of
     from mechcore.tables import COMPONENT
 
     names = [str(c).removeprefix("mass_") for c in categories if str(c).startswith("mass_")]
-    columns: list[Shown] = [COMPONENT.called("head"), "category"]
+    columns: list[report.Shown] = [COMPONENT.called("head"), "category"]
     for name in names:
         texts = []
         ratios = categories.get(f"ratio_{name}", [math.nan] * len(categories))
@@ -238,4 +233,6 @@ def _masses(categories: pd.DataFrame, caption: str, folded: bool = False) -> Tab
     n = whole(categories["n_examples"].max())
     caption += f", over {n} examples: mass in % of attention (times the mass under uniform "
     caption += "attention)"
-    return table_of(categories, HEAD_CATEGORIES, caption, [*columns, "entropy"], folded=folded)
+    return report.table_of(
+        categories, HEAD_CATEGORIES, caption, [*columns, "entropy"], folded=folded
+    )

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
+from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
 from mechcore.wording import ALL, SIGNIFICANT, count, effect, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -24,74 +23,67 @@ class Interactions(Analysis):
     kind = "interactions"
     title = "Interactions"
     always = True
-    needs = ("ablation",)
+    needs = (Ablation.kind,)
     study_options = (
         "analyses.ablation.components",
         "analyses.ablation.sets",
         "analyses.ablation.subsets",
     )
-    schemas = tables_in("mechcore.ablation.interactions.exact:INTERACTIONS")
+    schemas = tables_in("mechcore.ablation.joint.exact:INTERACTIONS")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """That of the ablation, which measures them."""
-        yield self.kind, plan.known["ablation"]
+        yield self.kind, plan.known[Ablation.kind]
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Interactions in words, as figures and in a table."""
-        from mechcore.report.ablation_figures import largest_interactions
-        from mechcore.report.ablation_tables import ablated, interaction_table
-        from mechcore.report.blocks import Paragraph, missing
-        from mechcore.report.groups import one_label_notes
-
-        table = run.table("interactions")
-        if table is None:
-            yield missing(f"the joint ablation of sets of {ablated(run)}s")
+        tables = report.ablation_tables
+        what = f"{tables.ablated(run)}s"
+        if (table := run.table(cls.kind)) is None:
+            yield report.missing(f"the joint ablation of sets of {what}")
             return
         if table.empty:
-            few = run.no_core if run.no_masks else f"fewer than two {ablated(run)}s were ablated"
-            yield Paragraph(f"There is no interaction to report: {few}.", note=True)
+            few = run.no_core if run.no_masks else f"fewer than two {what} were ablated"
+            yield report.Paragraph(f"There is no interaction to report: {few}.", note=True)
             return
-        yield from map(Paragraph, cls.headlines(run))
-        yield from one_label_notes(run, table)
+        yield from map(report.Paragraph, cls.headlines(run))
+        yield from report.groups.one_label_notes(run, table)
         overall = table[table["subset"] == ALL]
-        yield from _drawings(table, overall, largest_interactions(overall))
+        yield from _drawings(table, overall)
         caption = "Interactions over all examples, with intervals; every subset is in "
-        yield interaction_table(overall, f"{caption}interactions.csv", folded=len(overall) > 40)
+        caption += "interactions.csv"
+        yield tables.interaction_table(overall, caption, folded=len(overall) > 40)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """Which joint sets are superadditive out-of-domain, on the margin and on accuracy."""
-        from mechcore.report.groups import data_sets, of_data
-
-        table = run.filled("interactions")
-        if table is None:
+        if (table := run.filled(cls.kind)) is None:
             return
         overall = table[(table["split"] == "ood") & (table["subset"] == ALL)]
-        for split, data in data_sets(overall):
+        for split, data in report.groups.data_sets(overall):
             for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
-                part = of_data(overall, split, data)
+                part = report.groups.of_data(overall, split, data)
                 part = part[part["metric"] == metric].dropna(subset=["interaction"])
                 if len(part):
                     where = f"On {name} out-of-domain ({data})"
                     yield _superadditivity(part, metric, where, run.core)
 
 
-def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) -> Iterator[Block]:
-    from mechcore.report import interaction_figures
-    from mechcore.report.blocks import Drawing
+def _drawings(table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[report.Block]:
+    drawn = report.ablation_figures.largest_interactions(overall)
 
     n_sets = overall["set"].nunique()
     left_out = (len(drawn) < n_sets) * (
         f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
         "direction, are drawn."
     )
-    hollow = bool(interaction_figures.saturated(table).any()) * (
+    hollow = bool(report.interaction_figures.saturated(table).any()) * (
         " Hollow marks: accuracy has so little left to lose, or to gain, that the joint change "
         "saturates; go by the margin there."
     )
-    yield Drawing(
-        interaction_figures.interactions(table, drawn),
+    yield report.Drawing(
+        report.interaction_figures.interactions(table, drawn),
         "interactions",
         "Interaction of jointly ablated components: the joint change less the sum of the single "
         f"changes. To the left of zero the set is superadditive.{hollow}{left_out}",
@@ -99,8 +91,8 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) 
     )
     if (table["subset"] != ALL).any():
         largest = str(overall["set"].iloc[int(overall["size"].argmax())])
-        yield Drawing(
-            interaction_figures.interactions_by_subset(table, largest),
+        yield report.Drawing(
+            report.interaction_figures.interactions_by_subset(table, largest),
             "interactions-subsets",
             f"The interaction of {largest}, the largest set, on every subset.",
             "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",
@@ -109,7 +101,7 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame, drawn: Sequence[str]) 
 
 def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence[str]) -> str:
     """The interactions on one metric of one data set, told of the largest."""
-    from mechcore.ablation.interactions.exact import directions
+    from mechcore.ablation.joint.exact import directions
 
     if part["low"].isna().all():
         n_sets = count(len(part), "joint set")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, Planning
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
@@ -15,9 +16,6 @@ from mechcore.wording import listed, number, sparsity
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
 
 COMPARED = Schema(
     "methods",
@@ -85,28 +83,23 @@ class Methods(Analysis):
         return {"methods": order.drop(columns="place")}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """KL by sparsity as lines, and the table."""
-        from mechcore.report.blocks import Drawing, table_of
-        from mechcore.report.subnetwork_figures import kl_by_sparsity
-
-        table = run.filled("methods")
-        if table is None:
+        if (table := run.filled("methods")) is None:
             return
-        yield Drawing(
-            kl_by_sparsity(table),
+        yield report.Drawing(
+            report.subnetwork_figures.kl_by_sparsity(table),
             "kl-by-sparsity",
             "KL of the subnetworks of each method from the full model: the mean over seeds, and "
             "their range.",
             "Line chart of KL against target sparsity by method; its numbers are in the table.",
         )
-        yield table_of(table, COMPARED, "Subnetworks by method", COMPARED.names)
+        yield report.table_of(table, COMPARED, "Subnetworks by method", COMPARED.names)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """Which method comes closest to the full model."""
-        table = run.filled("methods")
-        if table is None:
+        if (table := run.filled("methods")) is None:
             return
         best = table.loc[table.groupby(TARGET.name)["kl"].idxmin()]
         parts = [

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore import report
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.analyses.roles import Roles
 from mechcore.components import KINDS, Component, ComponentLike
 from mechcore.components.paths import ANSWER, PathSet, Receiver
 from mechcore.settings import check, entries, setting, with_values
@@ -19,8 +20,6 @@ from mechcore.wording import ALL, count, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Section
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 FORWARDS = 4.0
@@ -42,7 +41,7 @@ class Paths(Ablating, Analysis):
     title = "Who reads the core"
     label = "readers of the core"
     needs = ("means", "core")
-    reads = ("roles", "swept")
+    reads = (Roles.kind, "swept")
     splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.paths.dependence:CORE_DEPENDENCE",
@@ -78,7 +77,7 @@ class Paths(Ablating, Analysis):
     """Least effect of interest, a share of balanced accuracy."""
 
     def __post_init__(self) -> None:
-        check(self, "paths")
+        check(self, self.kind)
         for name in {*self.senders} - {*KINDS}:
             Component.parse(name)
         for name in {*self.receivers} - {*KINDS}:
@@ -127,9 +126,8 @@ class Paths(Ablating, Analysis):
         n_all, n_core = size.components("all"), len(self.senders) or CORE * size.n_heads
         sets = n_all + min(MOST_READERS, n_all) * n_core
         sets += 0 if self._reuses(job) else n_all
-        controls = (
-            self.controls * min(MOST_READERS, n_all) if self.chosen or "roles" in job.needs else 0
-        )
+        controlled = self.chosen or Roles.kind in job.needs
+        controls = self.controls * min(MOST_READERS, n_all) if controlled else 0
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
@@ -140,14 +138,14 @@ class Paths(Ablating, Analysis):
         """See `Analysis.compute`."""
         import numpy as np
 
-        from mechcore.steps.ablation import ablations_in
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.paths import path_tables
 
         inputs = inputs_of(work)
         senders = self._named(inputs.model) if self.senders else core_of(work)
         if not senders:
             return work.empty_tables()
-        roles = work.table("roles", "roles") if "roles" in work.job.needs else None
+        roles = work.table(Roles.kind) if Roles.kind in work.job.needs else None
         known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_SPLITS, self.max_examples, self.seed)
         for split, swept in known.items():
@@ -160,54 +158,50 @@ class Paths(Ablating, Analysis):
         return sorted({path.sender for cut in self.cuts(self.senders, model) for path in cut.paths})
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The verdict, the graph of paths, the components that change most, and direct effects."""
         from mechcore.ablation.paths.dependence import largest_readers
-        from mechcore.report.blocks import Paragraph
-        from mechcore.report.path_blocks import (
-            TABLES,
-            cut_on,
-            cut_table,
-            graph_of,
-            kinds_note,
-            reader_table,
-        )
 
-        paths, dependence = run.table("paths"), run.table("core_dependence")
+        blocks = report.path_blocks
+        paths, dependence = run.table(cls.kind), run.table("core_dependence")
         if paths is None or dependence is None:
             return
         if paths.empty:
             text = f"{run.no_core.capitalize()}: there is nothing to read, and no path was cut."
-            yield Paragraph(text, note=True)
+            yield report.Paragraph(text, note=True)
             return
         asked, who = _asked(run), _called(run)
-        verdict = [Paragraph(text, lead=True) for text in cls.headlines(run)]
+        verdict = [report.Paragraph(text, lead=True) for text in cls.headlines(run)]
         if verdict or not asked.chosen:
-            yield from verdict or [Paragraph(_NO_VERDICT, note=True)]
+            yield from verdict or [report.Paragraph(_NO_VERDICT, note=True)]
         overall = dependence[dependence["subset"] == ALL]
         outside = overall[overall["split"] == "ood"].set_index(["receiver", "metric"])
         has_information = "information" in outside.index.get_level_values("metric")
         metric = "information"
-        known = run.table(TABLES[metric]) is not None and (has_information or dependence.empty)
-        if not known or cut_on(run, metric, "ood")[f"{metric}_change"].isna().all():
+        known = has_information or dependence.empty
+        if (
+            run.table(blocks.TABLES[metric]) is None
+            or not known
+            or blocks.cut_on(run, metric, "ood")[f"{metric}_change"].isna().all()
+        ):
             metric = "margin"
-            yield Paragraph(_MARGIN_ALONE, note=True)
+            yield report.Paragraph(_MARGIN_ALONE, note=True)
         readers = largest_readers(dependence)
         if asked.receivers and not readers:  # none changes at all
             readers = [*overall["receiver"].unique()]
         if asked.together or asked.inputs != "all":
-            yield cut_table(run, metric, direct=False)
+            yield blocks.cut_table(run, metric, direct=False)
         else:
             blind = overall[overall["metric"] == metric]
-            yield graph_of(run, metric, blind, readers, (_sending(run), who))
+            yield blocks.graph_of(run, metric, blind, readers, (_sending(run), who))
         if readers:
-            yield reader_table(overall, metric, readers, who)
+            yield blocks.reader_table(overall, metric, readers, who)
         if readers and has_information:
-            yield kinds_note(outside, readers, who)
-        yield cut_table(run, metric, direct=True)
+            yield blocks.kinds_note(outside, readers, who)
+        yield blocks.cut_table(run, metric, direct=True)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The verdict, where there is one; where ends were chosen, what changes most."""
         table = run.filled("core_verdict")
         for row in [] if table is None else table.to_dict("records"):
@@ -218,19 +212,19 @@ class Paths(Ablating, Analysis):
             yield from _largest(dependence, _called(run))
 
     @classmethod
-    def sections(cls, run: RunFolder) -> Iterator[Section]:
+    def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
         """Its section, called by the senders."""
         for section in super().sections(run):
             yield replace(section, title=f"Who reads {_called(run)}")
 
 
-def _asked(run: RunFolder) -> Paths:
+def _asked(run: report.RunFolder) -> Paths:
     """The settings of the run, of paths alone."""
-    known = run.analyses.get("paths") or {}
+    known = run.analyses.get(Paths.kind) or {}
     return with_values(Paths(), {n: v for n, v in known.items() if n in entries(Paths)})
 
 
-def _called(run: RunFolder) -> str:
+def _called(run: report.RunFolder) -> str:
     """What the senders are called."""
     named = _asked(run).senders
     if len(named) > MOST_NAMED or {*named} & {*KINDS}:
@@ -241,23 +235,22 @@ def _called(run: RunFolder) -> str:
 def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     """The component that changes most when it does not see the senders, out of domain."""
     from mechcore.ablation.paths.dependence import largest_readers
-    from mechcore.report.path_blocks import change_of
 
     rows = dependence[(dependence["subset"] == ALL) & (dependence["split"] == "ood")]
     of = rows[rows["metric"] == "information"]
     metric = "margin" if of.empty else "information"
     rows = rows[rows["metric"] == metric].set_index("receiver")
     for name in largest_readers(dependence, 1):
-        change = change_of(rows.loc[name].to_dict(), "blind_change", metric)
+        change = report.path_blocks.change_of(rows.loc[name].to_dict(), "blind_change", metric)
         yield (
             f"Of {count(len(rows), 'component')} that each do not see {who}, {name} changes most "
             f"out of domain: {metric} by {change}."
         )
 
 
-def _sending(run: RunFolder) -> list[str]:
+def _sending(run: report.RunFolder) -> list[str]:
     """The heads of the core, or the senders named that a receiver runs after."""
-    named, cut = {*_asked(run).senders}, run.tables["paths"]
+    named, cut = {*_asked(run).senders}, run.tables[Paths.kind]
     if not named:
         return run.core
     to_answer = cut["receiver"] == ANSWER

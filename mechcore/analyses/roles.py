@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.study.step import Work
@@ -15,17 +16,17 @@ from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Shown, Table
-    from mechcore.report.run_folder import RunFolder
-    from mechcore.report.scatter_block import Reading, Scatter
+    from mechcore.report.component_figures import Reading
+
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
 
-_LOOKS = (
-    *("both", "harmful-out", "in", "in", "out", "out", "harmful-in", "threshold", "none", "none"),
+_COLOURS = (
+    *("#1c2128", "#a0278a", "#0072B2", "#0072B2", "#b84700", "#b84700"),
+    *("#00795a", "#a37800", "#8a939d", "#8a939d"),
 )
-"""CSS classes of `mechcore.ablation.effects.roles.ROLES`; the same for what may be the same."""
+"""Of `mechcore.ablation.effects.roles.ROLES`; the same for what may be the same."""
 _CHANGE = "change without it"
 
 
@@ -48,7 +49,7 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.steps.ablation import INFORMATION_OOD_MEAN, ablations_in
+        from mechcore.steps.answers import INFORMATION_OOD_MEAN, ablations_in
         from mechcore.steps.config import TEST_SPLITS
 
         table = work.table("sweep", "information")
@@ -60,33 +61,30 @@ class Roles(RoleSettings, Analysis):
             own = own[own["subset"] == ALL]
             answers[OOD_MEAN] = ablations_in(work.needed(OOD_MEAN), self.names)["ood"]
         roles = component_roles(inside, outside, self, ood_mean=own)
-        return {"roles": confirm_roles(roles, answers, self, seed=self.seed)}
+        return {self.kind: confirm_roles(roles, answers, self, seed=self.seed)}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The verdict, every component on two axes, and all of them in a list."""
-        from mechcore.report.blocks import Paragraph
-
-        roles = run.filled("roles")
-        if roles is None:
+        if (roles := run.filled(cls.kind)) is None:
             return
         verdict, *more = cls.headlines(run)
-        yield Paragraph(verdict, lead=True)
-        yield from map(Paragraph, more)
+        yield report.Paragraph(verdict, lead=True)
+        yield from map(report.Paragraph, more)
         measures = {place: _measure(run, roles, place) for place in PLACES}
         caveats = filter(None, (measure.caveat for measure in measures.values()))
-        yield from (Paragraph(caveat, note=True) for caveat in caveats)
+        yield from (report.Paragraph(caveat, note=True) for caveat in caveats)
         rows = in_order(roles)
         if all(measure.readings for measure in measures.values()):
             yield _drawing(rows, measures)
         yield from _list(run, rows, measures)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The verdict, and how much of it holds on the other half of the examples."""
         from mechcore.ablation import confirmation, verdict
 
-        roles = run.filled("roles")
+        roles = run.filled(cls.kind)
         if roles is not None:
             yield verdict(roles)
             if checked := confirmation(roles):
@@ -126,7 +124,7 @@ def in_order(roles: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([acting, rest.loc[changes.sort_values(ascending=False, kind="stable").index]])
 
 
-def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
+def _measure(run: report.RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
     """Changes in information; where no component has one, changes in accuracy instead."""
     from mechcore.evaluation.recalibration import CANNOT_TELL
 
@@ -151,10 +149,8 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
 
 def _readings(table: pd.DataFrame, name: str, columns: Sequence[str]) -> dict[str, Reading]:
     """Changes in points, with their intervals."""
-    from mechcore.report.scatter_block import Reading
-
     rows = zip(table[name], *(100 * table[column] for column in columns), strict=True)
-    return {str(key): Reading(*ends) for key, *ends in rows}
+    return {str(key): report.component_figures.Reading(*ends) for key, *ends in rows}
 
 
 def _text(reading: Reading | None, unit: str = "") -> str:
@@ -166,22 +162,21 @@ def _text(reading: Reading | None, unit: str = "") -> str:
     return f"{value}{unit} [{low}, {high}]"
 
 
-def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
+def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> report.Drawing:
     """Every component on two axes."""
     from mechcore.ablation.effects.roles import NONE, ROLES, UNDECIDED
-    from mechcore.report.scatter_block import Spot, scatter
 
-    looks = dict(zip(ROLES, _LOOKS, strict=True))
+    colours = dict(zip(ROLES, _COLOURS, strict=True))
     x, y = measures.values()
-    spots = [
-        Spot(
+    dots = [
+        report.component_figures.Dot(
             name,
-            x.readings[name],
-            y.readings[name],
-            looks[row["role"]],
-            bool(row["sure"]),
             f"{name}, {row['role']}{'' if row['sure'] else ' (not sure)'}. "
             f"{x.words(name)}; {y.words(name)}",
+            x.readings[name],
+            y.readings[name],
+            colours[row["role"]],
+            bool(row["sure"]),
             row["role"] not in (NONE, UNDECIDED),
         )
         for _, row in rows.iterrows()
@@ -191,18 +186,21 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter:
         "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
         "intervals; a hollow dot is a role that is not sure."
     )
-    if missing := len(rows) - len(spots):
+    if missing := len(rows) - len(dots):
         caption += f" {missing} of {len(rows)} are not drawn, as their figures are missing."
     counts = rows["role"].value_counts()
-    legend = [(looks[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
+    legend = [(colours[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
     titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}: {_CHANGE} (points)")
-    return scatter(caption, titles, spots, legend)
+    alt = "Scatter plot of components; their numbers are in the list below."
+    figure = report.component_figures.scatter(titles, dots, legend)
+    return report.Drawing(figure, "roles", caption, alt, spots=dots)
 
 
-def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> Iterator[Table]:
+def _list(
+    run: report.RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]
+) -> Iterator[report.Table]:
     """Every component; those after the first are folded."""
     from mechcore.ablation.effects.confirmation import ROLES_TABLE, held_out_change
-    from mechcore.report.blocks import table_of
 
     known = [measures[place] for place in OUT_FIRST if measures[place].readings]
     by = min(known, key=lambda measure: bool(measure.caveat), default=None)
@@ -230,17 +228,17 @@ def _list(run: RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]) 
         )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         part = rows[start:stop]
-        columns: list[Shown] = ["component", "role", "sure"]
+        columns: list[report.Shown] = ["component", "role", "sure"]
         for place in OUT_FIRST:
             columns += _columns(measures[place], part["component"].tolist())
         columns.append(Column("held_out", "text", header="on the other half", optional=True))
         columns.append(Column("category", "text", header="attends to", optional=True))
         if len(part):
-            yield table_of(part, ROLES_TABLE, caption, columns, folded=start > 0)
+            yield report.table_of(part, ROLES_TABLE, caption, columns, folded=start > 0)
         caption = f"The other {len(rows) - OPEN_ROWS} components"
 
 
-def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[Shown]:
+def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[report.Shown]:
     """What the list has of the components on the data of a place."""
     from mechcore.ablation.effects.confirmation import ROLES_TABLE
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from mechcore import report
 from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
-from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.analyses.sweep import Ablating
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component
 from mechcore.data.examples import ALL
 from mechcore.settings import check, setting
@@ -26,8 +26,6 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Drawing
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 RACED = 0.4
@@ -51,9 +49,9 @@ class Search(Ablating, Analysis):
     needs = ("means",)
     shows = ("superadditive", "screening", "race")
     schemas = tables_in(
-        "mechcore.ablation.interactions.search:SUPERADDITIVE",
-        "mechcore.ablation.interactions.search:SCREENING",
-        "mechcore.ablation.interactions.decisions:DECISIONS",
+        "mechcore.ablation.joint.search:SUPERADDITIVE",
+        "mechcore.ablation.joint.search:SCREENING",
+        "mechcore.ablation.joint.decisions:DECISIONS",
         "mechcore.ablation.effects.stability:SEARCH_STABILITY",
     )
 
@@ -123,7 +121,7 @@ class Search(Ablating, Analysis):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of `mechcore.find_superadditive`."""
+        """Arguments of `mechcore.ablation.find_superadditive`."""
         guarantee = GUARANTEE if self.all_pairs and self.guarantee is None else self.guarantee
         raced = guarantee is not None
         return {
@@ -139,7 +137,7 @@ class Search(Ablating, Analysis):
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
-        from mechcore.ablation.interactions.search import check_search
+        from mechcore.ablation.joint.search import check_search
         from mechcore.components import ModelShape
 
         shape = ModelShape.of(inputs.model)
@@ -158,13 +156,13 @@ class Search(Ablating, Analysis):
 
     def uses(self) -> list[object]:
         """The fill, and the way to predict interactions."""
-        from mechcore.ablation.interactions.predictors import INTERACTION_METHODS
+        from mechcore.ablation.joint.predictors import INTERACTION_METHODS
 
         return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        from mechcore.ablation.interactions.search import FOUND
+        from mechcore.ablation.joint.search import FOUND
 
         n = len(self._named) or size.components(self.components)
         all_pairs, half = n * (n + 1) / 2, size.examples[self.split] / 2
@@ -202,28 +200,25 @@ class Search(Ablating, Analysis):
         ).tables
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The sets found, measured on data that the search did not see."""
-        from mechcore.report import interaction_figures
-        from mechcore.report.ablation_figures import largest_interactions
-        from mechcore.report.ablation_tables import interaction_table
-        from mechcore.report.blocks import Drawing, Paragraph
-        from mechcore.report.groups import one_label_notes
-
-        table = run.table("superadditive")
-        if table is None:
+        if (table := run.table("superadditive")) is None:
             return
         overall = table[table["subset"] == ALL]
-        yield from map(Paragraph, _raced(run, overall))
+        yield from map(report.Paragraph, _raced(run, overall))
         if overall.empty:
-            yield Paragraph("The search found no set.", note=True)
+            yield report.Paragraph("The search found no set.", note=True)
         else:
-            yield from map(Paragraph, [*_searched(run, table, overall), *cls.headlines(run)])
-            yield from one_label_notes(run, table)
-            drawn, n = largest_interactions(overall), overall["set"].nunique()
+            texts = [*_searched(run, table, overall), *cls.headlines(run)]
+            yield from map(report.Paragraph, texts)
+            yield from report.groups.one_label_notes(run, table)
+            drawn, n = (
+                report.ablation_figures.largest_interactions(overall),
+                overall["set"].nunique(),
+            )
             some = f" Of {n} sets, the {len(drawn)} with the largest are drawn."
-            yield Drawing(
-                interaction_figures.interactions(overall, drawn),
+            yield report.Drawing(
+                report.interaction_figures.interactions(overall, drawn),
                 "superadditive",
                 "Interaction of the sets that the search found, in the order in which it ranked "
                 "them, on the half of the data that it did not see."
@@ -233,16 +228,15 @@ class Search(Ablating, Analysis):
             )
             caption = "Sets that the search found, over all examples of the half that it did not "
             caption += "see; every subset is in superadditive.csv"
-            yield interaction_table(overall, caption, folded=n > _MOST_ROWS)
+            yield report.ablation_tables.interaction_table(overall, caption, folded=n > _MOST_ROWS)
         yield from _atlas(run)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """How many of the sets found are superadditive on data that the search did not see."""
-        from mechcore.ablation.interactions.exact import directions
+        from mechcore.ablation.joint.exact import directions
 
-        table = run.filled("superadditive")
-        if table is None:
+        if (table := run.filled("superadditive")) is None:
             return
         overall = table[table["subset"] == ALL]
         largest = overall["set"].iloc[int(overall["interaction_in_search"].argmin())]
@@ -266,7 +260,7 @@ class Search(Ablating, Analysis):
             yield text
 
 
-def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
+def _searched(run: report.RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
     """How sets were chosen where they were not raced, and on what they are measured."""
     screening = run.filled("screening")
     if run.table("race") is None and screening is not None:
@@ -288,7 +282,7 @@ def _searched(run: RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Ite
     )
 
 
-def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
+def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     """What a race decided, by the size of the sets, and how many of those found are shown."""
     race, search = run.table("race"), run.analyses.get("search") or {}
     least = f"{search.get('least', 0.1):g} nats"
@@ -316,17 +310,14 @@ def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _atlas(run: RunFolder) -> Iterator[Drawing]:
+def _atlas(run: report.RunFolder) -> Iterator[report.Drawing]:
     """The interactions of all pairs that were raced, if they are more than a table shows."""
-    from mechcore.report.ablation_figures import atlas, by_components
-    from mechcore.report.blocks import Drawing
-
-    race = run.table("race")
-    if race is None or by_components(race, 2)["set"].nunique() <= _MOST_ROWS:
+    race, figures = run.table("race"), report.ablation_figures
+    if race is None or figures.by_components(race, 2)["set"].nunique() <= _MOST_ROWS:
         return
     where = race.iloc[0]
-    yield Drawing(
-        atlas({f"{split_name(where['split'])}: {where['data']}": race}),
+    yield report.Drawing(
+        figures.atlas({f"{split_name(where['split'])}: {where['data']}": race}),
         "atlas",
         "Interaction of every two components on the margin, as far as the race knows it: "
         "negative, and red, where both together cost more than the sum. Sets that left the race "

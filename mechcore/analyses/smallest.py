@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.settings import setting
 from mechcore.study.step import Work
@@ -13,9 +14,6 @@ from mechcore.wording import OUT_FIRST, PLACES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block, Shown
-    from mechcore.report.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -56,16 +54,14 @@ class Smallest(Analysis):
         return {"smallest": table}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The subnetwork by each measure of loss, and the command that exports it."""
-        from mechcore.report.blocks import Command, Paragraph, table_of
         from mechcore.subnetworks.smallest import SMALLEST, is_for_export
 
-        table = run.filled("smallest")
-        if table is None:
+        if (table := run.filled("smallest")) is None:
             return
         limits = [f"{100 * limit:g}" for limit in table["limit"]]
-        columns: list[Shown] = ["measure", ("loss accepted (points)", limits), "within"]
+        columns: list[report.Shown] = ["measure", ("loss accepted (points)", limits), "within"]
         columns += ["subnetwork", "sparsity", "kept"]
         for name, header in _CHANGES:
             columns += [
@@ -73,16 +69,18 @@ class Smallest(Analysis):
                 for split in OUT_FIRST
             ]
         columns.append(SMALLEST["n_masks"].called("masks"))
-        yield from map(Paragraph, cls.headlines(run))
-        yield table_of(table, SMALLEST, _CAPTION, columns)
+        yield from map(report.Paragraph, cls.headlines(run))
+        yield report.table_of(table, SMALLEST, _CAPTION, columns)
         names = [row["subnetwork"] for row in table.to_dict("records") if is_for_export(row)]
         commands = [f"mechcore export . --mask {n} --out {n}" for n in dict.fromkeys(names)]
         if commands:
-            yield Paragraph("To write it as an ordinary checkpoint, in the folder of this run:")
-            yield from map(Command, commands)
+            yield report.Paragraph(
+                "To write it as an ordinary checkpoint, in the folder of this run:"
+            )
+            yield from map(report.Command, commands)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The smallest subnetwork by each measure of loss."""
         from mechcore.subnetworks.smallest import explain_smallest
 

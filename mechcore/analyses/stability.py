@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, tables_in
 from mechcore.study.step import Job
 from mechcore.wording import count, number, split_name, whole
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from mechcore.report.blocks import Block, Shown, Table
-    from mechcore.report.run_folder import RunFolder
+    pass
 
 
 @dataclass(frozen=True)
@@ -39,24 +37,23 @@ class Stability(Analysis):
         yield self.kind, plan.known["sweep"]
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Agreement of rankings of two halves of the examples, and of cores of other data."""
         yield from _rankings(run)
         yield from _cores(run)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """How far halves agree on what matters most, and on the core."""
         import pandas as pd
 
-        from mechcore.report.groups import data_sets, of_data
         from mechcore.subnetworks.halves import HALVES
 
-        table, cores = run.filled("stability"), run.filled("half_cores")
+        table, cores = run.filled(cls.kind), run.filled("half_cores")
         if table is not None:
             by_margin = table[table["metric"] == "margin"]
-            for split, data in data_sets(by_margin):
-                row = of_data(by_margin, split, data).iloc[0]
+            for split, data in report.groups.data_sets(by_margin):
+                row = report.groups.of_data(by_margin, split, data).iloc[0]
                 text = (
                     f"Random halves of {data} ({split_name(split)}) rank "
                     f"{count(row['n_ranked'], 'component')} by their change of margin with "
@@ -83,12 +80,10 @@ class Stability(Analysis):
             yield f"{text}."
 
 
-def _rankings(run: RunFolder) -> Iterator[Block]:
+def _rankings(run: report.RunFolder) -> Iterator[report.Block]:
     import pandas as pd
 
     from mechcore.ablation.effects.stability import STABILITY
-    from mechcore.report.blocks import Paragraph, table_of
-    from mechcore.report.groups import PLACED, placed
     from mechcore.tables import Column
 
     # Each out of domain first.
@@ -101,16 +96,14 @@ def _rankings(run: RunFolder) -> Iterator[Block]:
     ]
     if not parts:
         return
-    yield Paragraph(_HOW)
-    table = placed(pd.concat(parts, ignore_index=True))
-    first: list[Shown] = [Column("ranked", "text", "what is ranked"), PLACED, "metric"]
-    halves = [*first, "halves_rho", "predicted_rho", "top", "halves_jaccard", "jaccard_by_chance"]
-    yield table_of(table, STABILITY, _HALVES, halves)
-    resamples = [*first, "resamples_rho", "top", "resamples_jaccard"]
-    yield table_of(table, STABILITY, _RESAMPLES, resamples, folded=True)
-    yield table_of(table, STABILITY, _LARGEST, [*first, "largest"], folded=True)
+    yield report.Paragraph(_HOW)
+    table = report.groups.placed(pd.concat(parts, ignore_index=True))
+    ranked = Column("ranked", "text", "what is ranked")
+    shown: list[report.Shown] = [ranked, report.groups.PLACED, "metric", "halves_rho"]
+    shown += ["predicted_rho", "top", "halves_jaccard", "jaccard_by_chance", "largest"]
+    yield report.table_of(table, STABILITY, _HALVES, shown)
     if run.table("half_cores") is None and run.table("core") is not None:
-        yield Paragraph(_NOT_ASKED, note=True)
+        yield report.Paragraph(_NOT_ASKED, note=True)
 
 
 def _sets(size: float, n: float) -> str:
@@ -118,44 +111,28 @@ def _sets(size: float, n: float) -> str:
     return count(n, one, one.replace("set", "sets") if size > 3 else None)
 
 
-def _cores(run: RunFolder) -> Iterator[Block]:
-    from mechcore.report.blocks import table_of
+def _cores(run: report.RunFolder) -> Iterator[report.Block]:
     from mechcore.subnetworks.halves import HALF_CORES, HALF_OVERLAP
 
     cores, overlap = run.filled("half_cores"), run.filled("half_overlap")
     if cores is not None:
         both = cores.assign(compared=cores["first"] + ", " + cores["second"])
         sizes = zip(map(whole, cores["first_size"]), map(whole, cores["second_size"]), strict=True)
-        columns: list[Shown] = [HALF_OVERLAP["compared"], "n_subnetworks"]
+        columns: list[report.Shown] = [HALF_OVERLAP["compared"], "n_subnetworks"]
         columns += [("heads of each", [*map(", ".join, sizes)]), "shared", "jaccard", "rho"]
-        yield table_of(both, HALF_CORES, _CORES, columns)
-        yield _members(cores)
+        columns += ["first_core", "second_core"]
+        yield report.table_of(both, HALF_CORES, _CORES, columns)
     if overlap is not None:
         columns = ["compared", "target_sparsity", "n_pairs", "jaccard", "expected"]
-        yield table_of(overlap, HALF_OVERLAP, _SUBNETWORKS, columns)
+        yield report.table_of(overlap, HALF_OVERLAP, _SUBNETWORKS, columns)
     missing = run.filled("missing_half_masks")
     if missing is not None:
         schema = run.schemas["missing_half_masks"]
-        yield table_of(missing, schema, _MISSING, ["data", "subnetwork", "reason"])
-
-
-def _members(cores: pd.DataFrame) -> Table:
-    """The heads of every core."""
-    from mechcore.report.blocks import Table
-
-    sides = (zip(cores[side], cores[f"{side}_core"], strict=True) for side in ("first", "second"))
-    rows = dict(pair for side in sides for pair in side)
-    return Table(
-        "The heads of these cores",
-        ["pruned on", "core"],
-        [[*row] for row in rows.items()],
-        frozenset({0, 1}),
-        folded=True,
-    )
+        yield report.table_of(missing, schema, _MISSING, ["data", "subnetwork", "reason"])
 
 
 _RANKED: dict[str, Callable[[float, float], str]] = {
-    "stability": lambda _, n: count(n, "component"),
+    Stability.kind: lambda _, n: count(n, "component"),
     "interaction_stability": lambda size, n: f"{_sets(size, n)} of the core",
     "search_stability": lambda size, n: f"{_sets(size, n)} that the search found",
 }
@@ -168,13 +145,9 @@ _HOW = (
 )
 _HALVES = (
     "Components ranked by their change and sets by their interaction, on two random halves of the "
-    "examples; in brackets the middle 95 % of the splits"
+    "examples, with the middle 95 % of the splits; and what costs most, each with the share of "
+    "halves that have it among as many of theirs. Resamples are in stability.csv"
 )
-_RESAMPLES = (
-    "The same in bootstrap resamples, each compared with all examples. They share most examples, "
-    "so that a ranking by noise alone has a rho of about 0.7 here: go by the halves"
-)
-_LARGEST = "What costs most, each with the share of halves that have it among as many of theirs"
 _CORES = (
     "Cores of all training data and of two random halves of them. The halves share no example; "
     "each shares its own with all data. All are of the same seeds, whose masks share their noise, "

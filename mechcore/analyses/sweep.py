@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from mechcore import report
 from mechcore.ablation.settings import OOD_MEAN
-from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
-from mechcore.components import KINDS, Component, ModelShape
+from mechcore.analyses.base import Ablating, Analysis, Planning, of_study, tables_in
+from mechcore.components import ModelShape
+from mechcore.components.names import Kind
 from mechcore.settings import setting
 from mechcore.steps.base import (
     SHARED,
     WITH_GRADIENT,
-    MainStep,
     Size,
-    core_of,
     inputs_of,
     means_of,
 )
@@ -28,97 +27,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import Ablations
-    from mechcore.ablation.cuts import Cut
-    from mechcore.masking.means import MeanActivations
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
-    from mechcore.steps.inputs import Inputs
-
-
-@dataclass(frozen=True)
-class Ablating(MainStep):
-    """What steps that ablate components have in common: ``fill`` replaces what is ablated."""
-
-    seed: int = of_study()
-    batch_size: int = of_study()
-    fill: str = of_study()
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        from mechcore.masking.fills import FILLS
-
-        return [FILLS[self.fill]]
-
-    def ablations(
-        self,
-        inputs: Inputs,
-        means: MeanActivations | None,
-        cuts: Sequence[Cut],
-        split: str,
-        state: Path | None = None,
-    ) -> Ablations:
-        """`mechcore.ablate`, of components or paths, on the test data of a split."""
-        from mechcore.ablation import ablate
-
-        data, names = inputs.data[split], inputs.config.class_names
-        options: dict[str, Any] = {"split": split, "fill": self.fill, "seed": self.seed}
-        options |= {"class_names": names, "batch_size": self.batch_size, "state": state}
-        return ablate(inputs.model, cuts, data, means, **options)
-
-
-@dataclass(frozen=True)
-class AblatingNamed(Ablating):
-    """An analysis of the components that it names, or of the core if it names none."""
-
-    components: tuple[str, ...] = setting(
-        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
-    )
-
-    def check_components(self) -> None:
-        """Make sure that names of components, and of groups of them, can be read.
-
-        Raises:
-            InputError: one cannot.
-        """
-        for name in {*self.components} - {*KINDS}:
-            Component.parse(name)
-
-    def wants(self) -> Sequence[str]:
-        """See `MainStep.wants`; no core if components are named."""
-        return [name for name in self.needs if name != "core" or not self.components]
-
-    def members(self, work: Work, shape: ModelShape) -> list[Component]:
-        """The components that it is about.
-
-        Raises:
-            InputError: the model lacks one that is named.
-        """
-        return self.named(shape) if self.components else core_of(work)
-
-    def named(self, shape: ModelShape) -> list[Component]:
-        """The components that it names.
-
-        Raises:
-            InputError: the model lacks one.
-        """
-        named: set[Component] = set()
-        for name in self.components:
-            named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}
-        for component in named:
-            shape.index(component)
-        return sorted(named)
 
 
 @dataclass(frozen=True)
 class Swept(Ablating):
-    """The answers without each component of a kind, in `mechcore.steps.ablation.SWEPT`."""
+    """The answers without each component of a kind, in `mechcore.steps.answers.SWEPT`."""
 
     kind = "swept"
     label = "ablation one by one"
     for_others = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
     splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
-    components: Literal["heads", "mlps", "all"] = "all"
+    components: Kind = "all"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -128,7 +48,7 @@ class Swept(Ablating):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         from mechcore.ablation import ComponentSet
-        from mechcore.steps.ablation import SWEPT, save_swept
+        from mechcore.steps.answers import SWEPT, save_swept
 
         inputs = inputs_of(work)
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
@@ -159,7 +79,7 @@ class SweptOodMean(Swept):
         import pandas as pd
 
         from mechcore.pruning.attribution import BATCH_SIZE, margin_slopes
-        from mechcore.steps.ablation import INJECTED_FILE
+        from mechcore.steps.answers import INJECTED_FILE
 
         super().run(work)
         inputs = inputs_of(work)
@@ -186,17 +106,16 @@ class Sweep(Analysis):
     kind = "sweep"
     title = "Every component alone"
     label = "changes, one by one"
-    shows = ("sweep", "information", "sweep_ood_mean", "information_ood_mean")
+    shows = ("sweep", "information", "information_ood_mean")
     needs = ("means",)
     schemas = tables_in(
-        "mechcore.steps.ablation:SWEEP",
+        "mechcore.steps.answers:SWEEP",
         "mechcore.ablation.effects.information:INFORMATION",
         "mechcore.ablation.effects.stability:STABILITY",
-        "mechcore.steps.ablation:SWEEP_OOD_MEAN",
-        "mechcore.steps.ablation:INFORMATION_OOD_MEAN",
+        "mechcore.steps.answers:INFORMATION_OOD_MEAN",
     )
 
-    components: Literal["heads", "mlps", "all"] = setting("all", "Components to ablate one by one.")
+    components: Kind = setting("all", "Components to ablate one by one.")
     ood_mean: bool = setting(
         True,
         "Out of domain, ablate also with the mean of the texts there, and take for lost or gained "
@@ -221,67 +140,65 @@ class Sweep(Analysis):
         """See `Analysis.compute`."""
         import pandas as pd
 
+        from mechcore.ablation import ablation_table
         from mechcore.ablation.effects.change_states import INJECTED
         from mechcore.ablation.effects.stability import change_stability
-        from mechcore.steps.ablation import INJECTED_FILE, ablations_in, joined, known_groups
+        from mechcore.steps.answers import (
+            INFORMATION_OOD_MEAN,
+            INJECTED_FILE,
+            ablations_in,
+            joined,
+            known_groups,
+        )
 
-        swept = ablations_in(work.needed("swept"), self.names)
-        stable = [change_stability(of, **self._statistics) for of in swept.values()]
-        tables = self._tables(swept) | {"stability": joined(stable)}
+        swept, options = ablations_in(work.needed("swept"), self.names), self._statistics
+        tables = {
+            "sweep": joined([ablation_table(of, **options) for of in swept.values()]),
+            "information": joined([self._information(of) for of in swept.values()]),
+            "stability": joined([change_stability(of, **options) for of in swept.values()]),
+        }
         if OOD_MEAN in work.job.needs:
-            again = ablations_in(work.needed(OOD_MEAN), self.names)
-            own = self._tables(again)
+            again = ablations_in(work.needed(OOD_MEAN), self.names)["ood"]
+            own = self._information(again)
             injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
-            means = {
-                subset: injected[members].mean()
-                for subset, members in again["ood"].groups(known_groups(again["ood"], self.groups))
-            }
-            places = zip(own["information"]["set"], own["information"]["subset"], strict=True)
-            own["information"][INJECTED.name] = [means[subset][name] for name, subset in places]
-            tables |= {f"{name}_{OOD_MEAN}": table for name, table in own.items()}
+            groups = again.full.groups(known_groups(again, self.groups))
+            means = {subset: injected[members].mean() for subset, members in groups}
+            places = zip(own["set"], own["subset"], strict=True)
+            own[INJECTED.name] = [means[subset][name] for name, subset in places]
+            tables[INFORMATION_OOD_MEAN.name] = own
         return tables
 
     @property
     def _statistics(self) -> dict[str, Any]:
         return {"n_resamples": self.n_resamples, "seed": self.seed}
 
-    def _tables(self, swept: Mapping[str, Ablations]) -> dict[str, pd.DataFrame]:
-        """The tables ``sweep`` and ``information``."""
-        from mechcore.ablation import ablation_table, information_table
-        from mechcore.steps.ablation import joined, known_groups
+    def _information(self, of: Ablations) -> pd.DataFrame:
+        from mechcore.ablation import information_table
+        from mechcore.steps.answers import known_groups
 
-        costs = [ablation_table(of, **self._statistics) for of in swept.values()]
-        parts = [
-            information_table(of, known_groups(of, self.groups), **self._statistics)
-            for of in swept.values()
-        ]
-        return {"sweep": joined(costs), "information": joined(parts)}
+        return information_table(of, known_groups(of, self.groups), **self._statistics)
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Changes without each component, drawn by layer and head, and in a table."""
-        from mechcore.report.ablation_figures import by_components, single_changes
-        from mechcore.report.ablation_tables import ablation_table, fill_note
-        from mechcore.report.blocks import AS_FIGURE, Drawing, Paragraph
-        from mechcore.report.groups import one_label_notes, population_note
-
-        sweep = run.filled("sweep")
-        if sweep is None:
+        if (sweep := run.filled("sweep")) is None:
             return
         overall = sweep[sweep["subset"] == ALL]
         n = overall["set"].nunique()
-        yield from fill_note(run)
-        yield Paragraph(f"Each of {n} components was ablated alone.")
-        yield from one_label_notes(run, sweep)
-        for metric in ("accuracy", "margin") if len(by_components(overall, 1)) else ():
-            yield Drawing(
-                single_changes(overall, metric),
+        yield from report.ablation_tables.fill_note(run)
+        yield report.Paragraph(f"Each of {n} components was ablated alone.")
+        yield from report.groups.one_label_notes(run, sweep)
+        for metric in (
+            ("accuracy", "margin") if len(report.ablation_figures.by_components(overall, 1)) else ()
+        ):
+            yield report.Drawing(
+                report.ablation_figures.single_changes(overall, metric),
                 f"single-changes-{metric}",
                 f"Change of {metric} over all examples without each single component. Red: the "
                 "model is worse without it; blue: better.",
                 f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",
-                fold=f"Change of {metric} without each component{AS_FIGURE}",
+                fold=f"Change of {metric} without each component{report.AS_FIGURE}",
             )
-        yield from population_note(sweep)
+        yield from report.groups.population_note(sweep)
         caption = f"All {n} components, each ablated alone; every subset is in sweep.csv"
-        yield ablation_table(sweep, caption, folded=True)
+        yield report.ablation_tables.ablation_table(sweep, caption, folded=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mechcore import report
 from mechcore.analyses.base import Analysis
 from mechcore.data.task import SPLITS
 from mechcore.steps.base import WITH_GRADIENT, Size
@@ -17,9 +18,6 @@ from mechcore.wording import ALL, count, number, percent, plain, short_source, s
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechcore.report.blocks import Block
-    from mechcore.report.run_folder import RunFolder
 
 TRAINING = Schema(
     "training",
@@ -76,21 +74,17 @@ class Train(Analysis):
         return {"training": history.rename(columns={"dataset": "split"})}
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """How the model was trained, and its accuracy and loss over steps."""
-        from mechcore.report.blocks import Drawing, Paragraph, Table
-        from mechcore.report.training_figures import training_curves
-
-        history = run.filled("training")
-        if history is None:
+        if (history := run.filled("training")) is None:
             return
         members = {
             split: subsets_averaged(history, split) for split in dict.fromkeys(history["split"])
         }
-        yield from map(Paragraph, cls.headlines(run))
-        yield Paragraph(" ".join(_what_is_averaged(members)))
-        yield Drawing(
-            training_curves(history),
+        yield from map(report.Paragraph, cls.headlines(run))
+        yield report.Paragraph(" ".join(_what_is_averaged(members)))
+        yield report.Drawing(
+            report.training_figures.training_curves(history),
             "training",
             "Above: accuracy on test data during training; thin lines are the out-of-domain "
             "subsets. Below: training loss (mean cross-entropy since the evaluation before).",
@@ -110,13 +104,12 @@ class Train(Analysis):
             over = "all examples" if names == [ALL] else f"{len(names)} subsets"
             header.append(f"{_COLUMNS.get(split, split)} ({over})")
         caption = "Training loss since the row before, and accuracy (means over the subsets above)"
-        yield Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
+        yield report.Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """What was trained, on how much, and how."""
-        history = run.filled("training")
-        if history is None:
+        if (history := run.filled("training")) is None:
             return
         model = run.config.get("model") or {}
         settings = (run.config.get("settings") or {}).get("training") or {}
@@ -129,12 +122,13 @@ class Train(Analysis):
         n = data.get("n_available")
         what = f" on {count(n, 'example')} ({data.get('name', 'train')})" if n else ""
         text = f"{name} {how} for {count(steps, 'step')}{what}"
-        batch = settings.get("batch_size")
-        if batch:
-            size = batch * settings.get("accumulate", 1)
+        if settings:
+            size = settings["batch_size"] * settings.get("accumulate", 1)
             text += f", {count(size, 'example')} a step"
             text += f" ({number(steps * size / n, 1)} passes)" if n else ""
-        yield f"{text}{_rates(settings) if settings else ''}. {_kept(settings, history)}"
+            text += f", with a learning rate of up to {plain(float(settings['learning_rate']))}"
+            text += f" and seed {settings['seed']}; all settings are under Method"
+        yield f"{text}."
         if settings.get("patience") is not None:
             where = settings.get("watch") or "in-domain data"
             yield (
@@ -147,28 +141,6 @@ def subsets_averaged(history: pd.DataFrame, split: str) -> list[str]:
     """The subsets whose mean stands for a split; all examples where it has no subsets."""
     names = list(dict.fromkeys(history.loc[history["split"] == split, "subset"]))
     return [name for name in names if name != ALL] or names
-
-
-def _rates(settings: Mapping[str, Any]) -> str:
-    rate = plain(float(settings["learning_rate"]))
-    text = f", at a learning rate of up to {rate}"
-    if warmup := settings.get("warmup_steps"):
-        text += f" after {count(warmup, 'step')} of warm-up"
-    falls = ", falling to zero" if settings.get("patience") is None else ", falling"
-    text += {"linear": falls, "constant": ", constant"}.get(str(settings.get("schedule")), "")
-    return f"{text}, in {settings['precision']}, with seed {settings['seed']}"
-
-
-def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:
-    steps = list(dict.fromkeys(history["step"].astype(int)))
-    measured = f"It was evaluated {count(len(steps), 'time')}"
-    every = settings.get("checkpoint_every")
-    if not every:
-        return f"{measured}."
-    # With a patience the last one is a copy of the best, beside those of all steps.
-    numbered = steps[:-1] if settings.get("patience") is None else steps
-    kept = 1 + sum(step % every == 0 for step in numbered)
-    return f"{measured}, and {count(kept, 'checkpoint')} {'was' if kept == 1 else 'were'} kept."
 
 
 def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:

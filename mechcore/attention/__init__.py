@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from mechcore.attention.labels import categorise as categorise
     from mechcore.attention.labels import explain as explain
     from mechcore.attention.labels import label_agreement as label_agreement
-    from mechcore.attention.patterns import attention_scores as attention_scores
     from mechcore.attention.patterns import categorize_heads as categorize_heads
     from mechcore.attention.patterns import score_heads as score_heads
-    from mechcore.attention.patterns import score_patterns as score_patterns
     from mechcore.attention.scores import HeadScores as HeadScores
     from mechcore.attention.tokens import TokenInfo as TokenInfo
 

@@ -179,20 +179,15 @@ def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]
     return clearest
 
 
-def telling_example(data: EncodedExamples, *, most: int = 16, among: int = 500) -> int:
-    """A short example with much to see: the most repeated words among those that fit.
+def telling_example(data: EncodedExamples) -> int:
+    """Number of a short example with much to see: the most repeated words among those that fit.
 
-    Args:
-        data: examples encoded with ``words=True``.
-        most: tokens at most, unless all examples are longer.
-        among: how many examples to look at, from the first.
-
-    Returns:
-        The number of the example.
+    Looked at are the first 500 of ``data``, encoded with ``words=True``, that have 16 tokens at
+    most, unless all are longer.
     """
-    rows = range(min(among, len(data)))
+    rows = range(min(500, len(data)))
     shortest = min(len(data.input_ids[i]) for i in rows)
-    fitting = [i for i in rows if len(data.input_ids[i]) <= max(most, shortest)]
+    fitting = [i for i in rows if len(data.input_ids[i]) <= max(16, shortest)]
     return max(fitting, key=lambda i: (_repetitions(data, i), -i))
 
 

@@ -118,7 +118,7 @@ def categorise(scores: pd.DataFrame, thresholds: Thresholds = DEFAULT_THRESHOLDS
     ``other`` is no label.
 
     Args:
-        scores: from `mechcore.attention.attention_scores`.
+        scores: from `mechcore.attention.HeadScores.table`.
         thresholds: the least mass and ratio.
 
     Returns:
@@ -162,7 +162,7 @@ def category_names(scores: pd.DataFrame) -> list[str]:
     if not names or missing:
         raise InputError(
             f"scores: no column {missing[0] if missing else 'mass_...'}; expected a table from "
-            "attention_scores"
+            "score_heads or categorize_heads"
         )
     return names
 
@@ -204,7 +204,7 @@ def explain(
     """Say why a head has its label.
 
     Args:
-        scores: from `mechcore.categorize_heads` or `mechcore.attention.attention_scores`.
+        scores: from `mechcore.categorize_heads`.
         head: a head, ``"L1.H4"`` or ``"1.4"``.
         thresholds: those the label was made with.
 

@@ -197,7 +197,13 @@ class HeadScores:
     # -- results --------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
-        """The table that `mechcore.attention.attention_scores` describes."""
+        """One row per head, with the columns of `HEAD_CATEGORIES` that need no label.
+
+        Masses are shares of a query's attention, from 0 to 1, over the queries for which the
+        category is *defined*, those that have at least one such key: a query whose word is not
+        repeated does not count for ``repeated``. Intervals are NaN where fewer than ten examples,
+        or eight clusters, define the category.
+        """
         heads, n_queries = self.shape.heads, self.n_queries[:, None]
         columns: dict[str, Any] = {
             "component": [str(head) for head in heads],

@@ -34,17 +34,8 @@ def singles_scores(
 ) -> Float[Tensor, "layer component"]:
     """KL(full model || model without one component), mean over examples, nats.
 
-    It takes one forward pass for every component.
-
-    Args:
-        model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: the model's mean activations.
-        batch_size: examples per forward.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: there are no examples, or a language model's have no answers.
+    It takes one forward pass for every component. Arguments and errors are those of
+    `mechcore.bench.gradients.integrated_scores`.
     """
     teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     return _losses(teacher, shape, means, "singles").float()
@@ -76,8 +67,7 @@ def optimal_constants(
     Args:
         model: any TransformerLens model; it stays as it is.
         data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: the model's mean activations, from which the constants start; one constant for
-            every position where they are per position.
+        means: from which the constants start; one for every position where they are by position.
         steps: of Adam.
         lr: its rate at the first step, for heads in units of the root mean square of heads' means,
             for MLPs of MLPs' means; it falls linearly to 0.
@@ -142,5 +132,5 @@ def _losses(
     teacher: Teacher, shape: ModelShape, means: MeanActivations, title: str
 ) -> Float[Tensor, "layer component"]:
     with progress.bar(title, teacher.n_batches) as advance:
-        found = teacher.mean_divergences(_alone(shape), means, advance)
-    return found.view(shape.n_layers, shape.columns)
+        losses = teacher.mean_divergences(_alone(shape), means, advance)
+    return losses.view(shape.n_layers, shape.columns)

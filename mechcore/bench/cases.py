@@ -26,14 +26,14 @@ def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
     """
     groups = {"planted": list(CATALOGUE), "trained": [f"{_TRAINED}{name}" for name in TRAINED]}
     known = [name for names in groups.values() for name in names]
-    found = [
+    names = [
         name for name_or_group in wanted for name in groups.get(name_or_group, [name_or_group])
     ]
-    unknown = [name for name in found if name not in known]
-    if unknown or not found:
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
         what = f"{unknown[0]!r} is none" if unknown else "found none"
         raise InputError(f"cases: {what}; expected planted, trained, or some of {', '.join(known)}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:

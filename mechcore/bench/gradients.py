@@ -42,25 +42,12 @@ from mechcore.session import plain_session
 
 
 def gradient_drop_scores(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    *,
-    batch_size: int = BATCH_SIZE,
+    model: Any, data: Any, means: MeanActivations, *, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "layer component"]:
     """`attribution_scores` with the gradients through each layer dropped in turn, nats.
 
-    It takes one forward pass, and one backward pass for every layer.
-
-    Args:
-        model: any TransformerLens model of two layers or more; it stays as it is.
-        data: see `integrated_scores`.
-        means: the model's mean activations.
-        batch_size: examples per forward.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: see `integrated_scores`; or the model has one layer.
+    It takes one forward pass, and one backward pass for every layer. Arguments and errors are those
+    of `integrated_scores`; an `InputError` says, too, that the model has one layer.
     """
     n_layers = ModelShape.of(model).n_layers
     if n_layers < 2:
@@ -150,18 +137,9 @@ def eap_ig_scores(
 ) -> Float[Tensor, "layer component"]:
     """Share of each component in the KL of the model with everything at its counterfactual, nats.
 
-    Args:
-        model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`.
-        means: the model's mean activations, for positions that pairs lack.
-        pairs: the paired example of every example, row by row; by default, `paired` draws one of
-            another label for each, the only use of labels.
-        seed: of that draw.
-        options: ``batch_size`` and ``n_points`` of `integrated_scores`.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: see `integrated_scores`; or pairs are missing, or the examples to make them of.
+    Arguments and errors are those of `integrated_scores`, and ``pairs``, the paired example of
+    every example, row by row; by default, `paired` draws one of another label for each by ``seed``,
+    the only use of labels. An `InputError` says, too, that there are none to make pairs of.
     """
     data = as_encoded(model, data, split="train", labelled=pairs is None)
     fill = Counterfactual.of(paired(data, seed) if pairs is None else pairs)

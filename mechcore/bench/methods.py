@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from mechcore.ablation.interactions.predictors import INTERACTION_METHODS, InteractionMethod
+from mechcore.ablation.joint.predictors import INTERACTION_METHODS, InteractionMethod
 from mechcore.bench.alone import optimal_scores, singles_scores
 from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
-from mechcore.pruning.methods import METHODS, PruningMethod, by_ranking
-from mechcore.pruning.rankings import Ranking
+from mechcore.pruning.methods import METHODS, PruningMethod, Ranking
 from mechcore.registry import Registry
 
-RANKINGS: Mapping[str, Ranking] = {
-    "integrated": Ranking(integrated_scores),
-    "gradient-drop": Ranking(gradient_drop_scores),
-    "eap-ig": Ranking(eap_ig_scores, "data"),
-    "singles": Ranking(singles_scores),
-    "optimal": Ranking(optimal_scores, "data"),
-}
-"""Rankings of the benchmark alone, by name."""
+RANKINGS = (
+    Ranking("integrated", integrated_scores),
+    Ranking("gradient-drop", gradient_drop_scores),
+    Ranking("eap-ig", eap_ig_scores, "data"),
+    Ranking("singles", singles_scores),
+    Ranking("optimal", optimal_scores, "data"),
+)
+"""Rankings of the benchmark alone."""
 
 RANKERS: Registry[PruningMethod] = Registry(
     "pruning method", "mechcore.bench_pruning_methods", base=METHODS
 )
 """Methods that rank components, by name."""
-for _name, _ranking in RANKINGS.items():
-    RANKERS.register(_name)(by_ranking(_name, _ranking))
+for _ranking in RANKINGS:
+    RANKERS.register(_ranking.name)(_ranking)
 
 PREDICTORS: Registry[InteractionMethod] = Registry(
     "way to predict interactions",

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Answers
-from mechcore.ablation.interactions.predictors import (
+from mechcore.ablation.joint.predictors import (
     MaskedMargins,
     PairRequest,
     Predictions,

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.interactions.predictors import PairRequest, Predictions, mean_interactions
+from mechcore.ablation.joint.predictors import PairRequest, Predictions, mean_interactions
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS
@@ -27,7 +27,7 @@ from mechcore.bench.population import NOTHING
 from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import ModelShape
 from mechcore.evaluation.cost import Cost, counted
-from mechcore.evaluation.intervals import mean_interval
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.methods import Request
@@ -261,7 +261,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     for method, part in by_case.groupby("method", sort=False):
         row: dict[str, Any] = {"method": method, "n_circuits": len(part)}
         for column in columns:
-            found = mean_interval(part[column].to_numpy(), seed=seed)
+            [found] = mean_intervals(part[column].to_numpy()[None], seed=seed)
             low, high = np.clip([found.low, found.high], *_RANGES[column])
             row |= {column: found.mean, f"{column}_low": low, f"{column}_high": high}
         row |= {name: part[name].mean() for name in _PASSES}

@@ -78,7 +78,7 @@ _STUDIES = group("Settings and progress of studies, and cleaning up.")
 _PANELS: list[tuple[typer.Typer, str | None, Sequence[Callable[..., None]]]] = [
     (app, "Main job", (study.run, study.demo, study.report, study.export)),
     (app, "Questions", [question(name) for name in question_names()]),
-    (app, "Models and methods", (training.train, study.train_world, bench.bench)),
+    (app, "Models and methods", (training.train, bench.bench)),
     (_STUDIES, None, (study.init, study.status, study.clean)),
 ]
 for _group, _panel, _commands in _PANELS:
@@ -139,10 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         said = said.replace("Input should be", "must be")
         code = _fail(f"{said} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
-        again = "rerun the same command to resume"
-        if [*arguments][:1] == ["train-world"]:
-            again = "remove what it wrote and rerun to begin anew"
-        _fail(f"interrupted; {again}", code)
+        _fail("interrupted; rerun the same command to resume", code)
     sys.exit(code or 0)
 
 

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mechcore import progress
-from mechcore.cli.options import From, Given, grouped, numbers, split
+from mechcore.cli.options import From, Given, grouped
 from mechcore.cli.shared import show
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources
+from mechcore.settings import setting
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is compared."""
+
+    cases: tuple[str, ...] = setting(
+        ("planted", "trained"), "Cases; planted and trained stand for all of these.", "--cases"
+    )
+    methods: tuple[str, ...] = setting(
+        (), "Methods that rank components; all by default.", "--methods"
+    )
+    interactions: tuple[str, ...] = setting(
+        (), "Ways to predict interactions; all by default.", "--interactions"
+    )
+    seeds: tuple[int, ...] = setting((0,), "Repetitions.", "--seeds")
+    names: bool = setting(False, "Name all cases, and end.", "--list")
+    out: Path = setting(Path("mechcore-bench"), "Folder for tables and figures.", "--out")
 
 
 @grouped
 def bench(
-    resources: Annotated[Given[Resources], From(Resources, ("device",))],
-    cases: Annotated[
-        str,
-        typer.Option(
-            "--cases", help="Cases by commas; planted and trained stand for all of these."
-        ),
-    ] = "planted,trained",
-    methods: Annotated[
-        str | None,
-        typer.Option("--methods", help="Methods that rank components, by commas; all by default."),
-    ] = None,
-    interactions: Annotated[
-        str | None,
-        typer.Option(
-            "--interactions", help="Ways to predict interactions, by commas; all by default."
-        ),
-    ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Repetitions, by commas.")] = "0",
-    names: Annotated[bool, typer.Option("--list", help="Name all cases, and end.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
-        "mechcore-bench"
-    ),
+    resources: Annotated[Given[Resources], From(Resources, ("device",))], how: BenchOptions
 ) -> None:
     """How well methods find what is true of models of known truth.
 
@@ -51,13 +48,12 @@ def bench(
     from mechcore.steps.benchmark import run_benchmark
     from mechcore.tables import write_tables
 
-    chosen, device = case_names(split(cases)), resources.settings.place
-    if names:
+    chosen, device = case_names(how.cases), resources.settings.place
+    if how.names:
         print("\n".join(chosen))
         return
     every = [name for name in RANKERS if name not in WITHOUT_TRUTH]
-    ranked = [*every, WITH_PAIRS] if methods is None else split(methods)
-    paired = [*PREDICTORS] if interactions is None else split(interactions)
+    ranked, paired = how.methods or (*every, WITH_PAIRS), how.interactions or tuple(PREDICTORS)
     for name in ranked:
         if name != WITH_PAIRS:
             RANKERS[name]
@@ -65,13 +61,9 @@ def bench(
             raise InputError(f"--methods: {name} matches the masks of another method; leave it out")
     for name in paired:
         PREDICTORS[name]
-    if not ranked or not paired:
-        raise InputError("--methods, --interactions: found none; expected at least one of each")
     with progress.shown():
-        nodes, pairs = run_benchmark(
-            out, chosen, ranked, paired, numbers("--seeds", seeds, int), device
-        )
-    tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(out)
+        nodes, pairs = run_benchmark(how.out, chosen, ranked, paired, how.seeds, device)
+    tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(how.out)
     for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
         table = tables[name]
         if table.empty:
@@ -79,5 +71,5 @@ def bench(
         means = tables[f"{name}_by_method"] = over_cases(table, columns)
         gallery.add(Drawing(recovery(table, means, columns), name, "", ""))
         show(means)
-    write_tables(out / "tables", tables)
-    print(f"tables and figures: {out}")
+    write_tables(how.out / "tables", tables)
+    print(f"tables and figures: {how.out}")

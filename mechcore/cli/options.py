@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -229,36 +230,29 @@ class Given(Generic[S]):
         return [each.flags[0] for each in self.made.options() if given & {*each.names}]
 
 
-def _given(made: From, texts: Mapping[tuple[str, ...], Any]) -> Given[Any]:
+def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
     """What is on the command line, from typer's values by option."""
     values: dict[str, Any] = {}
     further: list[tuple[str, str, Any]] = []
-    for option in made.options():
-        text = texts[option.names]
+    for option, text in texts:
         if text is None:
             continue
         value = option.value(text)
         for name in option.names:
             place, _, last = name.rpartition(".")
-            if last == _MORE:
-                further += [
-                    (option.flags[0], f"{place}.{each}".strip("."), found)
-                    for each, found in value.items()
-                ]
-            else:
+            if last != _MORE:
                 values[name] = value
-    for flag, name, found in further:
+                continue
+            for more, more_text in value.items():
+                further.append((option.flags[0], f"{place}.{more}".strip("."), more_text))
+    for flag, name, text in further:
         if name in values:
             raise InputError(
                 f"{flag}: {name.rpartition('.')[2]} is given as an option of its own, too; leave "
                 "one out"
             )
-        values[name] = _plain(found)
+        values[name] = _plain(text)
     return Given(made, values)
-
-
-def _settings(made: From, texts: Mapping[tuple[str, ...], Any]) -> Any:
-    return _given(made, texts).settings
 
 
 def _show_all(context: typer.Context, asked: bool) -> None:
@@ -291,35 +285,29 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     A parameter annotated by `From` is a `Given`; one whose type is a class of settings has these.
     Where options are hidden, ``--help-all`` shows them.
     """
-    groups: dict[str, Callable[[Mapping[tuple[str, ...], Any]], Any]] = {}
-    keys: dict[str, dict[str, tuple[str, ...]]] = {}
+    groups: dict[str, tuple[From, bool, dict[str, _Option]]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         hint = parameter.annotation
         made = next((note for note in get_args(hint)[1:] if isinstance(note, From)), None)
-        if made is not None:
-            groups[name] = functools.partial(_given, made)
-        elif is_dataclass(hint):
-            made = From(hint)
-            groups[name] = functools.partial(_settings, made)
-        else:
+        if made is None and not is_dataclass(hint):
             parameters.append(parameter)
             continue
-        options = {f"{name}_{n}": option for n, option in enumerate(made.options())}
+        known = made or From(hint)
+        options = {f"{name}_{n}": option for n, option in enumerate(known.options())}
         parameters += [option.parameter(key) for key, option in options.items()]
-        keys[name] = {key: option.names for key, option in options.items()}
-
+        groups[name] = (known, made is None, options)
     if any(getattr(note, "hidden", False) for p in parameters for note in get_args(p.annotation)):
         parameters.append(_HELP_ALL)
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
         values.pop(_ALL, None)  # which ends the command where it is given
-        made = {
-            name: group({names: values.pop(key) for key, names in keys[name].items()})
-            for name, group in groups.items()
-        }
-        command(**values, **made)
+        for name, (made, whole, options) in groups.items():
+            texts = [(option, values.pop(key)) for key, option in options.items()]
+            given = _given(made, texts)
+            values[name] = given.settings if whole else given
+        command(**values)
 
     as_options = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__signature__ = inspect.Signature(as_options)  # type: ignore[attr-defined]
@@ -367,13 +355,8 @@ def pairs(option: str, text: str) -> dict[str, str]:
 
 def _plain(text: str) -> int | float | str | bool | None:
     """A value that an option has as text."""
-    text = text.strip()
-    known: dict[str, bool | None] = {"true": True, "false": False, "none": None}
-    if text.lower() in known:
-        return known[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+    for read in (int, float, words.__getitem__):
+        with suppress(ValueError, KeyError):
+            return read(text.strip().lower())
+    return text.strip()

@@ -1,6 +1,6 @@
 """Commands made from the analyses, one for each question."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,12 +17,10 @@ from mechcore.cli.shared import (
     TASK,
     TEST,
     TRAIN,
-    check_embedded,
-    check_one_place,
     show_part,
 )
 from mechcore.errors import InputError
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import entries, origins, with_values
 
 if TYPE_CHECKING:
@@ -57,18 +55,16 @@ def question(name: str) -> Callable[..., None]:
         study = given.over(base)
         # A folder keeps the answers that it has.
         only = dict.fromkeys((*base.only, name)) if base.only or folder is None else ()
-        study = replace(study, resources=resources.over(study.resources), only=tuple(only))
-        check_embedded(given, study.model)
-        if "device" in resources.values:
-            check_one_place(study)
-        found = origins(("defaults", StudyConfig()), (f"{where}", base), (COMMAND_LINE, study))
+        if "model.embedded" in given.values and study.model.source is not None:
+            raise InputError(
+                f"--embedded {study.model.embedded} and the model {study.model.source} exclude "
+                "each other: an embedded model is used where no other is named; leave one of them "
+                "out"
+            )
+        stages = [("defaults", StudyConfig()), (f"{where}", base)]
         out = str(folder or f"mechcore-{name.replace('_', '-')}")
-        how.do(
-            *("heuristic-core", study, study.resources),
-            out=out,
-            origins=found,
-            show=lambda run: _show(read_run(run), kind),
-        )
+        study = replace(study, only=tuple(only))
+        do_study(study, resources, how, out, stages, lambda run: _show(read_run(run), kind))
 
     ask.__name__ = name
     ask.__doc__ = f"{kind.__doc__}\n\nRun it again to resume; results that a run has are used."
@@ -79,6 +75,31 @@ def question(name: str) -> Callable[..., None]:
         "where": _Where,
     }
     return grouped(ask)
+
+
+def do_study(
+    study: StudyConfig,
+    resources: Given[Resources],
+    how: RunOptions,
+    out: str,
+    stages: Sequence[tuple[str, Any]],
+    show: Callable[[Path], None],
+) -> None:
+    """Do the main study with the resources of the command line; ``stages`` made its settings.
+
+    Raises:
+        InputError: a device is named beside a map of devices.
+    """
+    study = replace(study, resources=resources.over(study.resources))
+    if resources.values.get("device") and study.model.device_map is not None:
+        raise InputError(
+            f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
+            "each other: a map says itself which devices are used; leave one of them out"
+        )
+    from mechcore.study.kinds import DEFAULT
+
+    origin = origins(*stages, (COMMAND_LINE, study))
+    how.do(DEFAULT, study, study.resources, out=out, origins=origin, show=show)
 
 
 def left_to_study(name: str) -> list[str]:
@@ -92,20 +113,19 @@ def left_to_study(name: str) -> list[str]:
 
 def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     """The study that a question is asked about, and its folder if it has one already."""
-    from mechcore.main_study.config_file import read_config
+    from mechcore.study.kinds import read_study
     from mechcore.study.results import opened
 
     if where is None:
         return StudyConfig(), None
-    if not where.is_dir():
-        return read_config(where), None
-    study = opened(where).settings
-    if not isinstance(study, StudyConfig) or study.variants:
+    folder = where if where.is_dir() else None
+    study = read_study(where)[1] if folder is None else opened(folder).settings
+    if not isinstance(study, StudyConfig) or (folder and study.variants):
         raise InputError(
             f"{where}: holds a study of another kind, or of several models; expected the folder of "
-            "a run of one model"
+            "a run of one model, or a study of it"
         )
-    return study, where
+    return study, folder
 
 
 def show_run(run: Path) -> None:

@@ -5,14 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mechcore.cli.options import Given
 from mechcore.errors import InputError
-
-if TYPE_CHECKING:
-    from mechcore.main_study.config import StudyConfig
-    from mechcore.steps.config import ModelConfig
 
 MODEL = ("model",)
 TASK = ("data.columns", "data.label_map", "data.seed", "data.task", "data.folder")
@@ -22,37 +17,11 @@ TEST_DATA = (
     "data.population",
 )
 TEST = (*TEST_DATA, "batch_size")
-PRUNING = ("prune", "seeds", "sparsities")
+PRUNING = ("prune", "seeds", "target_sparsities")
 """Settings of the main study that several commands have options for."""
 
 MOST_SHOWN, MOST_TEXT = 15, 40
 """Rows of a table on the terminal, and characters of a text in it."""
-
-
-def check_embedded(given: Given[StudyConfig], model: ModelConfig) -> None:
-    """Refuse an embedded model beside one of the user's own.
-
-    Raises:
-        InputError: both are named.
-    """
-    if "model.embedded" in given.values and model.source is not None:
-        raise InputError(
-            f"--embedded {model.embedded} and the model {model.source} exclude each other: an "
-            "embedded model is used where no other is named; leave one of them out"
-        )
-
-
-def check_one_place(config: StudyConfig) -> None:
-    """Refuse a device beside a map of devices.
-
-    Raises:
-        InputError: both are named.
-    """
-    if config.resources.device is not None and config.model.device_map is not None:
-        raise InputError(
-            f"--device {config.resources.device} and device_map {config.model.device_map} exclude "
-            "each other: a map says itself which devices are used; leave one of them out"
-        )
 
 
 def must_not_exist(out: Path, *, file: bool = False) -> None:

@@ -9,16 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import typer
 
 from mechcore.analyses import ANALYSES
-from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
+from mechcore.cli.execution import ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.questions import left_to_study, show_run
+from mechcore.cli.questions import do_study, left_to_study, show_run
 from mechcore.cli.shared import (
     MODEL,
     PRUNING,
     TASK,
     TEST,
     TRAIN,
-    check_one_place,
     must_not_exist,
     show,
     show_missing,
@@ -124,7 +123,7 @@ def run(
     if base.variants:
         variants = {name: given.over(chosen.over(each)) for name, each in base.variants.items()}
         study = replace(study, variants=variants)
-    _do(study, resources, how, out, stages)
+    do_study(study, resources, how, out, stages, show_run)
 
 
 @grouped
@@ -141,24 +140,7 @@ def demo(
     base = StudyConfig()
     study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
-    _do(study, resources, how, "mechcore-demo", [("defaults", base)])
-
-
-def _do(
-    study: StudyConfig,
-    resources: Given[Resources],
-    how: RunOptions,
-    out: str,
-    stages: list[tuple[str, Any]],
-) -> None:
-    """Do the main study with what the command line says of resources."""
-    from mechcore.study.kinds import DEFAULT
-
-    study = replace(study, resources=resources.over(study.resources))
-    if "device" in resources.values:
-        check_one_place(study)
-    found = origins(*stages, (COMMAND_LINE, study))
-    how.do(DEFAULT, study, study.resources, out=out, origins=found, show=show_run)
+    do_study(study, resources, how, "mechcore-demo", [("defaults", base)], show_run)
 
 
 def init(
@@ -206,9 +188,6 @@ def status(
 
 def clean(
     folder: Annotated[Path, typer.Argument(help="Folder of a study, its --out.")],
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also what studies still use: the whole store.")
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Remove results from the store that no study uses any more, and what killed runs left."""
@@ -216,10 +195,10 @@ def clean(
     from mechcore.study.status import removable
 
     store = opened(folder).store
-    keys, leftovers, size = removable(store, everything)
+    keys, leftovers, size = removable(store)
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # none that another process is making
-        store.tidy()
+        store.leftovers(remove=True)
     word = "would remove" if dry_run else "removed"
     print(
         f"{word} {len(keys)} results and {len(leftovers)} leftover files, {size / 2**20:.1f} MiB, "
@@ -276,24 +255,3 @@ def export(
         allow_pickle=how.get("allow_pickle", False),
     )
     print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
-
-
-def train_world(
-    model: Annotated[
-        Literal["encoder", "decoder"], typer.Option("--model", help="Which model to train.")
-    ] = "encoder",
-    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
-        "mechcore-world"
-    ),
-    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
-) -> None:
-    """Train an embedded model from scratch, with checkpoints."""
-    from mechcore.worlds.tiny_encoder import train_tiny_encoder
-    from mechcore.worlds.tiny_world_training import train_tiny_decoder
-
-    must_not_exist(out)
-    train = train_tiny_encoder if model == "encoder" else train_tiny_decoder
-    given: dict[str, Any] = {"steps": steps, "seed": seed}
-    train(out, **{name: value for name, value in given.items() if value is not None})
-    print(f"checkpoints: {out}")

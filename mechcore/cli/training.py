@@ -59,7 +59,7 @@ def train(
 
     from mechcore.steps.config import TEST_SPLITS
     from mechcore.steps.fitting import Fitting
-    from mechcore.steps.inputs import check_names, check_sources
+    from mechcore.steps.inputs import check_sources
     from mechcore.training import best_step
     from mechcore.training.loop import device_of
 
@@ -67,7 +67,6 @@ def train(
     device_of(place)
     splits = [split for split in TEST_SPLITS if data.task or getattr(data, split) is not None]
     check_sources(model, data, ["train", *splits])
-    check_names(model, data)
     fitting = Fitting.of(model, data, settings, place, splits)
     with progress.shown():
         history = fitting.run(out)
@@ -81,7 +80,7 @@ def _check_base(base: ModelConfig) -> None:
     if base.source is None:
         raise InputError(
             "--model is missing; name the checkpoint to begin from, a directory or a hub id such "
-            "as google-bert/bert-base-cased (mechcore train-world trains the embedded models)"
+            "as google-bert/bert-base-cased"
         )
     if (base.prompt is None) != (base.answers is None):
         raise InputError(

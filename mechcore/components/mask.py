@@ -53,9 +53,9 @@ class Mask(Shown):
         identity: Identity | None = None,
     ) -> None:
         if not torch.is_tensor(values) or values.ndim not in (2, 3) or 0 in values.shape:
-            found = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
+            given = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
             raise InputError(
-                f"mask: found {found}; expected a non-empty tensor of shape [layers, heads + 1] "
+                f"mask: found {given}; expected a non-empty tensor of shape [layers, heads + 1] "
                 "or [masks, layers, heads + 1]"
             )
         if values.shape[-1] <= has_mlps:
@@ -341,12 +341,8 @@ class Mask(Shown):
         return mask.with_identity(None if any_model else identity)
 
 
-def same_model(masks: Sequence[Mask], names: Sequence[object] = ()) -> Identity | None:
+def same_model(masks: Sequence[Mask]) -> Identity | None:
     """The model that masks were found on, as far as any of them knows its model.
-
-    Args:
-        masks: at least one.
-        names: what to call each in messages, such as its file.
 
     Raises:
         InputError: there is none.
@@ -354,22 +350,22 @@ def same_model(masks: Sequence[Mask], names: Sequence[object] = ()) -> Identity 
     """
     if not masks:
         raise InputError("masks: no mask; at least one is needed")
-    names = names or [f"mask {i}" for i in range(1, len(masks) + 1)]
-    known: tuple[object, Identity] | None = None
-    for name, mask in zip(names, masks, strict=True):
+    known: tuple[int, Identity] | None = None
+    for number, mask in enumerate(masks, start=1):
         if mask.shape != masks[0].shape:
             raise MismatchError(
-                f"masks of different models: {masks[0].shape} in {names[0]}, {mask.shape} in {name}"
+                f"masks of different models: {masks[0].shape} in mask 1, {mask.shape} in mask "
+                f"{number}"
             )
         if mask.identity is None:
             continue
         if known is not None and (differences := known[1].differences(mask.identity)):
             raise MismatchError(
-                f"masks of different models: {known[0]} and {name} were found on models that "
-                f"differ in {'; '.join(differences)}: take masks of one model or, to use them "
-                f"together all the same, {ANY_MODEL}"
+                f"masks of different models: mask {known[0]} and mask {number} were found on "
+                f"models that differ in {'; '.join(differences)}: take masks of one model or, to "
+                f"use them together all the same, {ANY_MODEL}"
             )
-        known = known or (name, mask.identity)
+        known = known or (number, mask.identity)
     return None if known is None else known[1]
 
 
@@ -388,7 +384,6 @@ def _range(values: Any) -> str:
     return f"{low:.3f}" if low == high else f"{low:.3f}-{high:.3f}"
 
 
-def _shortlist(components: Sequence[Component], limit: int = 8) -> str:
-    shown = " ".join(map(str, components[:limit]))
-    more = len(components) - limit
+def _shortlist(components: Sequence[Component]) -> str:
+    shown, more = " ".join(map(str, components[:8])), len(components) - 8
     return shown if more <= 0 else f"{shown} and {more} more"

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import total_ordering
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from mechcore.errors import InputError, shown
 
-KINDS = ("heads", "mlps", "all")
+Kind: TypeAlias = Literal["heads", "mlps", "all"]
+KINDS = get_args(Kind)
 """Names of groups of components, see `ModelShape.kind`."""
 
 _NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
@@ -152,7 +153,7 @@ class ModelShape:
 
     def kind(self, name: str) -> list[Component]:
         """The heads, the MLP layers, or all components, by a name in `KINDS`."""
-        return {"heads": self.heads, "mlps": self.mlps, "all": self.components}[name]
+        return dict(zip(KINDS, (self.heads, self.mlps, self.components), strict=True))[name]
 
     def index(self, component: ComponentLike) -> tuple[int, int]:
         """Position of a component in a mask's last two axes.

@@ -121,8 +121,8 @@ def check_continues(
         endings.setdefault(_ending(prompt), row)
     for label, answer in tokens.items():
         together = [prompts[row] + answers[label] for row in endings.values()]
-        found = tokenizer(together, add_special_tokens=False, verbose=False)["input_ids"]
-        for text, whole, row in zip(together, found, endings.values(), strict=True):
+        joined = tokenizer(together, add_special_tokens=False, verbose=False)["input_ids"]
+        for text, whole, row in zip(together, joined, endings.values(), strict=True):
             if whole == [*ids[row], *answer]:
                 continue
             end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])

@@ -43,7 +43,60 @@ def check_roles(mapped: Mapping[str, str]) -> None:
         )
 
 
-def _no_column(path: Path | str, name: str, role: str, names: Collection[str]) -> InputError:
+def choose_columns(
+    path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
+) -> dict[str, str]:
+    """The column of each role that the table has; see `KNOWN_COLUMNS` and ``mapped``.
+
+    The column of clusters may be that of another role, too. There are warnings of columns that
+    are not read and might be meant.
+
+    Raises:
+        InputError: a column is missing, or its name occurs twice.
+    """
+    names = list(table.columns)
+    check_roles(mapped)
+    if not names:
+        raise InputError(f"{path}: is empty; expected at least one row")
+    mapped = dict(mapped)
+    cluster = mapped.pop(CLUSTER, None)
+    if not labelled:  # a mapping for several files names what this one need not have
+        needed = ("text_a", "text_b")
+        mapped = {role: name for role, name in mapped.items() if role in needed or name in names}
+    chosen: dict[str, str] = {}
+    for role in (role for role in KNOWN_COLUMNS if role != CLUSTER):
+        taken = {*mapped.values(), *chosen.values()}
+        free = [name for name in KNOWN_COLUMNS[role] if name in names and name not in taken]
+        candidates = [mapped[role]] if role in mapped else free
+        if candidates:
+            chosen[role] = candidates[0]
+            if names.count(candidates[0]) != 1:
+                raise _no_column(path, candidates[0], role, names)
+    for role in ("text_a", "label") if labelled else ("text_a",):
+        if role not in chosen:
+            remedy = f"name it with --columns {role}=NAME (columns= in Python)"
+            if len(names) == 1 and set(names[0]) & set(",;\t|"):
+                remedy = ONE_COLUMN
+            raise InputError(
+                f"{path}: no column for {role} (looked for {first_names(KNOWN_COLUMNS[role])}); "
+                f"found {first_names(names)}: {remedy}"
+            )
+    _warn_of_others(path, table, chosen, {*mapped} if labelled else {*mapped, "label"})
+    if cluster is not None and cluster not in (*names, *chosen):
+        if labelled:
+            raise _no_column(path, cluster, CLUSTER, names)
+        cluster = None
+    if cluster is None:
+        free = [name for name in KNOWN_COLUMNS[CLUSTER] if name not in chosen.values()]
+        cluster = next((name for name in free if _has_clusters(table, name)), None)
+    elif cluster not in names:
+        cluster = chosen[cluster]
+    return chosen if cluster is None else {**chosen, CLUSTER: cluster}
+
+
+def _no_column(path: Path | str, name: str, role: str, names: list[str]) -> InputError:
+    if n := names.count(name):
+        return InputError(f"{path}: {n} columns are called {name}; expected one: rename the others")
     role_too = ", or a role such as text_a" if role == CLUSTER else ""
     return InputError(
         f"{path}: no column {name!r} for {role}; found {first_names(names)}: name one of them with "
@@ -52,110 +105,46 @@ def _no_column(path: Path | str, name: str, role: str, names: Collection[str]) -
     )
 
 
-def choose_columns(
-    path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
-) -> dict[str, str]:
-    """The column of each role that the table has, but for clusters.
-
-    Raises:
-        InputError: a column is missing, or its name occurs twice.
-    """
-    found = list(table.columns)
-    check_roles(mapped)
-    if not found:
-        raise InputError(f"{path}: is empty; expected at least one row")
-    if not labelled:  # a mapping for several files names what this one need not have
-        needed = ("text_a", "text_b")
-        mapped = {role: name for role, name in mapped.items() if role in needed or name in found}
-    chosen: dict[str, str] = {}
-    mapped = {role: name for role, name in mapped.items() if role != CLUSTER}
-    for role, names in KNOWN_COLUMNS.items():
-        if role == CLUSTER:  # see cluster_column: it may be the column of another role
-            continue
-        if role in mapped and mapped[role] not in found:
-            raise _no_column(path, mapped[role], role, found)
-        taken = {*mapped.values(), *chosen.values()}
-        free = [name for name in names if name in found and name not in taken]
-        present = [mapped[role]] if role in mapped else free
-        if present:
-            chosen[role] = present[0]
-            if found.count(present[0]) > 1:
-                raise InputError(
-                    f"{path}: {found.count(present[0])} columns are called "
-                    f"{present[0]}; expected one: rename the others"
-                )
-    for role in ("text_a", "label") if labelled else ("text_a",):
-        if role not in chosen:
-            remedy = f"name it with --columns {role}=NAME (columns= in Python)"
-            if len(found) == 1 and set(found[0]) & set(",;\t|"):
-                remedy = ONE_COLUMN
-            raise InputError(
-                f"{path}: no column for {role} (looked for {first_names(KNOWN_COLUMNS[role])}); "
-                f"found {first_names(found)}: {remedy}"
-            )
-    return chosen
-
-
-def cluster_column(
-    path: Path | str, table: pd.DataFrame, mapped: str | None, chosen: Mapping[str, str]
-) -> str | None:
-    """Which column has the clusters; None where each example is its own."""
+def _has_clusters(table: pd.DataFrame, name: str) -> bool:
+    """Whether a column names clusters: of one value, or of lists, it is something else."""
     import pandas as pd
 
-    names = list(table.columns)
-    if mapped is not None and mapped not in (*names, *chosen):
-        raise _no_column(path, mapped, CLUSTER, names)
-    if mapped is not None:
-        return mapped if mapped in names else chosen[mapped]
-    for name in KNOWN_COLUMNS[CLUSTER]:
-        # Of one value, or of lists, it is something else.
-        if names.count(name) == 1 and name not in chosen.values():
-            values = table[name]
-            if values.map(pd.api.types.is_scalar).all() and values.nunique() > 1:
-                return name
-    return None
+    if list(table.columns).count(name) != 1:
+        return False
+    return bool(table[name].map(pd.api.types.is_scalar).all()) and table[name].nunique() > 1
 
 
-def warn_of_texts_left_out(
-    path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str]
-) -> set[str]:
-    """Say so where a text is read alone beside columns that may be its second half; which."""
-    others = [name for name in table.columns if name not in chosen.values()]
-    names = {name for name in others if name.strip().lower() in KNOWN_COLUMNS["text_b"]}
-    texts = [name for name in others if name in names or _looks_like_texts(table[name])]
-    if texts:
-        alone = chosen["text_a"]
-        warn(
-            f"{path}: texts are those of column {shown(alone, 40)} alone, and {first_names(texts)} "
-            f"{'holds' if len(texts) == 1 else 'hold'} texts too: for pairs, add --columns "
-            f"text_b={shown(texts[0], 40)}; if single texts are meant, --columns "
-            f"text_a={shown(alone, 40)} (columns= in Python)"
-        )
-    return {*texts}
-
-
-def warn_of_rivals(
+def _warn_of_others(
     path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str], settled: Collection[str]
 ) -> None:
-    """Say so where a column that is read has a rival of a known name that says something else.
+    """Say so where a column that is not read holds texts, or what could have the same role.
 
-    Roles and columns that are ``settled`` are passed over.
+    Roles that are ``settled`` are passed over.
     """
-    names, passed = [*table.columns], {*chosen.values(), *settled}
+    others = [name for name in table.columns if list(table.columns).count(name) == 1]
+    others = [name for name in others if name not in chosen.values()]
+    if not {"text_a", "text_b"} & {*settled} and "text_b" not in chosen:
+        texts = [name for name in others if _looks_like_texts(table[name])]
+        others = [name for name in others if name not in texts]
+        if texts:
+            alone = chosen["text_a"]
+            warn(
+                f"{path}: texts are those of column {shown(alone, 40)} alone, and "
+                f"{first_names(texts)} {'holds' if len(texts) == 1 else 'hold'} texts too: for "
+                f"pairs, add --columns text_b={shown(texts[0], 40)}; if single texts are meant, "
+                f"--columns text_a={shown(alone, 40)} (columns= in Python)"
+            )
     for role, column in chosen.items():
-        for rival in KNOWN_COLUMNS[role] if role not in settled else ():
-            if rival in passed or names.count(rival) != 1:
+        for rival in KNOWN_COLUMNS[role]:
+            if role in settled or rival not in others:
                 continue
-            passed.add(rival)
-            pairs = [
-                (label_key(str(mine)), label_key(str(theirs)))
+            others.remove(rival)
+            different = sum(
+                label_key(str(mine)) != label_key(str(theirs))
                 for mine, theirs in zip(table[column], table[rival], strict=True)
                 if not is_empty(theirs)
-            ]
-            different = sum(mine != theirs for mine, theirs in pairs)
-            ours, others = ({pair[side] for pair in pairs} for side in (0, 1))
-            renamed = not ours & others and len(ours) == len(others) == len({*pairs})
-            if different and not (renamed and role in ("label", "subset")):
+            )
+            if different:
                 warn(
                     f"{path}: columns {column} and {rival} could both be {role} and differ in "
                     f"{different} of {len(table)} rows; {column} is read: choose with --columns "
@@ -163,9 +152,9 @@ def warn_of_rivals(
                 )
 
 
-def _looks_like_texts(column: pd.Series | pd.DataFrame, among: int = 100) -> bool:
-    """Whether a column, one of its name, has nothing but strings, most of them of several words."""
-    values = column.to_numpy()[:among].tolist() if column.ndim == 1 else []
+def _looks_like_texts(column: pd.Series, among: int = 100) -> bool:
+    """Whether a column has nothing but strings, most of them of several words."""
+    values = column.to_numpy()[:among].tolist()
     words = [len(value.split()) for value in values if isinstance(value, str)]
     return 0 < len(words) == len(values) and sum(words) >= _WORDS_OF_TEXT * len(words)
 

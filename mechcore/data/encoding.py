@@ -117,17 +117,17 @@ class EncodedExamples(Shown):
     def _by_length(self, batch_size: int) -> list[list[int]]:
         lengths = [len(ids) for ids in self.input_ids]
         free, share = MOST_PADDING
-        found: list[list[int]] = []
+        batches: list[list[int]] = []
         padded = padding = 0
         for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-            longest = lengths[found[-1][0]] if found else 0
+            longest = lengths[batches[-1][0]] if batches else 0
             padded, padding = padded + longest, padding + longest - lengths[i]
-            full = not found or len(found[-1]) == batch_size
+            full = not batches or len(batches[-1]) == batch_size
             if full or padding > max(free, share * padded):
-                found.append([])
+                batches.append([])
                 padded, padding = lengths[i], 0
-            found[-1].append(i)
-        return found
+            batches[-1].append(i)
+        return batches
 
     @plain_session()
     def rows(self, index: Sequence[int]) -> dict[str, Tensor]:
@@ -297,7 +297,7 @@ def _words(
     """Of every token its segment, its word, and whether it parts texts; and the words' spans."""
     ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     vocabulary: dict[str, int] = {}
-    found = [
+    by_row = [
         whole_words(encoding, places[row], texts[row], tokenizer, vocabulary)
         for row, encoding in enumerate(encoded.encodings)
     ]
@@ -308,7 +308,7 @@ def _words(
         ]
         for encoding, of_row in zip(encoded.encodings, places, strict=True)
     ]
-    return places, [row.numbers for row in found], separators, [row.spans for row in found]
+    return places, [row.numbers for row in by_row], separators, [row.spans for row in by_row]
 
 
 def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:

@@ -68,10 +68,10 @@ class Examples(Shown):
             bad = ~self.frame[column].map(lambda value: isinstance(value, str))
             if bad.any():
                 row = int(bad.to_numpy().argmax())
-                found = self.frame[column].iloc[row]
+                value = self.frame[column].iloc[row]
                 raise InputError(
                     f"examples {self.name!r}: row {row}, column {column}: expected text, "
-                    f"found {found!r}"
+                    f"found {value!r}"
                 )
         names = set(self.frame["subset"])
         if ALL in names and len(names) > 1:

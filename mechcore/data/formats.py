@@ -1,8 +1,8 @@
 """Tables in users' files: csv, tsv, jsonl and parquet, plain or compressed.
 
-Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so where every cell of every
-line can be read that way, or where only that reading gives every row as many cells as the header
-has, as in what pandas writes of texts with tabs and line breaks. Else they are plain characters.
+Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so where every cell that begins
+with one also ends with one, as pandas writes them; else they are plain characters, as in the
+official files of GLUE and MultiNLI. Cells with tabs or line breaks belong into the other formats.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mechcore.errors import InputError, first_names, reason, shown, warn
+from mechcore.errors import InputError, first_names, reason, shown
 from mechcore.wording import count
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_ENCLOSED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=\t|$)', re.MULTILINE)
-"""A cell in quotes, which may hold tabs and line breaks."""
+_ENCLOSED = re.compile(r'"(?:[^"]|"")*"')
+"""A cell in quotes."""
 
 _LARGEST_CELL = 2**31 - 1
 """Characters in a cell; csv readers take a fraction of it by default."""
@@ -137,30 +137,28 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
-    """Read csv or tsv text."""
     import pandas as pd
 
     with _open_text(path) as file:
         lines = file.readlines()
-    text = "".join(lines).replace("\r\n", "\n")
-    if separator == "," or _has_enclosed_cells(path, text):
-        rows = _enclosed_rows(lines, separator)
-    else:
-        rows = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
+    plain = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
+    cells_with_quotes = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
+    if separator == "," or all(map(_ENCLOSED.fullmatch, cells_with_quotes)):
+        plain = _enclosed_rows(lines, separator)
     blank = " \t\r\n".replace(separator, "")
-    rows = [(number, cells) for number, cells in rows if lines[number - 1].strip(blank)]
+    rows = [(number, cells) for number, cells in plain if lines[number - 1].strip(blank)]
     if not rows:
         raise ValueError("there is no line with the names of columns")
     header = rows[0][1]
     for number, cells in rows[1:]:
         _check_row(f"line {number}", cells, header, separator)
-    inner = sum(bool(line.strip(blank)) for line in lines) - len(rows)
-    if inner and separator == "," and len(header) > 1 and _is_even(text, separator):
-        warn(
-            f"{path}: {count(inner, 'line break')} between quotes are read as parts of texts, but "
-            "every line has as many commas as the header; if each is a row, double the quotes in "
-            'texts ("")'
-        )
+        opened = [cell for cell in cells if cell.startswith('"') and not _ENCLOSED.fullmatch(cell)]
+        if opened and len(cells) < len(header):
+            raise ValueError(
+                f"line {number} ends within quotes, {shown(opened[-1], 40)!r}, and has "
+                f"{count(len(cells), 'cell')}, the header {len(header)}; save texts with line "
+                "breaks as .csv, .jsonl or .parquet"
+            )
     padded = [[*cells, *[None] * (len(header) - len(cells))] for _, cells in rows[1:]]
     return pd.DataFrame(padded, columns=header, dtype=object)
 
@@ -204,38 +202,3 @@ def _check_row(place: str, cells: list[str], header: list[str], separator: str) 
         )
     if cells == header and len(header) > 1:
         raise ValueError(f"{place} repeats the header; expected it once: remove the line")
-
-
-def _has_enclosed_cells(path: Path, text: str) -> bool:
-    """Whether quotes in a tab-separated file enclose cells, see the module's docstring.
-
-    Official GLUE and MultiNLI files have texts that begin or end with a quote. Two such texts look
-    like one cell with line breaks in it, so that lines of equal length are taken as they are; but
-    lines of a single column are of equal length whatever they mean.
-    """
-    if all(_is_whole_field(field) for line in text.split("\n") for field in line.split("\t")):
-        return True
-    rest = _ENCLOSED.sub("", text)
-    if '"' in rest or not _is_even(rest):
-        return False
-    if "\t" not in rest or not _is_even(text):
-        return True
-    warn(
-        f"{path}: read with quotes as plain characters, one example per line; they could also "
-        "enclose cells with tabs and line breaks: if they do, save the table as .csv, .jsonl or "
-        ".parquet"
-    )
-    return False
-
-
-def _is_even(text: str, separator: str = "\t") -> bool:
-    """Whether all lines but empty ones have as many cells as the first."""
-    return len({line.count(separator) for line in text.split("\n") if line}) <= 1
-
-
-def _is_whole_field(field: str) -> bool:
-    """Whether csv quoting reads a field of one line as it was meant."""
-    if not field.startswith('"'):
-        return True
-    inside = field[1:-1].replace('""', "")
-    return len(field) > 1 and field.endswith('"') and '"' not in inside

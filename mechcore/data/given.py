@@ -92,15 +92,17 @@ def given_sources(
         data = [data]
     elif isinstance(data, (str, PathLike)):
         data = getattr(find_task(fspath(data)), split) if is_task(data) else [_file(fspath(data))]
-    if not isinstance(data, (list, tuple)) or not all(isinstance(each, Source) for each in data):
+    if not isinstance(data, (list, tuple)) or not all(
+        isinstance(source, Source) for source in data
+    ):
         return ()
     return tuple(
         replace(
-            each,
-            columns={**(columns or {}), **each.columns},
-            label_map={**(label_map or {}), **each.label_map},
+            source,
+            columns={**(columns or {}), **source.columns},
+            label_map={**(label_map or {}), **source.label_map},
         )
-        for each in data
+        for source in data
     )
 
 

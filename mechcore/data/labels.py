@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,11 +69,11 @@ class LabelMap:
                 f"label names: classes {', '.join(classes)} are not distinct; give each a name of "
                 "its own with --class-names (class_names= in Python)"
             )
-        found = {label: _classes_of(label, index) for label in labels}
-        if unknown := [label for label, correct in found.items() if not correct]:
+        classes_of = {label: _classes_of(label, index) for label in labels}
+        if unknown := [label for label, correct in classes_of.items() if not correct]:
             place = "" if data is None else f"examples {data!r}: "
             raise InputError(f"{place}{_refusal(unknown, classes, answers)}")
-        return cls(tuple(classes), found)
+        return cls(tuple(classes), classes_of)
 
     def matrix(self, labels: Iterable[str]) -> Bool[Tensor, "example class"]:
         """Correct classes of each example."""
@@ -112,15 +111,11 @@ def check_id2label(id2label: Any, owner: str) -> None:
     Raises:
         InputError: it is one.
     """
-    if isinstance(id2label, Mapping) and by_index(id2label) is not None:
-        return
-    inverted = {i: name for name, i in id2label.items()} if isinstance(id2label, Mapping) else None
-    meant = by_index(id2label if inverted is None else inverted) or {0: "NAME", 1: "NAME"}
-    example = json.dumps({str(i): name for i, name in sorted(meant.items())}, default=str)
-    raise InputError(
-        f"{owner}: its config.json has {shown(id2label)} as id2label; expected an object with the "
-        f"name of each class by its index: write {shown(example, 400)}"
-    )
+    if not isinstance(id2label, Mapping) or by_index(id2label) is None:
+        raise InputError(
+            f"{owner}: its config.json has {shown(id2label)} as id2label; expected an object with "
+            'the name of each class by its index, such as {"0": "NAME", "1": "NAME"}'
+        )
 
 
 def class_names(
@@ -171,9 +166,9 @@ def names_in(config: Any, owner: str) -> list[str]:
     id2label = by_index(config.id2label) or {}
     names = [id2label.get(i) for i in range(len(id2label))]
     if not names or any(name is None or not str(name).strip() for name in names):
-        found = first_names([f"{i}: {name}" for i, name in sorted(id2label.items())], 6)
+        known = first_names([f"{i}: {name}" for i, name in sorted(id2label.items())], 6)
         raise InputError(
-            f"{owner}: the id2label of its config.json has {found or 'nothing'}; expected a name "
+            f"{owner}: the id2label of its config.json has {known or 'nothing'}; expected a name "
             f"for each of 0 to {len(names) - 1}, the rows of its head: number the classes from 0, "
             "and name each"
         )
@@ -212,11 +207,8 @@ def check_agree(config: Any, owner: str) -> None:
 
 def _indices(config: Any) -> dict[str, int]:
     """The index of each name of a ``label2id``; none where it cannot be read: nothing needs it."""
-    label2id: Any = getattr(config, "label2id", None)
-    if (inverted := by_index(label2id)) is not None:
-        return {str(name): index for index, name in inverted.items()}
     try:
-        return {str(name): int(index) for name, index in label2id.items()}
+        return {str(name): int(index) for name, index in config.label2id.items()}
     except (AttributeError, TypeError, ValueError):
         return {}
 
@@ -256,27 +248,21 @@ def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
 def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> str:
     """What to say of labels that are no class."""
     label, known = unknown[0], ", ".join(classes)
-    unlabelled = f"; {UNDECIDED} leaves out rows without a label, which -1 mostly stands for"
-    end = unlabelled if any(_NO_LABEL.fullmatch(name.strip()) for name in unknown) else ""
+    none = {name.strip() for name in unknown if _NO_LABEL.fullmatch(name.strip())}
+    end = f"; {UNDECIDED} leaves out rows without a label, which -1 mostly stands for" * bool(none)
+    name = "NAME" if answers else "CLASS"
+    pairs = [
+        f"{label.strip()}={UNDECIDED if label.strip() in none else name}"
+        for label in unknown[:_MOST_LABELS]
+    ]
+    how = f"--label-map {shown(','.join(pairs))} (label_map= in Python)"
     if answers:
         return (
             f"label {label!r}: has no answer; those of --answers are {known}: add its answer, or "
-            f"rename it with --label-map {_meaning(label, 'NAME')} (label_map= in Python){end}"
+            f"rename it with {how}{end}"
         )
-    pairs = ",".join(_meaning(name, "CLASS") for name in unknown[:_MOST_LABELS])
     if _NUMBER.fullmatch(label.strip()) or are_generic([label]):
-        hint = (
-            "numbers have no agreed meaning: name them with --label-map "
-            f"{shown(pairs)} (label_map= in Python)"
-        )
+        hint = f"numbers have no agreed meaning: name them with {how}"
     else:
-        hint = (
-            f"say which class it is with --label-map {shown(pairs)} (label_map= in Python), or "
-            "rename the classes with --class-names"
-        )
+        hint = f"say which class it is with {how}, or rename the classes with --class-names"
     return f"label {label!r}: not a class of the checkpoint, which has {known}; {hint}{end}"
-
-
-def _meaning(label: str, name: str) -> str:
-    """How a label is given a meaning, with ``name`` for what the user has to fill in."""
-    return f"{label.strip()}={UNDECIDED if _NO_LABEL.fullmatch(label.strip()) else name}"

@@ -21,34 +21,30 @@ _HEURISTICS = ("lexical_overlap_", "subsequence_", "constituent_")
 
 
 class Official(NamedTuple):
-    """The files of an official data set.
+    """An official data set: what it holds, where it comes from, and its files.
 
-    Attributes:
-        what: they hold.
-        project: where they come from, for people.
-        saved: a folder that ``datasets`` saved, looked for after the files.
-        names: of files, patterns within a folder, best first. Those of one line serve equally
-            well, so that there must not be two of them.
+    ``names`` are patterns in the folder or one below it, best first; the last is that of a folder
+    that ``datasets`` saved.
     """
 
     what: str
     project: str
-    saved: str
-    names: tuple[str, ...]
+    names: str
 
     @property
     def looked_for(self) -> str:
         """Names of the files, for messages."""
-        return ", ".join([*" ".join(self.names).split(), f"{self.saved}/ (saved by datasets)"])
+        return f"{', '.join(self.names.split())}/ (saved by datasets)"
 
     def find(self, folder: Path) -> Path | None:
         """The best file or saved folder there is; None if there is none.
 
         Raises:
-            InputError: two files would serve equally well.
+            InputError: two serve equally well.
         """
-        for line in self.names:
-            paths = sorted({p for name in line.split() for p in folder.glob(name) if p.is_file()})
+        for name in self.names.split():
+            paths = sorted({*folder.glob(name), *folder.glob(f"*/{name}")})
+            paths = [path for path in paths if path.is_file() or _is_saved(path)]
             if len(paths) > 1:
                 raise InputError(
                     f"{folder}: {paths[0].relative_to(folder)} and {paths[1].relative_to(folder)} "
@@ -56,32 +52,28 @@ class Official(NamedTuple):
                 )
             if paths:
                 return paths[0]
-        saved = folder / self.saved
-        return saved if any((saved / name).is_file() for name in (DICT_FILE, STATE_FILE)) else None
+        return None
+
+
+def _is_saved(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (DICT_FILE, STATE_FILE))
 
 
 def _mnli(what: str, part: str, own: str) -> Official:
-    names = [f"multinli_1.0_{part}.{kind}" for kind in ("jsonl", "txt")]
-    lines = (f"{name} multinli_1.0/{name}" for name in names)
-    project = "MultiNLI 1.0 of New York University, or MNLI of GLUE"
-    return Official(what, project, "mnli", (*lines, f"MNLI/{part}.tsv", f"{own}.tsv {own}.tsv.gz"))
+    names = f"multinli_1.0_{part}.jsonl multinli_1.0_{part}.txt MNLI/{part}.tsv {own}.tsv* mnli"
+    return Official(what, "MultiNLI 1.0 of New York University, or MNLI of GLUE", names)
 
 
 def _qqp(part: str) -> Official:
-    names = (f"QQP/{part}.tsv", f"qqp_{part}.tsv qqp_{part}.tsv.gz")
-    return Official(f"QQP {part} examples", "QQP of GLUE", "qqp", names)
+    names = f"QQP/{part}.tsv qqp_{part}.tsv* qqp"
+    return Official(f"QQP {part} examples", "QQP of GLUE", names)
 
 
 _MISMATCHED = ("mnli", "validation_mismatched")
-_HANS_FILE = "heuristics_evaluation_set.txt"
 PAWS_QQP = Official(
     "PAWS-QQP examples with their texts",
     "PAWS, google-research-datasets/paws on GitHub, whose qqp_generate_data.py builds it",
-    "paws_qqp",
-    (
-        "dev_and_test.tsv paws_qqp/dev_and_test.tsv paws_final/dev_and_test.tsv",
-        "paws_qqp.tsv paws_qqp.tsv.gz",
-    ),
+    "dev_and_test.tsv paws_qqp.tsv* paws_qqp",
 )
 OFFICIAL = {
     ("mnli", "train"): _mnli("MNLI training examples", "train", "mnli_train*"),
@@ -94,11 +86,7 @@ OFFICIAL = {
     ("jhu-cogsci/hans", "validation"): Official(
         "HANS evaluation examples",
         "HANS, tommccoy1/hans on GitHub",
-        "hans",
-        (
-            f"{_HANS_FILE} hans/{_HANS_FILE} hans-master/{_HANS_FILE}",
-            "hans_validation.tsv hans_validation.tsv.gz",
-        ),
+        "heuristics_evaluation_set.txt hans_validation.tsv* hans",
     ),
     ("qqp", "train"): _qqp("train"),
     ("qqp", "validation"): _qqp("dev"),

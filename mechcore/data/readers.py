@@ -1,8 +1,7 @@
 """Examples from users' tables.
 
 Official files are read as they come: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
-MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it. What it is
-built from has numbers of tokens for texts, and is refused.
+MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it.
 """
 
 from __future__ import annotations
@@ -12,14 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechcore.data.columns import (
-    choose_columns,
-    cluster_column,
-    is_empty,
-    label_key,
-    warn_of_rivals,
-    warn_of_texts_left_out,
-)
+from mechcore.data.columns import choose_columns, is_empty, label_key
 from mechcore.data.examples import ALL, CLUSTER, UNDECIDED, Examples
 from mechcore.data.formats import label_names_in, read_table
 from mechcore.data.labels import normal_name
@@ -97,22 +89,18 @@ def examples_of(
     table = table.set_axis([*map(str, table.columns)], axis=1)  # a DataFrame's may be numbers
     columns = {role: str(column) for role, column in (columns or {}).items()}
     chosen = choose_columns(path, table, columns, labelled)
-    settled = {*columns} if labelled else {*columns, "label"}
-    if not {"text_a", "text_b"} & {*columns} and "text_b" not in chosen:
-        settled |= warn_of_texts_left_out(path, table, chosen)
-    warn_of_rivals(path, table, chosen, settled)
-    named = columns.get(CLUSTER)
-    if not labelled and named not in (*table.columns, *chosen):
-        named = None  # as for other columns, see choose_columns
-    cluster = cluster_column(path, table, named, chosen)
+    cluster = chosen.pop(CLUSTER, None)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
-        used = _without_empty(path, used)
+        empty = used.map(is_empty).any(axis=1)
+        used = used[~empty]
+        if empty.any():
+            n = f"{int(empty.sum())} of {len(table)}"
+            warn(f"{path}: left out {n} examples that lack a text or label")
     frame = pd.DataFrame({role: texts_of(path, used[column]) for role, column in chosen.items()})
     for role in [role for role in ("text_a", "text_b") if role in frame]:
         _check_built(path, table, frame[role])
-    for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
-        frame[role] = frame.get(role, default)
+    frame = pd.DataFrame({"text_b": "", "label": "", "subset": ALL}, frame.index).assign(**frame)
     if cluster is not None:
         names = table.loc[frame.index, cluster]
         frame[CLUSTER] = texts_of(path, names[~names.map(is_empty)]).reindex(frame.index).fillna("")
@@ -128,36 +116,15 @@ def data_name(path: str | Path) -> str:
     return Path(path).name.split(".")[0]
 
 
-def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that have a value in every column."""
-    empty = table.map(is_empty).any(axis=1)
-    if empty.any():
-        warn(
-            f"{path}: left out {int(empty.sum())} of {len(table)} examples that lack a text or "
-            "label"
-        )
-    return table[~empty]
-
-
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
-    """Make sure that texts are not the numbers that PAWS-QQP is built from, nor bytes literals."""
-    kinds = [
-        (
-            _BYTES,
-            "bytes as Python writes them",
-            "the script that wrote the file is for Python 2, as that of PAWS: take out its "
-            ".encode()",
+    """Refuse what PAWS-QQP is built from, and bytes as its script writes them by Python 3."""
+    patterns = [_BYTES, *([_TOKEN_NUMBERS] if {"qid1", "qid2"} <= set(table.columns) else [])]
+    if not texts.empty and any(all(map(pattern.fullmatch, texts)) for pattern in patterns):
+        raise InputError(
+            f"{path}: column {texts.name} has {shown(texts.iloc[0], 30)} and the like; expected "
+            "texts: build PAWS-QQP from the original Quora file with its qqp_generate_data.py, by "
+            "Python 2 or without .encode()"
         )
-    ]
-    if {"qid1", "qid2"} <= set(table.columns):
-        remedy = "build them with qqp_generate_data.py of PAWS, from the original Quora file"
-        kinds.append((_TOKEN_NUMBERS, "numbers of tokens", remedy))
-    for pattern, what, remedy in kinds:
-        if not texts.empty and all(map(pattern.fullmatch, texts)):
-            raise InputError(
-                f"{path}: column {texts.name} has {what}, such as {shown(texts.iloc[0], 30)}; "
-                f"expected texts: {remedy}"
-            )
 
 
 def with_label_names(

@@ -23,7 +23,7 @@ from mechcore.data.readers import (
     read_examples,
     with_label_names,
 )
-from mechcore.errors import InputError, MechcoreWarning, first_names, reason, shown, warn
+from mechcore.errors import InputError, MechcoreWarning, reason, shown, warn
 from mechcore.yaml_file import located_folder, located_path
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ def sources_name(sources: Sequence[Source]) -> str:
 def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) -> list[dict]:
     """What examples are read from and how, as JSON values; not where it lies.
 
-    Files count by their digests, data sets of the hub by the digest of their examples, which have
-    to be read for it: what a branch holds can change, and a cache can be older than it.
+    Files count by their digests, data sets by the digest of their examples, which have to be read
+    for it: what a branch holds can change, and a cache can be older than it.
 
     Raises:
         InputError: a source is missing or unreadable.
@@ -198,6 +198,17 @@ def _fingerprint(source: str, files: tuple[tuple[str, int, int], ...]) -> str:
         return _read(Source(**json.loads(source)), labelled=False).fingerprint
 
 
+def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
+    place = Path(source.path or str(source.dataset))
+    if source.path is not None and not place.is_dir():
+        kind = kind_of_file(place)
+        return {"sha256": hasher(place), "format": kind}
+    every = replace(source, label_map={}, labels=(), subsets=(), subset=None, max=None)
+    stats = ((str(file), file.stat()) for file in sorted(place.rglob("*")) if file.is_file())
+    state = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    return {"examples": _fingerprint(json.dumps(asdict(every)), state)}
+
+
 def _reading(source: Source) -> dict[str, Any]:
     """How examples are made from what a source holds, as far as it is asked for."""
     settings = asdict(source)
@@ -212,55 +223,24 @@ def _reading(source: Source) -> dict[str, Any]:
     }
 
 
-def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
-    if source.path is None:
-        every = replace(source, label_map={}, labels=(), subsets=(), subset=None, max=None)
-        assert source.dataset is not None
-        # None where it is no folder but an id of the hub.
-        inside = sorted(Path(source.dataset).rglob("*"))
-        stats = ((str(each), each.stat()) for each in inside if each.is_file())
-        state = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
-        return {"examples": _fingerprint(json.dumps(asdict(every)), state)}
-    path = Path(source.path)
-    if not path.is_dir():
-        kind = kind_of_file(path)
-        return {"sha256": hasher(path), "format": kind}
-    folder = _split_folder(source, path)
-    files = {
-        file.name: hasher(file)
-        for file in sorted(folder.iterdir())
-        # A folder that was worked on has caches beside the data.
-        if (file.suffix == ".arrow" and not file.name.startswith("cache-"))
-        or file.name in (STATE_FILE, "dataset_info.json")
-    }
-    return {"files": files}
-
-
 def _read(source: Source, labelled: bool) -> Examples:
     examples = _all_of(source, labelled)
-    if source.labels:
-        found = examples.frame["label"].map(normal_name)
-        missing = [label for label in source.labels if normal_name(label) not in set(found)]
-        _check_none(source, "label", missing, examples.label_names)
-        kept = found.isin([normal_name(label) for label in source.labels])
-        examples = Examples(examples.name, examples.frame[kept])
-    if source.subsets:
-        missing = [name for name in source.subsets if name not in examples.subset_names]
-        _check_none(source, "subset", missing, examples.subset_names)
-        kept = examples.frame["subset"].isin(source.subsets)
-        examples = Examples(examples.name, examples.frame[kept])
+    for column, wanted in (("label", source.labels), ("subset", source.subsets)):
+        key = normal_name if column == "label" else str
+        keys = examples.frame[column].map(key)
+        if missing := [name for name in wanted if key(name) not in set(keys)]:
+            names = examples.label_names if column == "label" else examples.subset_names
+            raise InputError(
+                f"{source.place}: no example with {column} {', '.join(map(repr, missing))}; "
+                f"{column}s are {shown(', '.join(names), 600)}"
+            )
+        if wanted:
+            kept = keys.isin([key(name) for name in wanted])
+            examples = Examples(examples.name, examples.frame[kept])
     if source.subset is not None:
         examples = Examples(examples.name, examples.frame.assign(subset=source.subset))
     name, advice = f"examples of {source.place}", "leave out max to take all"
     return at_most(source.max, examples, source.seed, name, advice)
-
-
-def _check_none(source: Source, what: str, missing: list[str], found: Sequence[str]) -> None:
-    if missing:
-        raise InputError(
-            f"{source.place}: no example with {what} {', '.join(map(repr, missing))}; {what}s are "
-            f"{shown(', '.join(found), 600)}"
-        )
 
 
 def _told_apart(sources: Sequence[Source], parts: Sequence[Examples]) -> list[Examples]:
@@ -338,18 +318,12 @@ def _split_folder(source: Source, path: Path) -> Path:
     if not (path / STATE_FILE).is_file():
         raise InputError(
             f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected a file, or a folder "
-            f"that `datasets` saved with save_to_disk, or one laid out as on the hub as the "
-            f"dataset of a task's source; in it are {_names_in(path)}"
+            "that `datasets` saved with save_to_disk, or one laid out as on the hub as the "
+            "dataset of a task's source"
         )
     if source.split is not None:
         raise InputError(f"{path}: has no splits, found split {source.split!r}; leave it out")
     return path
-
-
-def _names_in(folder: Path) -> str:
-    """What is in a folder, for a message."""
-    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
-    return first_names(names, 6) if names else "no files"
 
 
 def _one_split(source: Source, splits: Sequence[str]) -> str:
@@ -367,10 +341,9 @@ def _one_split(source: Source, splits: Sequence[str]) -> str:
 def _hub_data(source: Source) -> Any:
     from datasets import load_dataset
 
+    how = {"split": source.split, "revision": source.revision}
     try:
-        found = load_dataset(
-            source.dataset, source.config, split=source.split, revision=source.revision
-        )
+        data = load_dataset(source.dataset, source.config, **how)
     except ValueError as error:  # no such configuration or split
         raise InputError(f"data set {source.place}: {reason(error)}") from error
     except Exception as error:  # of any of the packages below
@@ -379,6 +352,4 @@ def _hub_data(source: Source) -> Any:
             "no such data set; without a network it has to be in the cache of `datasets`, or give "
             "files instead (path; for a named task, folder)"
         ) from error
-    if source.split is not None:
-        return found
-    return found[_one_split(source, list(found))]
+    return data if source.split is not None else data[_one_split(source, list(data))]

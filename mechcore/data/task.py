@@ -165,7 +165,8 @@ def read_task(path: str | Path) -> Task:
     placed: dict[str, Any] = {}
     for split in SPLITS:
         try:
-            placed[split] = [each.located(path.resolve().parent) for each in getattr(task, split)]
+            sources = getattr(task, split)
+            placed[split] = [source.located(path.resolve().parent) for source in sources]
         except InputError as error:
             raise InputError(f"{path}: {split}: {error}") from error
     return replace(task, **placed)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,17 @@ MOST_UNKNOWN = (5, 0.05)
 MOST_COMPARED = 1000
 """Texts that are compared with the tokenizer's file, at even distances where there are more."""
 
-_VERBATIM = "TokenizersBackend"
-"""The class of transformers that takes a ``tokenizer.json`` as it is, but for special tokens."""
-
-_files: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, _File] = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _File:
-    path: Path
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_file(str(self.path))
+_files: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, Path] = weakref.WeakKeyDictionary()
 
 
 def remember_file(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Note the ``tokenizer.json`` of a checkpoint, for `check_file`."""
-    _files[tokenizer] = _File(path)
+    _files[tokenizer] = path
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, changed: int) -> Tokenizer:
+    return Tokenizer.from_file(str(path))
 
 
 def check_file(
@@ -65,21 +57,21 @@ def check_file(
         special: whether special tokens were added.
         max_length: after how many tokens texts were cut.
     """
-    file = _files.get(tokenizer)
-    if file is None or not file.path.is_file():  # as where a folder was for the loading alone
+    path = _files.get(tokenizer)
+    if path is None or not path.is_file():  # as where a folder was for the loading alone
         return
-    own = file.tokenizer
+    own = _read(path, path.stat().st_mtime_ns)
     own.no_padding()
     own.enable_truncation(max_length, direction=tokenizer.truncation_side)
     own.encode_special_tokens = bool(tokenizer.split_special_tokens)
     rows = range(0, len(texts), -(-len(texts) // MOST_COMPARED))
+    name = f"{type(tokenizer).__name__} of transformers {transformers.__version__}"
     try:
         encodings = own.encode_batch([texts[row] for row in rows], add_special_tokens=special)
     except Exception as error:  # tokenizers raises errors without a type of their own
         warn(
-            f"examples {examples.name!r}: {file.path} cannot write them ({reason(error)}), while "
-            f"{type(tokenizer).__name__} of transformers {transformers.__version__}, which is used,"
-            " can: make sure that the file is that of the model"
+            f"examples {examples.name!r}: {path} cannot write them ({reason(error)}), while "
+            f"{name}, which is used, can: make sure that the file is that of the model"
         )
         return
     typed = "token_type_ids" in encoded
@@ -92,25 +84,20 @@ def check_file(
     if not differ:
         return
     row, other = differ[0]
-    kind, own_encoding = type(tokenizer).__name__, encoded.encodings[row]
-    sides: dict[str, tuple[list[Any], list[Any]]] = {
-        "tokens": (own_encoding.tokens, other.tokens),
-        "ids": (own_encoding.ids, other.ids),
-        "token types": (own_encoding.type_ids, other.type_ids),
-    }
-    what, (used, filed) = next((what, side) for what, side in sides.items() if side[0] != side[1])
-    pairs = enumerate(zip(used, filed, strict=False))
-    at = next((i for i, (a, b) in pairs if a != b), min(len(used), len(filed)))
-    remedy = 'set "tokenizer_class": "PreTrainedTokenizerFast"'
-    if kind == _VERBATIM:
-        remedy = "take out what contradicts it (add_bos_token, special tokens)"
+    sides = [
+        [*zip(encoding.tokens, encoding.ids, encoding.type_ids, strict=True)]
+        for encoding in (encoded.encodings[row], other)
+    ]
+    pairs = enumerate(zip(*sides, strict=False))
+    at = next((i for i, (used, filed) in pairs if used != filed), min(map(len, sides)))
+    used, filed = (shown(side[at : at + 4], 120) for side in sides)
     warn(
         f"examples {examples.name!r}: {len(differ)} of {len(rows)} texts compared have other "
-        f"{what} in {kind} of transformers {transformers.__version__}, which is used, than in "
-        f"{file.path}: row {row}, {shown(_text(texts[row]), 60)!r}, has "
-        f"{shown(used[at : at + 4])} from token {at} on, in the file {shown(filed[at : at + 4])}; "
-        f"if the model was trained with the file, as mostly with transformers 4, {remedy} in "
-        f"tokenizer_config.json; if with {kind}, make them one with "
+        f"tokens (or ids or types) in {name}, which is used, than in {path}: row {row}, "
+        f"{shown(_text(texts[row]), 60)!r}, has {used} from token {at} on, in the file {filed}; "
+        "if the model was trained with the file, as mostly with transformers 4, set "
+        '"tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json, and take out what '
+        "contradicts the file; else make them one with "
         "mechcore.load_tokenizer(folder).save_pretrained(folder)"
     )
 

@@ -11,11 +11,11 @@ sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.evaluation.p_values import p_among
@@ -32,11 +32,9 @@ def spearman(
 ) -> Float[np.ndarray, " column"]:
     """Spearman's rho of every column with that of the other; NaN where one is constant.
 
-    Args:
-        first: values to rank by; ties share their mean rank.
-        second: the same things by other values; one column is compared with all of ``first``.
+    Ties share their mean rank; a single second column is compared with all of the first.
     """
-    a, b = (stats.rankdata(each, axis=0) - (len(each) + 1) / 2 for each in (first, second))
+    a, b = (stats.rankdata(part, axis=0) - (len(part) + 1) / 2 for part in (first, second))
     with np.errstate(invalid="ignore"):
         rho: np.ndarray = (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
     return rho
@@ -64,13 +62,7 @@ def spearman_brown(rho: float) -> float:
 
 
 def jaccard(shared: Any, first: Any, second: Any) -> Float[np.ndarray, " *sets"]:
-    """Jaccard index of two sets, or of many, from their sizes; 1 where both are empty.
-
-    Args:
-        shared: how many things are in both.
-        first: how many are in one.
-        second: how many are in the other.
-    """
+    """Jaccard index of two sets, or of many, from their sizes and what they share; 1 of none."""
     either = np.asarray(first + second - shared)
     return np.where(either > 0, shared / np.where(either > 0, either, 1), 1.0)
 
@@ -88,11 +80,6 @@ def largest(
 
     Ties are broken at random and in every column anew, so that things in a row because they are
     equal do not count as found again.
-
-    Args:
-        values: to rank by.
-        k: how many.
-        generator: of the order of ties.
     """
     order = np.lexsort((generator.random(values.shape), values), axis=0)
     flags = np.zeros(values.shape, dtype=bool)
@@ -103,17 +90,10 @@ def largest(
 def resampled(
     values: Float[np.ndarray, "thing example"], n_resamples: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "thing resample"]:
-    """Sums over bootstrap resamples of the examples; of whole numbers they are exact.
-
-    Args:
-        values: of every thing on every example.
-        n_resamples: how many resamples.
-        generator: of the draws.
-    """
+    """Sums over bootstrap resamples of the examples; of whole numbers they are exact."""
     n = values.shape[1]
     even = np.full(n, 1 / n)
-    draws = (generator.multinomial(n, even, size) for size in _sizes(n_resamples))
-    return _sums(values, draws)
+    return _sums(values, n_resamples, lambda size: generator.multinomial(n, even, size))
 
 
 def halved(
@@ -123,28 +103,18 @@ def halved(
 
     Of an odd number the second half has one example more. Each example is drawn by itself: those
     that share a text, which `mechcore.data.examples.half_rows` keeps together, may be apart.
-
-    Args:
-        values: of every thing on every example.
-        n_splits: how many splits.
-        generator: of the splits.
     """
     n = values.shape[1]
     first = np.arange(n) < n // 2
-    draws = (
-        generator.permuted(np.tile(first, (size, 1)), axis=1).astype(int)
-        for size in _sizes(n_splits)
+    sums = _sums(
+        values, n_splits, lambda size: generator.permuted(np.tile(first, (size, 1)), axis=1)
     )
-    sums = _sums(values, draws)
     return sums, values.sum(1, keepdims=True) - sums
 
 
-def _sizes(n: int) -> Iterator[int]:
-    return (min(_BLOCK, n - start) for start in range(0, n, _BLOCK))
-
-
 def _sums(
-    values: Float[np.ndarray, "thing example"], counts: Iterator[Int[np.ndarray, "draw example"]]
+    values: Float[np.ndarray, "thing example"], n: int, draw: Callable[[int], np.ndarray]
 ) -> Float[np.ndarray, "thing draw"]:
-    """Sums with examples counted as often as each draw has them."""
-    return np.concatenate([values @ block.T.astype(float) for block in counts], axis=1)
+    """Sums with examples counted as often as each of ``n`` draws [draw, example] has them."""
+    sizes = (min(_BLOCK, n - start) for start in range(0, n, _BLOCK))
+    return np.concatenate([values @ draw(size).T.astype(float) for size in sizes], axis=1)

@@ -16,11 +16,8 @@ from torch import Tensor
 class Cost:
     """Passes of the whole model for each example.
 
-    Attributes:
-        forwards: forward passes. One that begins where another has been, as in sweeps, counts in
-            full.
-        backwards: backward passes. One through a backward pass counts twice, as it goes back
-            through the forward pass, too.
+    A forward pass that begins where another has been, as in sweeps, counts in full; a backward pass
+    through a backward pass counts twice, as it goes back through the forward pass, too.
     """
 
     forwards: float = 0.0
@@ -72,11 +69,6 @@ def counted(model: Any, n_examples: int) -> Iterator[Cost]:
 
 
 def count_passes(model: Any, logits: Float[Tensor, "mask batch out"]) -> None:
-    """Count passes of a model that were run through a copy of its layers.
-
-    Args:
-        model: the model.
-        logits: what they gave, [mask, batch, out].
-    """
+    """Count passes of a model that were run through a copy of its layers, and gave ``logits``."""
     for count in _watching.get(model, ()):
         count(logits, logits.shape[:2].numel())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, Population
 from mechcore.errors import InputError, NotFiniteError, warn
 from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, mean_interval
+from mechcore.evaluation.intervals import Interval, Statistics, mean_intervals
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
@@ -30,6 +30,9 @@ from mechcore.models.model_identity import check_is_mask
 from mechcore.models.protocol import Batch, forward, model_inputs
 from mechcore.session import plain_session
 from mechcore.showing import Shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
@@ -138,6 +141,29 @@ class Evaluation(Shown):
             both.reverse()
         return {"": both[0], "other_": both[1]}
 
+    def groups(
+        self, named: Mapping[str, Sequence[str]] | None = None
+    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
+        """Which examples are in every subset, in all of them, and in groups of subsets.
+
+        Raises:
+            InputError: a group names an unknown subset, or is called as a subset or all examples
+                are.
+        """
+        names = self.subset_names
+        members = {name: self.subsets == name for name in names}
+        members[ALL] = np.ones(len(self.subsets), dtype=bool)
+        for group, parts in (named or {}).items():
+            unknown = [name for name in parts if name not in names]
+            if unknown or not parts or group in (*names, ALL):
+                wrong = f"subset {unknown[0]!r}" if unknown else f"{len(parts)} subsets"
+                raise InputError(
+                    f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
+                    f"name that is none of theirs, nor {ALL!r}, the name for all examples"
+                )
+            members[group] = np.isin(self.subsets.astype(str), list(parts))
+        return [*members.items()]
+
     def part(self, rows: Any) -> Evaluation:
         """The answers to these examples, in the order given; one may be there several times."""
         logits, correct = self.logits[rows], self.correct_classes[rows]
@@ -148,9 +174,6 @@ class Evaluation(Shown):
 
     def table(self) -> pd.DataFrame:
         """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""
-        rows = [(name, self.subsets == name) for name in self.subset_names]
-        if len(rows) > 1 or rows[0][0] != ALL:
-            rows.append((ALL, np.ones(len(self.subsets), dtype=bool)))
         return pd.DataFrame(
             {
                 "subset": name,
@@ -158,7 +181,7 @@ class Evaluation(Shown):
                 "accuracy": self.correct[where].mean(),
                 "margin": self.margin[where].mean(),
             }
-            for name, where in rows
+            for name, where in self.groups()
         )
 
     def _summary(self) -> str:
@@ -245,9 +268,9 @@ def evaluate(
     parts = [mask]
     if mask is not None:
         check_is_mask(mask)
-    if mask is not None and mask.is_batched:
-        size = max(1, MAX_ROWS // batch_size)
-        parts = [mask[i : i + size] for i in range(0, len(mask), size)]
+        if mask.is_batched:
+            size = max(1, MAX_ROWS // batch_size)
+            parts = [mask[i : i + size] for i in range(0, len(mask), size)]
     answers = [
         _answers(model, data, readout, part, means, fill, batch_size, seed) for part in parts
     ]
@@ -284,7 +307,8 @@ def _answers(
         for batch in map(readout.asked, batches):
             answer = forward(model, batch) if run is None else run(batch)
             inputs = model_inputs(model, batch)
-            rows = torch.arange(len(inputs["input_ids"])) + sum(each.shape[-2] for each in logits)
+            n_before = sum(part.shape[-2] for part in logits)
+            rows = torch.arange(len(inputs["input_ids"])) + n_before
             if isinstance(data, EncodedExamples):
                 rows = batch["index"]
             logits.append(readout.read(answer, inputs, rows).float().cpu())
@@ -322,23 +346,17 @@ def paired_change(
     full: Evaluation,
     other: Evaluation,
     metric: Metric = "accuracy",
-    *,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> Interval:
     """Metric of ``other`` minus metric of ``full`` on the same examples.
 
-    The interval is paired, of differences example by example, see `mean_intervals`. It is for the
-    population of ``full``.
+    The interval is paired, of differences example by example, and for the population of ``full``.
 
     Args:
         full: the whole model's evaluation.
         other: that of the model with something missing, on the same examples.
         metric: ``"accuracy"`` (a share) or ``"margin"`` (nats).
-        n_resamples: bootstrap resamples.
-        level: of the interval.
-        seed: of the resamples.
+        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
 
     Raises:
         InputError: the two are not evaluations of the same examples, or the metric is unknown.
@@ -351,11 +369,6 @@ def paired_change(
             f"paired change: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
             "with different labels; expected two evaluations of the same examples"
         )
-    return mean_interval(
-        other.values(metric) - full.values(metric),
-        answers=metric == "accuracy",
-        clusters=full.samples()[""],
-        n_resamples=n_resamples,
-        level=level,
-        seed=seed,
-    )
+    changes, sample = other.values(metric) - full.values(metric), full.samples()[""]
+    answers = metric == "accuracy"
+    return mean_intervals(changes[None], answers=answers, clusters=sample, **statistics)[0]

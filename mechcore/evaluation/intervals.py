@@ -10,7 +10,7 @@ none are given. Under 8 clusters there is no interval.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -32,6 +32,14 @@ _WIDEST = 3
 """Times Student's t that an end of the bootstrap may be away: resamples of ties have no spread."""
 
 
+class Statistics(TypedDict, total=False):
+    """Options of intervals, see `mean_intervals`: resamples, level and seed."""
+
+    n_resamples: int
+    level: float
+    seed: int
+
+
 @dataclass(frozen=True)
 class Interval:
     """A mean with an interval.
@@ -44,36 +52,9 @@ class Interval:
     low: float
     high: float
 
-
-def mean_interval(
-    values: Float[np.ndarray, " example"],
-    *,
-    answers: bool = False,
-    clusters: Any = None,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Interval of the mean of ``values`` over examples, see `mean_intervals`.
-
-    For a paired interval of a difference, pass the differences example by example. A single
-    example has no interval: its ends are NaN.
-
-    Args:
-        values: one per example, in any unit.
-        answers: whether they are made of answers that are right or wrong.
-        clusters: of every example, under any names; or a `Sample`.
-        n_resamples: bootstrap resamples.
-        level: of the interval.
-        seed: of the resamples.
-
-    Raises:
-        InputError: there is no value or resample, or the level is not between 0 and 1.
-    """
-    row = np.asarray(values, dtype=float)[None]
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
-    (interval,) = mean_intervals(row, answers=answers, clusters=clusters, **statistics)
-    return interval
+    def columns(self, name: str) -> dict[str, float]:
+        """The mean in the column ``name``, and the ends in those that begin with it."""
+        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def mean_intervals(
@@ -87,6 +68,9 @@ def mean_intervals(
 ) -> list[Interval]:
     """Intervals of the means of several rows, from the same resamples of examples.
 
+    For paired intervals of differences, pass the differences example by example. A single example
+    has no interval: its ends are NaN.
+
     - Measured values: at each end the wider of Student's t and of the bootstrap-t, which takes
       skewness into account (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
       section 12.5), but at most three times the former.
@@ -99,9 +83,9 @@ def mean_intervals(
         values: one per example, in any unit.
         answers: which of the two.
         clusters: of every example, under any names; or a `Sample`.
-        n_resamples: bootstrap resamples.
+        n_resamples: bootstrap resamples, drawn with ``seed``.
         level: of the intervals.
-        seed: of the resamples.
+        seed: see there.
 
     Raises:
         InputError: there is no value or resample, or the level is not between 0 and 1.
@@ -113,7 +97,7 @@ def mean_intervals(
     if n == 1 or sample.reason:
         return [Interval(float(mean), np.nan, np.nan) for mean in means]
     low, high = _ends(values, sample, answers, n_resamples, level, seed)
-    return [Interval(*map(float, each)) for each in zip(means, low, high, strict=True)]
+    return [Interval(*map(float, row)) for row in zip(means, low, high, strict=True)]
 
 
 def mean_errors(
@@ -123,11 +107,6 @@ def mean_errors(
 
     For answers they are those after the two examples more of `mean_intervals`: that none of a few
     answers changed does not say that none ever does. NaN of fewer clusters than intervals need.
-
-    Args:
-        values: one per example, in any unit; at least two.
-        answers: see `mean_intervals`.
-        clusters: likewise.
     """
     sample = Sample.of(clusters, values.shape[1])
     if sample.reason:
@@ -142,11 +121,6 @@ def share_interval(
     """A share with Wilson's score interval (JASA 22, 1927).
 
     That of clusters is the one of as many examples, drawn one by one, as say as much.
-
-    Args:
-        right: one per example, true or false.
-        clusters: see `mean_intervals`.
-        level: of the interval.
 
     Raises:
         InputError: there is no example, or the level is not between 0 and 1.
@@ -199,17 +173,10 @@ def ratio_intervals(
     additions of `mean_intervals` to both. Where the mean of ``over`` may be 0, there is none: its
     ends are NaN.
 
-    Args:
-        values: whose means are divided.
-        over: by whose means, row by row.
-        answers: whether both are differences of answers, right (1) or wrong (0).
-        clusters: see `mean_intervals`.
-        level: of the intervals.
-
     Raises:
         InputError: there is no value, or the level is not between 0 and 1.
     """
-    top, bottom = (np.asarray(each, dtype=float) for each in (values, over))
+    top, bottom = (np.asarray(part, dtype=float) for part in (values, over))
     n = top.shape[1]
     _check(level, n)
     sample = Sample.of(clusters, n)
@@ -218,7 +185,7 @@ def ratio_intervals(
     if n == 1 or sample.reason:
         return [Interval(float(ratio), np.nan, np.nan) for ratio in ratios]
     (top, sizes), (bottom, _) = sample.totals(top), sample.totals(bottom)
-    x, y = (each.sum(1) / (n + (2 if answers else 0)) for each in (bottom, top))
+    x, y = (sums.sum(1) / (n + (2 if answers else 0)) for sums in (bottom, top))
     xx, yy, xy = (
         covariance(*pair, sizes, answers=answers, same=pair[0] is pair[1])
         for pair in ((bottom, bottom), (top, top), (top, bottom))
@@ -229,17 +196,7 @@ def ratio_intervals(
         half = np.where(a > 0, np.sqrt(np.maximum(b**2 - a * c, 0)) / a, np.nan)
         middle = b / a
     ends = zip(ratios, middle - half, middle + half, strict=True)
-    return [Interval(*map(float, each)) for each in ends]
-
-
-def bootstrap_weights(
-    n: int, n_resamples: int = 1000, seed: int = 0, clusters: Any = None
-) -> Float[np.ndarray, "example resample"]:
-    """Weights of examples in resamples of them: ``values @ weights`` are the resampled means."""
-    numbers = Sample.of(clusters, n).clusters
-    numbers = np.arange(n) if numbers is None else np.unique(numbers, return_inverse=True)[1]
-    drawn = drawn_clusters(np.random.default_rng(seed), int(numbers.max()) + 1, n_resamples)
-    return drawn[numbers] / drawn[numbers].sum(0)
+    return [Interval(*map(float, row)) for row in ends]
 
 
 def _check(level: float, n: int = 1, n_resamples: int = 1) -> None:

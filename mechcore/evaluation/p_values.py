@@ -19,7 +19,6 @@ Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", 
 N_RESAMPLES = 2000
 """Of the largest statistic, for Westfall and Young's correction."""
 
-
 ROUNDING = 1e-9
 """What equal effects, summed in another order, differ by at most."""
 
@@ -47,10 +46,11 @@ def corrected(
             rate ``"holm"``, whatever the rows have to do with each other, or ``"westfall-young"``,
             which takes into account that they are correlated, as sets that share components are;
             or ``"none"``.
-        answers: see `paired_p`.
-        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`.
-        n_resamples: of examples, for ``"westfall-young"``; no p is under 1 / (n_resamples + 1).
-        seed: of these.
+        answers: see `paired_p`, and ``clusters``, too.
+        clusters: see there.
+        n_resamples: of examples, for ``"westfall-young"``, drawn with ``seed``; no p is under
+            1 / (n_resamples + 1).
+        seed: see there.
 
     Raises:
         InputError: unknown correction.
@@ -128,26 +128,16 @@ def p_among(value: float, others: Sequence[float] | np.ndarray) -> float:
 def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
     """An effect among those of random controls.
 
-    Args:
-        value: the effect.
-        controls: those of the controls.
-
-    Returns:
-        ``control_change``, their mean, ``control_low`` and ``control_high``, which 95 % of them are
-        between, or all of fewer than `FEW_CONTROLS`, ``n_controls``, and ``p_control``, the share
-        of them and the effect itself that is at least as large in size; missing where there is
-        none.
+    ``control_change`` is their mean; 95 % of them are between ``control_low`` and ``control_high``,
+    or all of fewer than `FEW_CONTROLS`; ``p_control`` is the share of them and the effect itself
+    that is at least as large in size. Missing where there is none.
     """
     n = len(controls)
     if not n:
         return {"n_controls": 0}
     low, high = np.quantile(controls, [0.025, 0.975] if n >= FEW_CONTROLS else [0.0, 1.0])
-    p = p_among(abs(value), np.abs(controls))
-    mean = float(np.mean(controls))
-    return {"control_change": mean, "control_low": low, "control_high": high} | {
-        "n_controls": n,
-        "p_control": p,
-    }
+    figures = {"control_change": float(np.mean(controls)), "control_low": low, "control_high": high}
+    return figures | {"n_controls": n, "p_control": p_among(abs(value), np.abs(controls))}
 
 
 def paired_p(
@@ -157,14 +147,9 @@ def paired_p(
 
     Rows without any spread get the sign test's p, 2 to the 1 - n, of clusters; those that do not
     differ from 0 by more than rounding, see `RESOLUTION`, have p 1. A single example has p 1, too.
-    Other rows of fewer clusters than intervals need have none: NaN.
-
-    Args:
-        differences: paired by examples.
-        answers: test with the two examples more that intervals of answers count, see
-            `mean_intervals`: where answers of a rare label count much and few of them changed,
-            their own spread is far too small.
-        clusters: of the examples, likewise.
+    Other rows of fewer clusters than intervals need have none: NaN. With ``answers``, the test has
+    the two examples more of `mean_intervals`: where answers of a rare label count much and few of
+    them changed, their own spread is far too small.
     """
     n, sample = differences.shape[1], Sample.of(clusters, differences.shape[1])
     if n == 1 or sample.reason:
@@ -181,8 +166,7 @@ def paired_p(
 
 def only_rounding(differences: Float[np.ndarray, "row example"]) -> Bool[np.ndarray, " row"]:
     """Whether a row's differences are no more than those of rounding, see `RESOLUTION`."""
-    found: np.ndarray = np.sqrt((differences**2).mean(1)) < RESOLUTION
-    return found
+    return np.asarray(np.sqrt((differences**2).mean(1)) < RESOLUTION)
 
 
 def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:
@@ -215,10 +199,7 @@ def selective_p(p: Float[np.ndarray, "component change"]) -> Float[np.ndarray, "
     At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
     within each of them Benjamini-Hochberg at alpha R / m selects changes. The corrected p is the
     least alpha at which a change is selected; the smallest of a component is that of the component
-    (Benjamini and Bogomolov, J. R. Stat. Soc. B 76, 2014).
-
-    Args:
-        p: of each change; those that could not be measured are NaN, and stay so.
+    (Benjamini and Bogomolov, J. R. Stat. Soc. B 76, 2014). Those not measured are NaN, and stay so.
     """
     within = np.array([adjusted_p(row, "benjamini-hochberg") for row in p])
     simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
-from mechcore.evaluation.continuations import Continuations
 from mechcore.models.devices import sent
 from mechcore.models.finite import check_finite
 from mechcore.models.protocol import (
@@ -32,6 +32,67 @@ from mechcore.models.protocol import (
 from mechcore.models.stack import Linear, Stack
 
 _UNUSED = "labels are not used"
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """Answers of several tokens: which beginnings to ask for, and where their tokens are read.
+
+    A model is asked once for every beginning of an answer, the empty one first: the prompt with the
+    beginning after it. The token that comes next is read after the last real position.
+
+    Attributes:
+        beginnings: of the answers, each once.
+        tokens: of every answer: numbers of beginnings, and the tokens that go on with them.
+    """
+
+    beginnings: tuple[tuple[int, ...], ...]
+    tokens: tuple[tuple[tuple[int, int], ...], ...]
+
+    @classmethod
+    def of(cls, answers: Iterable[tuple[int, ...]]) -> Continuations:
+        """Those of answers, given as token ids."""
+        answers = list(answers)
+        numbers: dict[tuple[int, ...], int] = {}
+        tokens = tuple(
+            tuple(
+                (numbers.setdefault(answer[:i], len(numbers)), token)
+                for i, token in enumerate(answer)
+            )
+            for answer in answers
+        )
+        return cls(tuple(numbers), tokens)
+
+    def asked(self, batch: Batch) -> dict[str, Tensor]:
+        """The batch once for every beginning, with it after the real tokens of each row.
+
+        Args:
+            batch: padded on the right; ``index`` stays that of its rows.
+        """
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        longest = max(map(len, self.beginnings))
+        ends = mask.sum(1, keepdim=True)
+        rows: dict[str, list[Tensor]] = {"input_ids": [], "attention_mask": []}
+        for beginning in self.beginnings:
+            places = ends + torch.arange(len(beginning))
+            tokens = ids.new_tensor(beginning).expand(len(ids), -1)
+            rows["input_ids"].append(F.pad(ids, (0, longest)).scatter(1, places, tokens))
+            real = torch.ones_like(tokens)
+            rows["attention_mask"].append(F.pad(mask, (0, longest)).scatter(1, places, real))
+        return {"index": batch["index"], **{name: torch.cat(parts) for name, parts in rows.items()}}
+
+    def score(
+        self, logits: Float[Tensor, "*masks row vocab"]
+    ) -> Float[Tensor, "*masks batch answer"]:
+        """Log-probabilities of the answers, nats, from the logits of what was asked."""
+        steps = logits.float().log_softmax(-1).unflatten(-2, (len(self.beginnings), -1))
+        return torch.stack(
+            [
+                torch.stack([steps[..., i, :, token] for i, token in answer]).sum(0)
+                for answer in self.tokens
+            ],
+            -1,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +166,8 @@ class Readout:
         if data.answers is None:
             raise InputError(
                 "examples: a language model needs answer words for the labels; encode them with a "
-                "prompt and answers (--prompt, --answers; in Python mechcore.as_encoded)"
+                "prompt and answers (--prompt, --answers; in Python "
+                "mechcore.models.encoded.as_encoded)"
             )
         answers = list(data.answers.values())
         tokens = continuations = None
@@ -213,4 +275,4 @@ class Readout:
                 f"batch: labels run from {int(labels.min())} to {int(labels.max())}; expected 0 to "
                 f"{self.n_classes - 1}"
             )
-        return torch.nn.functional.one_hot(labels.long(), self.n_classes).bool()
+        return F.one_hot(labels.long(), self.n_classes).bool()

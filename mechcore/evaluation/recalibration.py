@@ -12,7 +12,7 @@ Definitions, for examples with two or more labels:
   where labels are equally frequent it is the accuracy. Only with it are the two parts comparable:
   plain accuracy of 90 % entailments can be had without any information.
 - *Recalibrated accuracy* is the balanced accuracy after one bias per label is added to the scores,
-  see `mechcore.evaluation.biases`.
+  see `fit_biases`.
   Biases are cross-fitted: those of each fold are fitted to the other folds. Folds are stratified by
   label and the same for all models, so that differences are paired.
   All examples of a cluster are in one fold, see `mechcore.evaluation.clusters`.
@@ -29,18 +29,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
+from scipy.ndimage import gaussian_filter1d
 
 from mechcore.errors import InputError
-from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, mean_errors, mean_intervals
+from mechcore.evaluation.intervals import Interval, Statistics, mean_errors, mean_intervals
 from mechcore.evaluation.p_values import paired_p
 from mechcore.showing import Shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LEAST = 50
 """Fewest examples of every label. In simulations (``benchmarks/roles.py``) intervals of 95 % cover
@@ -52,6 +55,14 @@ FOLDS = 5
 CANNOT_TELL = "cannot be told from a moved threshold"
 ONE_LABEL = f"one label only: lost information {CANNOT_TELL}"
 
+_ROUNDS = 4
+"""How often each bias is refitted given the others, for three or more labels."""
+_BANDWIDTH = 1.0
+"""Of the kernel, in standard deviations of the scores times n^(-1/5)."""
+_STEPS = 4
+"""Grid points per bandwidth."""
+_GRID = 512
+"""Grid points on either side of the mean score."""
 _BLOCK = 2**22
 """Scores that are worked on at once."""
 
@@ -94,33 +105,19 @@ class Effect(Shown):
         return self.values / self.unit
 
     def intervals(
-        self,
-        *,
-        answers: bool = True,
-        n_resamples: int = 1000,
-        level: float = 0.95,
-        seed: int = 0,
+        self, *, answers: bool = True, **statistics: Unpack[Statistics]
     ) -> list[Interval]:
-        """Intervals of the changes, see `mean_intervals`.
+        """Intervals of the changes, see `mean_intervals`, corrected for the choice (Bonferroni).
 
         The two examples more that answers are given count what one answer does, `unit`.
-
-        Args:
-            answers: whether the values are made of answers that are right or wrong.
-            n_resamples: bootstrap resamples.
-            level: of the intervals.
-            seed: of the resamples.
         """
-        found = mean_intervals(
-            self.in_answers,
-            answers=answers,
-            clusters=self.sample,
-            n_resamples=n_resamples,
-            level=level,
-            seed=seed,
-        )
-        ends = [(self.unit * each.low, self.unit * each.high) for each in found]
-        return [Interval(float(d), *each) for d, each in zip(self.changes, ends, strict=True)]
+        statistics["level"] = 1 - (1 - statistics.get("level", 0.95)) / self.n_choices
+        sample: dict[str, Any] = {"answers": answers, "clusters": self.sample}
+        intervals = mean_intervals(self.in_answers, **sample, **statistics)
+        return [
+            Interval(float(change), self.unit * interval.low, self.unit * interval.high)
+            for change, interval in zip(self.changes, intervals, strict=True)
+        ]
 
     def errors(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
         """Standard errors of the changes, see `mean_errors`."""
@@ -161,11 +158,7 @@ class Decomposition(Shown):
 
 
 def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
-    """Why a change on these examples cannot be taken apart; empty if it can.
-
-    Args:
-        correct: which classes are correct.
-    """
+    """Why a change cannot be taken apart, given which classes are correct; empty if it can."""
     labels, counts = np.unique(correct, axis=0, return_counts=True)
     if len(labels) < 2:
         return ONE_LABEL
@@ -213,9 +206,11 @@ def decompose(
         chosen = logits.argmax(-1)
         answered.append(correct[np.arange(len(correct)), chosen])
         said.append(labels.T[chosen])
-        refitted.append(_refitted(_scores(logits, labels), label, folds))
+        scores = np.stack([logits[..., classes].max(-1) for classes in labels], axis=-1)
+        refitted.append(_refitted(scores, label, folds))
         if len(labels) == 2:
-            placed.append(_placements(_log_odds(logits, labels), label))
+            first, second = (np.logaddexp.reduce(logits[..., c], axis=-1) for c in labels)
+            placed.append(_placements(second - first, label))
     return Decomposition(
         effect_over_labels(np.concatenate(answered).astype(float), label, sample),
         effect_over_labels(np.concatenate(refitted).astype(float), label, sample),
@@ -231,10 +226,10 @@ def _shift(
 ) -> Effect:
     """The change of the label that is said more or less often than any other, by set."""
     effects = [effect_over_labels(said[..., i], label, sample) for i in range(said.shape[-1])]
-    changes = np.stack([each.changes for each in effects])  # [label, set]
+    changes = np.stack([effect.changes for effect in effects])  # [label, set]
     # Of labels that change alike, that which is said less often.
     most = (np.abs(changes) - 1e-12 * np.sign(changes)).argmax(0)
-    every = np.stack([each.values for each in effects])
+    every = np.stack([effect.values for effect in effects])
     # Of two labels one is said less often by as much as the other is said more often.
     mirrored = len(effects) == 2 and bool((said.sum(-1) == 1).all())
     n_choices = 1 if mirrored else len(effects)
@@ -269,8 +264,8 @@ def folds_of(
             fold_of[cluster] = np.lexsort((held.sum(1), held @ shares[cluster]))[0]
             held[fold_of[cluster]] += shares[cluster]
         return fold_of[number]
-    for each in np.unique(label):
-        rows = np.flatnonzero(label == each)
+    for one in np.unique(label):
+        rows = np.flatnonzero(label == one)
         folds[generator.permutation(rows)] = np.arange(len(rows)) % n_folds
     return folds
 
@@ -282,22 +277,17 @@ def effect_over_labels(
     *,
     shared: bool = False,
 ) -> Effect:
-    """Changes of the mean over labels, from values whose means within labels are its parts.
+    """Changes of the mean over labels, from values (the full model's first) by example.
 
-    Args:
-        values: those of the full model first.
-        label: of every example.
-        sample: how they were drawn.
-        shared: whether each label's mean is the figure itself, not its part of it.
+    Means within labels are its parts, or, if ``shared``, each the figure itself.
     """
     n_labels, counts = label.max() + 1, np.bincount(label)
     weight = len(label) / counts[label] / (1 if shared else n_labels)
     changes = values[1:] - values[:1]
     within = np.stack([changes[:, label == i].mean(1) for i in range(n_labels)], axis=1)
     centred = weight * (changes - within[:, label])
-    if (
-        sample.clusters is not None and sample.clusters.any()
-    ):  # of each label there are fewer, and vary about its own mean
+    if sample.clusters is not None and sample.clusters.any():
+        # Of each label there are fewer, and vary about its own mean.
         n_clusters = _clusters_of_labels(sample.clusters, label)
         all_clusters = len(np.unique(sample.clusters))
         centred *= np.sqrt((1 - 1 / all_clusters) / (1 - 1 / n_clusters))[label]
@@ -314,35 +304,79 @@ def _clusters_of_labels(
     return np.bincount(np.unique(np.stack([label, clusters]), axis=1)[0])
 
 
-# -- recalibration ------------------------------------------------------------------------------
-
-
-def _scores(logits: np.ndarray, labels: Bool[np.ndarray, "label cls"]) -> np.ndarray:
-    """Largest logit among each label's classes, [set, example, label]."""
-    return np.stack([logits[..., classes].max(-1) for classes in labels], axis=-1)
-
-
 def _refitted(
     scores: Float[np.ndarray, "set example label"],
     label: Int[np.ndarray, " example"],
     folds: Int[np.ndarray, " example"],
 ) -> Bool[np.ndarray, "set example"]:
     """Whether answers are correct with the biases fitted to the other folds."""
-    found = np.empty(scores.shape[:2], dtype=bool)
+    right = np.empty(scores.shape[:2], dtype=bool)
     for fold in range(FOLDS):
         test = folds == fold
         biases = fit_biases(scores[:, ~test], label[~test])
-        found[:, test] = (scores[:, test] + biases[:, None]).argmax(-1) == label[test]
-    return found
+        right[:, test] = (scores[:, test] + biases[:, None]).argmax(-1) == label[test]
+    return right
 
 
-# -- area under the curve -------------------------------------------------------------------------
+def fit_biases(
+    scores: Float[np.ndarray, "set example label"], label: Int[np.ndarray, " example"]
+) -> Float[np.ndarray, "set label"]:
+    """One bias per label, in nats, for the best balanced accuracy.
+
+    They maximise balanced accuracy itself, smoothed by a Gaussian kernel over the scores. The
+    likelihood of the biases has its maximum elsewhere where scores are overconfident, as they are
+    out of domain: it makes the model say each label as often as it occurs, even if that costs
+    accuracy, and then the estimation error of the biases shows in the accuracy, which intervals
+    over examples do not cover. At a maximum of the accuracy this error does not matter in first
+    order. Without smoothing the fitted maximum is that of noise.
+
+    Two labels have one free bias, and its maximum is searched over all values; of more labels each
+    bias is maximised in turn, given the others.
+    """
+    n_labels = scores.shape[-1]
+    weights = 1 / np.bincount(label)[label]
+    if n_labels == 2:
+        threshold = scores[..., 0] - scores[..., 1]
+        steps = np.where(label == 1, weights, -weights)
+        second = _best(threshold, np.broadcast_to(steps, threshold.shape))
+        return np.stack([np.zeros_like(second), second], axis=1)
+    biases = -np.average(scores, axis=1, weights=weights)
+    own = label[None, :, None]
+    for _ in range(_ROUNDS):
+        for one in range(n_labels):
+            now = scores + biases[:, None]
+            now[..., one] = -np.inf
+            best = now.max(-1)  # of the other labels
+            reached = np.take_along_axis(now, np.broadcast_to(own, (*best.shape, 1)), -1)[..., 0]
+            falls = np.where(reached == best, -weights, 0.0)
+            steps = np.where(label == one, weights, falls)
+            biases[:, one] = _best(best - scores[..., one], steps)
+    return biases
 
 
-def _log_odds(logits: np.ndarray, labels: Bool[np.ndarray, "label cls"]) -> np.ndarray:
-    """Log-odds of the second of two labels, [set, example], in nats."""
-    first, second = (np.logaddexp.reduce(logits[..., classes], axis=-1) for classes in labels)
-    return second - first
+def _best(
+    at: Float[np.ndarray, "set example"], steps: Float[np.ndarray, "set example"]
+) -> Float[np.ndarray, " set"]:
+    """Where a smoothed sum of steps, each up or down at its place, is largest: in the middle."""
+    n_sets, n = at.shape
+    used = steps != 0
+    weights = np.abs(steps)
+    total = weights.sum(1, keepdims=True)
+    middle = (weights * at).sum(1, keepdims=True) / total
+    spread = np.sqrt((weights * (at - middle) ** 2).sum(1, keepdims=True) / total)
+    width = _BANDWIDTH * spread * n ** (-1 / 5) / _STEPS
+    width = np.where(width > 0, width, 1.0)
+    place = np.clip(np.rint((at - middle) / width), -_GRID, _GRID).astype(int) + _GRID
+    points = 2 * _GRID + 1
+    flat = (np.arange(n_sets)[:, None] * points + place)[used]
+    jumps = np.bincount(flat, weights=steps[used], minlength=n_sets * points)
+    height = jumps.reshape(n_sets, points).cumsum(1)
+    smooth = gaussian_filter1d(height, _STEPS, axis=1, mode="nearest")
+    high = smooth >= smooth.max(1, keepdims=True) - 1e-9
+    first = high.argmax(1)
+    after = ~high & (np.arange(points) > first[:, None])
+    last = np.where(after.any(1), after.argmax(1), points) - 1
+    return middle[:, 0] + ((first + last) / 2 + 0.5 - _GRID) * width[:, 0]
 
 
 def _placements(margin: np.ndarray, label: np.ndarray) -> np.ndarray:
@@ -351,11 +385,11 @@ def _placements(margin: np.ndarray, label: np.ndarray) -> np.ndarray:
     Its mean over either label's examples is the AUC (the Mann-Whitney statistic), and its spread
     within labels gives the spread of the AUC.
     """
-    found = np.empty(margin.shape)
+    placements = np.empty(margin.shape)
     among = stats.rankdata(margin, axis=1)
-    for each in (0, 1):
-        mine = label == each
+    for one in (0, 1):
+        mine = label == one
         below = among[:, mine] - stats.rankdata(margin[:, mine], axis=1)
         share = below / (~mine).sum()
-        found[:, mine] = share if each else 1 - share
-    return found
+        placements[:, mine] = share if one else 1 - share
+    return placements

@@ -41,9 +41,6 @@ def confidence_sequence(
         error: probability that the mean is ever outside, two-sided.
         bounds: largest size of a value, by row.
 
-    Returns:
-        Lower and upper ends in the unit of the values.
-
     Raises:
         InputError: there are fewer than two examples or more than there are, the error rate is not
             between 0 and 1, or a value is larger than its bound.

@@ -19,7 +19,7 @@ from mechcore.wording import count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from mechcore.report.blocks import Block
+    from mechcore.report.blocks import Block, Drawing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,11 +56,8 @@ class Answer(Shown):
         Raises:
             InputError: it has none.
         """
-        from mechcore.report.still import still
-
-        for block in self._blocks:
-            if (drawing := still(block)) is not None:
-                return drawing.figure
+        if self._drawing is not None:
+            return self._drawing.figure
         raise InputError(
             f"{self.kind.kind}: has no figure; its tables are {', '.join(self.tables)}"
         )
@@ -68,6 +65,12 @@ class Answer(Shown):
     @cached_property
     def _blocks(self) -> list[Block]:
         return [block for section in self.kind.sections(self.run) for block in section.blocks]
+
+    @property
+    def _drawing(self) -> Drawing | None:
+        from mechcore.report.blocks import Drawing
+
+        return next((block for block in self._blocks if isinstance(block, Drawing)), None)
 
     @property
     def _listed(self) -> str:
@@ -80,10 +83,9 @@ class Answer(Shown):
     def _repr_html_(self) -> str:
         from mechcore.report.blocks import Table, as_svg
         from mechcore.report.embedding import SVG, data_uri
-        from mechcore.report.still import still
 
         parts = [f"<b>{escape(self.kind.title)}</b>", *map(escape, self.kind.headlines(self.run))]
-        drawing = next(filter(None, map(still, self._blocks)), None)
+        drawing = self._drawing
         if drawing is not None:
             uri = data_uri(as_svg(drawing.figure), SVG)
             parts += [f'<img alt="{escape(drawing.alt)}" src="{uri}">', escape(drawing.caption)]

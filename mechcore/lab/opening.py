@@ -79,8 +79,8 @@ def open(
     if not isinstance(checkpoint, (str, Path)):
         raise InputError(
             f"open: checkpoint is a {type(checkpoint).__name__}; expected a directory or a hub id, "
-            "by which results are kept; functions such as mechcore.sweep take a model that is "
-            "loaded"
+            "by which results are kept; functions such as mechcore.ablation.sweep take a loaded "
+            "model"
         )
     config = settings or StudyConfig()
     if config.variants or config.training is not None:

@@ -9,40 +9,74 @@ and of ``mechcore run --store``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
+from urllib.parse import quote
 
 from mechcore.ablation import ComponentSet
 from mechcore.analyses import ANALYSES, question_names
+from mechcore.analyses.roles import Roles
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike
+from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import given_examples
+from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreError
 from mechcore.lab.answers import Answer
-from mechcore.lab.opened import Opened, ReportPath
+from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.plan import Part, make_plan
+from mechcore.main_study.study import STUDY
+from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import encode_for
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
 from mechcore.report.run_folder import RunFolder
 from mechcore.settings import Entry, check, entries, with_values
-from mechcore.steps.base import subnetworks_in
+from mechcore.showing import Shown
+from mechcore.steps.base import MEANS_FILE, subnetworks_in
+from mechcore.steps.bench import CheckpointInput, DataInput, bench_of
+from mechcore.steps.inputs import Inputs, data_name, open_model
 from mechcore.steps.masks import missing_in, no_mask
-from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.engine import Jobs, perform
 from mechcore.study.run import run_study
-from mechcore.study.step import plain
+from mechcore.study.step import TABLES_FOLDER, Input, Job, plain
+from mechcore.study.store import Store
 
 if TYPE_CHECKING:
     from mechcore.pruning import Subnetwork
 
 
-class Lab(Opened):
-    """What `open` gives: a model and its data, with a method for each analysis."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Lab(Shown):
+    """What `open` gives: a model and its data, with a method for each analysis.
+
+    Whatever is asked is answered about the files as they were at the first question; data in
+    memory are those that were there when the lab was opened.
+
+    Attributes:
+        config: the settings of the main study of the model and its data.
+        store: of its results.
+    """
+
+    config: StudyConfig
+    store: Store
+    _used: dict[str, Job] = field(default_factory=dict)
+    _contents: dict[str, Any] = field(default_factory=dict)
+    """What the files of model and data held at the first question."""
+
+    def _summary(self) -> str:
+        model = self.config.model
+        name = model.source or f"embedded {model.embedded}"
+        return f"{name}, results in {self.store.path}"
 
     def ask(self, name: str, **settings: Any) -> Answer:
-        """Answer a question, see `mechcore.analyses`; ``lab.roles()`` is ``lab.ask("roles")``.
+        """Answer a question, see `mechcore.analyses`; ``lab.core()`` is ``lab.ask("core")``.
 
         Args:
             name: of the analysis, one of mechcore or one that was added.
@@ -85,7 +119,7 @@ class Lab(Opened):
 
     def blame(self, **settings: Any) -> Answer:
         """``lab.roles()`` by a friendlier name: which components are to blame?"""
-        return self.ask("roles", **settings)
+        return self.ask(Roles.kind, **settings)
 
     def show_attention(
         self, text: str | tuple[str, str], heads: str | Sequence[ComponentLike]
@@ -95,7 +129,8 @@ class Lab(Opened):
         Raises:
             InputError: it is neither a text nor a pair of them, or a head is out of range.
         """
-        opened = self._opened
+        self._check_same()
+        opened = self._inputs
         examples = given_examples([text], "id", labelled=False)
         if examples is None:
             raise InputError(
@@ -109,36 +144,135 @@ class Lab(Opened):
 
     def subnetworks(
         self,
-        sparsity: float | Sequence[float] | None = None,
+        target_sparsities: float | Sequence[float] | None = None,
         seeds: int | Sequence[int] | None = None,
     ) -> list[Subnetwork]:
         """Trained subnetworks by sparsity, then seed; by default those of the settings.
 
         Args:
-            sparsity: shares of components to prune.
+            target_sparsities: shares of components to prune.
             seeds: one subnetwork each.
 
         Raises:
             InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
             MechcoreError: no mask reached its target.
         """
-        targets, numbers = as_runs(
-            self.config.sparsities if sparsity is None else sparsity,
+        shares, numbers = as_runs(
+            self.config.target_sparsities if target_sparsities is None else target_sparsities,
             self.config.seeds if seeds is None else seeds,
         )
-        part = self.plan(sparsities=tuple(targets), seeds=tuple(numbers))
+        part = self.plan(target_sparsities=tuple(shares), seeds=tuple(numbers))
         folders = self.done(*part.masks)
         trained = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
         if not trained:
             raise MechcoreError(no_mask(missing_in(folders)))
-        return sorted(trained, key=lambda subnetwork: (subnetwork.target, subnetwork.seed))
+        return sorted(trained, key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
 
     def report(self, out: str | Path = "mechcore-report") -> ReportPath:
         """Do the whole main study into a folder; the path of its report, a link in notebooks."""
         self._check_data()
-        self._check_same()
         (path,) = run_study(self.config, out, store=self.store.path)
         return ReportPath(path)
+
+    # -- what it works on -----------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """The TransformerLens model."""
+        self._check_same()
+        return self._inputs.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+        self._check_same()
+        return self._inputs.tokenizer
+
+    @property
+    def data(self) -> dict[str, EncodedExamples]:
+        """The examples of each split, those that were drawn."""
+        self._check_data()
+        return self._inputs.data
+
+    @property
+    def means(self) -> MeanActivations:
+        """The model's mean activations on the training data."""
+        self._check_data()
+        return self._means
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        place = self.config.resources.place
+        if self._has_data:
+            return bench_of(self.store, place).inputs(self.plan().jobs["describe"])
+        inputs = open_model(self.config.model, device=place)
+        self._check_same()
+        return inputs
+
+    @cached_property
+    def _means(self) -> MeanActivations:
+        (folder,) = self.done(self.plan().jobs["means"])
+        return MeanActivations.load(folder / MEANS_FILE, self.model)
+
+    def _check_same(self) -> None:
+        """Make sure that the files of model and data are those of the first question.
+
+        Raises:
+            InputError: they are others. Of those that are gone nothing else could be answered.
+        """
+        config = self.config
+        read: dict[str, Input] = {f"model {config.model.source}": CheckpointInput(config.model)}
+        for split in SPLITS if self._has_data else ():
+            name = f"{split} data {data_name(split, config.model, config.data)}"
+            read[name] = DataInput(split, config.model, config.data)
+        for name, what in read.items():
+            with suppress(InputError, OSError):
+                now = plain(what.content(self.store.hash_file))
+                if self._contents.setdefault(name, now) != now:
+                    break
+        else:
+            return
+        raise InputError(
+            f"lab: the files of {name} changed since the first question, and earlier answers are "
+            "about what they held then; open a new lab (mechcore.open) to ask about what they hold "
+            "now"
+        )
+
+    @property
+    def _has_data(self) -> bool:
+        data = self.config.data
+        return self.config.model.source is None or data.task is not None or data.ood is not None
+
+    def _check_data(self) -> None:
+        if not self._has_data:
+            raise InputError(
+                "lab: opened without data; expected train, id and ood: "
+                f"mechcore.open({self.config.model.source!r}, train=..., id=..., ood=...)"
+            )
+        self._check_same()
+
+    def plan(self, **changes: Any) -> Part:
+        """The plan of the main study, with changes of its settings."""
+        self._check_data()
+        (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
+        return part
+
+    def done(self, *jobs: Job) -> list[Path]:
+        """The folders of jobs, which are done if need be."""
+        wanted = self._used | {job.key: job for job in jobs}
+        self.store.create()
+        executor = STUDY.executor(self.config)
+        perform(Jobs(list(wanted.values())), self.store, executor, self.store.path)
+        self._used.update(wanted)  # not before: one that fails is not tried with every question
+        return [self.store.whole(job.key) for job in jobs]
+
+
+class ReportPath(type(Path())):  # type: ignore[misc]
+    """The path of a report, which a notebook shows as a link."""
+
+    def _repr_html_(self) -> str:
+        href = quote(os.path.relpath(self).replace(os.sep, "/"))
+        return f'<a href="{href}" target="_blank">{escape(str(self))}</a>'
 
 
 def _owners(name: str) -> dict[str, str]:

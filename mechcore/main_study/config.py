@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, make_dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict
 
+from mechcore.analyses import ANALYSES
 from mechcore.errors import InputError, shown
-from mechcore.main_study.analyses import Analyses
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
 from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig, check_name
@@ -29,6 +29,54 @@ RESERVED = (
 """What a study's folder holds beside those of its variants; no variant has such a name."""
 
 _FORBID = ConfigDict(extra="forbid")
+
+
+def _fields() -> list[tuple[str, Any, Any]]:
+    """The analyses that can be left out, with their defaults."""
+    kinds = {name: ANALYSES[name] for name in ANALYSES}
+
+    def summary(kind: type) -> str:
+        return (kind.__doc__ or "").strip().partition("\n")[0]
+
+    fields = [
+        (name, kind | None, setting(None if kind.asked else kind(), summary(kind)))
+        for name, kind in kinds.items()
+        if not kind.always
+    ]
+    fill = setting(
+        "mean",
+        "What replaces an ablated output: mean, zero, resample, counterfactual (the output on an "
+        "example of another label) or a registered fill.",
+        "--fill",
+    )
+    return [*fields, ("fill", str, fill)]
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, init=False)
+    class Analyses:
+        """The settings of each analysis by its name; None leaves it out."""
+
+        fill: str
+
+        def __init__(self, **settings: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    Analyses = make_dataclass(
+        "Analyses",
+        _fields(),
+        frozen=True,
+        namespace={
+            "__doc__": "The settings of each analysis by its name; None leaves it out.",
+            "__module__": __name__,
+            "__post_init__": lambda settings: check(settings, "analyses"),
+            "__pydantic_config__": _FORBID,
+            "panel": "Analyses",
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -113,10 +161,10 @@ class StudyConfig:
         "--seeds",
         panel="Pruning",
     )
-    sparsities: tuple[float, ...] = setting(
+    target_sparsities: tuple[float, ...] = setting(
         (0.5, 0.7),
         "Target sparsities, in [0, 1). With none, in a file, only effective sizes are measured.",
-        "--sparsities",
+        "--target-sparsities",
         panel="Pruning",
     )
     seeds_per_job: int = setting(
@@ -142,67 +190,66 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         # Effective sizes alone need no subnetworks but those of the checkpoints.
-        only_sizes = self.checkpoints and self.analyses.effective_size and not self.sparsities
-        as_runs((0,) if only_sizes else self.sparsities, self.seeds)
+        only_sizes = (
+            self.checkpoints and self.analyses.effective_size and not self.target_sparsities
+        )
+        as_runs((0,) if only_sizes else self.target_sparsities, self.seeds)
+        check(self, "study")
+        for problem in self._of_variants() if self.variants else self._contradictions():
+            raise InputError(problem)
+        if self.variants:
+            same = {n: replace(v, resources=self.resources) for n, v in self.variants.items()}
+            object.__setattr__(self, "variants", same)
+
+    def _contradictions(self) -> Iterator[str]:
+        source, training = self.model.source, self.training
         if self.method == "layer-matched":
-            raise InputError(
+            yield (
                 "method: layer-matched draws as many heads per layer as trained masks keep, and a "
                 "study trains none beside it; mechcore methods does"
             )
-        check(self, "study")
-        if self.variants:
-            self._check_variants()
-            same = {n: replace(each, resources=self.resources) for n, each in self.variants.items()}
-            object.__setattr__(self, "variants", same)
-            return
-        if self.checkpoints == (EMBEDDED,) and self.model.source is not None:
-            raise InputError(
+        if self.checkpoints == (EMBEDDED,) and source is not None:
+            yield (
                 "checkpoints: embedded stands for those of the embedded encoder, but model: source "
-                f"is {shown(repr(self.model.source))}; name the checkpoints of its training"
+                f"is {shown(repr(source))}; name the checkpoints of its training"
             )
-        if self.training is not None and self.model.source is None:
-            raise InputError(
-                "training: begins at a model of yours; name it as model: source (a pretrained "
-                "checkpoint, or with from_scratch one whose configuration and tokenizer to take)"
-            )
-        if self.checkpoints == (TRAINED,) and self.training is None:
-            raise InputError(
+        if self.checkpoints == (TRAINED,) and training is None:
+            yield (
                 "checkpoints: training stands for those of the study's own training, of which "
                 "nothing is said; add training, or name checkpoints"
             )
-        if self.training is not None and self.checkpoints not in ((), (TRAINED,)):
-            raise InputError(
-                "checkpoints: of a study with a training of its own they can only be [training]"
+        if training is None:
+            return
+        if source is None:
+            yield (
+                "training: begins at a model of yours; name it as model: source (a pretrained "
+                "checkpoint, or with from_scratch one whose configuration and tokenizer to take)"
             )
-        if self.training is not None and self.training.patience is not None:
-            self._check_patience(self.training)
-
-    def _check_variants(self) -> None:
-        for name, variant in self.variants.items():
-            check_name("variants", name)
-            if name.lower() in RESERVED:
-                raise InputError(
-                    f"variants: {name!r} is a name of the study's own files; choose another"
-                )
-            if variant.variants:
-                raise InputError(f"variants: {name!r} has variants itself; list all of them once")
-        if len({name.lower() for name in self.variants}) < len(self.variants):
-            raise InputError(
-                f"variants: the names {', '.join(self.variants)} differ by capital letters only, "
-                "which folders cannot everywhere; choose others"
-            )
-
-    def _check_patience(self, training: TrainSettings) -> None:
-        if self.checkpoints == (TRAINED,):
-            raise InputError(
+        if self.checkpoints not in ((), (TRAINED,)):
+            yield "checkpoints: of a study with a training of its own they can only be [training]"
+        if training.patience is not None and self.checkpoints:
+            yield (
                 "checkpoints: [training] needs to know beforehand at which steps there are some, "
                 f"and with patience ({training.patience}) training ends when it will; leave out "
                 "checkpoints, or train without patience"
             )
-        if training.watch not in (None, *TEST_SPLITS):
-            raise InputError(
+        if training.patience is not None and training.watch not in (None, *TEST_SPLITS):
+            yield (
                 f"training: watch is {shown(repr(training.watch))}; expected "
                 f"{' or '.join(TEST_SPLITS)}, the splits of a study's test data"
+            )
+
+    def _of_variants(self) -> Iterator[str]:
+        for name, variant in self.variants.items():
+            check_name("variants", name)
+            if name.lower() in RESERVED:
+                yield f"variants: {name!r} is a name of the study's own files; choose another"
+            if variant.variants:
+                yield f"variants: {name!r} has variants itself; list all of them once"
+        if len({name.lower() for name in self.variants}) < len(self.variants):
+            yield (
+                f"variants: the names {', '.join(self.variants)} differ by capital letters only, "
+                "which folders cannot everywhere; choose others"
             )
 
     def each_variant(self) -> dict[str, StudyConfig]:

@@ -14,17 +14,25 @@ from mechcore.ablation.settings import RoleSettings
 from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.accuracy import Accuracy
 from mechcore.analyses.data import Describe
+from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.training import Train
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.pruning import METHODS
-from mechcore.pruning.rankings import RANKINGS
-from mechcore.pruning.settings import READING, PruneSettings
+from mechcore.pruning.methods import Ranking
+from mechcore.pruning.settings import PruneSettings
 from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
-from mechcore.steps.bench import MODEL, TRAINING
+from mechcore.steps.bench import (
+    MODEL,
+    TRAINING,
+    CheckpointInput,
+    DataInput,
+    ModelInput,
+    TrainedInput,
+)
 from mechcore.steps.config import TEST_SPLITS, ModelConfig
 from mechcore.steps.inputs import (
     check_sources,
@@ -36,7 +44,6 @@ from mechcore.steps.inputs import (
 )
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.steps.sizes import checkpoint_series
-from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.step import Input, Job, in_order
 from mechcore.subnetworks.halves import HALVES
@@ -107,7 +114,7 @@ def _asked(config: StudyConfig) -> list[str]:
 
 def _with_its_model(config: StudyConfig) -> StudyConfig:
     """The study with the last of its checkpoints as its model, where it names none."""
-    sizes = "effective_size" in config.only and config.model.source is None
+    sizes = EffectiveSize.kind in config.only and config.model.source is None
     if sizes and not config.checkpoints:
         return replace(config, checkpoints=(EMBEDDED,))
     of_others = config.checkpoints not in ((), (EMBEDDED,), (TRAINED,))
@@ -116,18 +123,6 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
     if config.model.source is not None or not of_others or not (sizes or with_data):
         return config
     return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model that jobs are about, and the job that trains it, if any."""
-
-    model: ModelInput
-    training: Job | None = None
-
-    @property
-    def needs(self) -> dict[str, Job]:
-        return {} if self.training is None else {TRAINING: self.training}
 
 
 class _Planner:
@@ -150,8 +145,8 @@ class _Planner:
         self._names = {split: data_name(split, config.model, config.data) for split in SPLITS}
         self._groups = groups_of(config.model, config.data)
         answers = any(ANALYSES[name].answers for name in self.asked)
-        self._model = _Model(CheckpointInput(config.model, answers))
-        self._series: dict[Any, _Model] = {}
+        self._model: ModelInput = CheckpointInput(config.model, answers)
+        self._series: dict[Any, ModelInput] = {}
         self._half: int | None = None
         self._method = config.method
         self._matched: Mapping[str, Job] = {}
@@ -161,9 +156,9 @@ class _Planner:
         """The jobs of the whole study."""
         config = self.config
         if config.training is not None:
-            self.known["training"] = self._train(config.training)
-        if config.sparsities:
-            self._find_subnetworks(config.sparsities, config.seeds, config.prune)
+            self.known[TRAINING] = self._train(config.training)
+        if config.target_sparsities:
+            self._find_subnetworks(config.target_sparsities, config.seeds, config.prune)
         self._check_fill()
         for name in question_names():
             self._analyse(name)
@@ -194,7 +189,7 @@ class _Planner:
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
         without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
-        if without and self.config.sparsities:
+        if without and self.config.target_sparsities:
             raise InputError(
                 f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} "
                 f"cannot be done; choose another fill, or leave them out (--without {without})"
@@ -236,7 +231,6 @@ class _Planner:
         splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
-        """See `Planning.job`."""
         label = label or step.label or step.kind
         every = {**self.known, **(needs or {})}
         wanted: dict[str, Job] = {}
@@ -255,8 +249,9 @@ class _Planner:
             split: DataInput(split, self.config.model, self._data, self._half) for split in data
         }
         if inputs:
-            inputs = {MODEL: self._model.model, **inputs}
-            wanted |= self._model.needs
+            inputs = {MODEL: self._model, **inputs}
+            if isinstance(self._model, TrainedInput):
+                wanted[TRAINING] = self.known[TRAINING]
         label = f"{self.name}: {label}" if self.name else label
         filled, hash_file = self._filled(step), self.hash_file
         return Job.of(filled, label + self._of, needs=wanted, inputs=inputs, hash_file=hash_file)
@@ -281,7 +276,6 @@ class _Planner:
         return replace(step, **{name: of_study[name] for name in left_open})  # type: ignore[type-var]
 
     def means(self, split: str) -> Job:
-        """See `Planning.means`."""
         of = "" if split == "train" else f" of {split} texts"
         return self.job(Means(), splits=(split,), label=f"means{of}")
 
@@ -299,19 +293,17 @@ class _Planner:
         job = self._about(_data=data).job(step)
         # Its classes have names of their own from now on.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
-        self._series = {
-            step: _Model(TrainedInput(model, name), job) for step, name in steps.items()
-        }
+        self._series = {step: TrainedInput(model, name) for step, name in steps.items()}
         self._model = self._series[max(steps)]
         return job
 
     # -- subnetworks ----------------------------------------------------------------------------
 
     def _find_subnetworks(
-        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
+        self, target_sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
     ) -> None:
         """Means, masks, and what the model and its subnetworks answer, for others to need."""
-        masks = self._find_masks(sparsities, seeds, schedule)
+        masks = self._find_masks(target_sparsities, seeds, schedule)
         means, answers = self.known["means"], dict[str, Job]()
         needs: dict[str, dict[str, Job]] = {"full model": {}}
         needs |= {name: {"means": means, MASKED: job} for name, job in masks.items()}
@@ -323,44 +315,46 @@ class _Planner:
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(
-        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
+        self, target_sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
     ) -> dict[str, Job]:
         """Masks by the names of their sparsity and seeds.
 
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
-        method, targets = self._method, tuple(sorted(sparsities))
-        ranking = RANKINGS.get(method)
-        chance = ranking is None or ranking.seed == "masks"
+        method, target_sparsities = self._method, tuple(sorted(target_sparsities))
+        finder = METHODS[method]
+        ranking = isinstance(finder, Ranking)
+        chance = not isinstance(finder, Ranking) or finder.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
-        reading = {name: getattr(schedule, name) for name in (*READING, "steps", "lr_lambda")}
         masks = {}
-        for target in targets:
+        for target_sparsity in target_sparsities:
             for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
-                name, at_once = _of_masks([target], chunk), targets if ranking else (target,)
+                name, at_once = (
+                    _of_masks([target_sparsity], chunk),
+                    target_sparsities if ranking else (target_sparsity,),
+                )
                 needs = {"means": self.known["means"]}
                 if self._matched:
                     needs["trained"] = self._matched[name]
                 find = FindMasks(method, at_once, chunk, schedule, self.config.data.seed)
                 label = f"prune {_of_masks(at_once, chunk)}"
                 trained = self.job(find, splits=("train",), needs=needs, label=label)
-                accept = AcceptMasks(method, target, chunk, **reading)
+                accept = AcceptMasks(method, target_sparsity, chunk, schedule)
                 masks[name] = self.job(accept, needs={"trained": trained}, label=f"masks {name}")
         return masks
 
     def masks_of_halves(self) -> dict[str, Job]:
-        """See `Planning.masks_of_halves`."""
         config = self.config
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
             own = self._about(_half=half, _of=f", {data}")
-            of_half = own._find_masks(config.sparsities, config.seeds, config.prune)
+            of_half = own._find_masks(config.target_sparsities, config.seeds, config.prune)
             masks |= {f"{data}: {name}": job for name, job in of_half.items()}
         return masks
 
     def by_methods(self, methods: Sequence[str]) -> dict[str, Job]:
-        """See `Planning.by_methods`; those of the study's own method occur again."""
+        """Those of the study's own method occur again."""
         config, answers = self.config, dict[str, Job]()
         trained: Mapping[str, Job] = {}
         for name in methods:
@@ -368,27 +362,30 @@ class _Planner:
         for method in sorted(methods, key=METHODS.names().index):
             matched = trained if method == "layer-matched" else {}
             own = self._about(_method=method, _matched=matched, _of=f", {method}")
-            own._find_subnetworks(config.sparsities, config.seeds, config.prune)
+            own._find_subnetworks(config.target_sparsities, config.seeds, config.prune)
             trained = own.several["masks"] if method == "l0" else trained
             answers |= {f"{method}: {name}": job for name, job in own.several["answers"].items()}
         return answers
 
     def at_checkpoints(
-        self, sparsities: Sequence[float], seeds: Sequence[int] | None, prune: PruneSettings | None
+        self,
+        target_sparsities: Sequence[float],
+        seeds: Sequence[int] | None,
+        prune: PruneSettings | None,
     ) -> dict[Any, Job]:
-        """See `Planning.at_checkpoints`; jobs on the model itself occur again."""
+        """Jobs on the model itself occur again."""
         config, accuracies = self.config, {}
         seeds, models = config.seeds if seeds is None else seeds, self._series
         if config.checkpoints != (TRAINED,):
             named = _series(config.checkpoints, config.model) if config.checkpoints else {}
-            models = {step: _Model(CheckpointInput(model)) for step, model in named.items()}
+            models = {step: CheckpointInput(model) for step, model in named.items()}
         for step, model in models.items():
             own = self._about(_model=model, _of=f", checkpoint {step}")
-            own._find_subnetworks(sparsities, seeds, prune or config.prune)
+            own._find_subnetworks(target_sparsities, seeds, prune or config.prune)
             accuracies[step] = own.job(Accuracy())
         return accuracies
 
 
-def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
+def _of_masks(target_sparsities: Sequence[float], seeds: Sequence[int]) -> str:
     """What jobs on masks have in their names."""
-    return f"sparsity {' '.join(map(repr, targets))}, seed {' '.join(map(str, seeds))}"
+    return f"sparsity {' '.join(map(repr, target_sparsities))}, seed {' '.join(map(str, seeds))}"

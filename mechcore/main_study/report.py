@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mechcore.analyses import ANALYSES
+from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.report.blocks import Finding, Section, Tile
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
@@ -66,7 +67,7 @@ def _asked(run: RunFolder) -> list[str]:
 def _only_sizes(config: Mapping[str, Any]) -> bool:
     """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
     only = (config.get("settings") or {}).get("only")
-    return not config.get("sparsities", True) or only == ["effective_size"]
+    return not config.get("target_sparsities", True) or only == [EffectiveSize.kind]
 
 
 _INTERVALS = (

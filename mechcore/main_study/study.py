@@ -1,61 +1,55 @@
-"""The main study as the engine does it: what is planned, checked before, and written after."""
+"""The main study as the engine does it: what is read, planned, checked before, written after."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.training import Train
 from mechcore.components import ModelShape
-from mechcore.main_study.config import StudyConfig
-from mechcore.main_study.config_file import located, read_content
+from mechcore.data.task import SPLITS
+from mechcore.errors import InputError
+from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.main_study.plan import Part, Plan, make_plan
-from mechcore.settings import changed
+from mechcore.settings import entries
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
+from mechcore.steps.config import DataConfig
 from mechcore.steps.fitting import fitting_of
-from mechcore.steps.inputs import check_names, resolved
+from mechcore.steps.inputs import resolved
 from mechcore.steps.masks import FindMasks
-from mechcore.study.engine import Results
+from mechcore.study.engine import Results, Study
 from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
 from mechcore.study.step import Job, in_order, plain
 from mechcore.study.store import Store
+from mechcore.yaml_file import YAML, located_folder, located_path, validated
 
 _NOTES = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)
 """Files that are for other jobs, or too large to copy."""
 
 
-class MainStudy:
+class MainStudy(Study):
     """The main study, planned."""
 
     def __init__(self, config: StudyConfig, store: Store) -> None:
         self.store = store
         self.plan: Plan = make_plan(config, store.hash_file)
+        self.folders = [part.name for part in self.plan.parts]
 
     def jobs(self) -> Sequence[Job]:
         """See `mechcore.study.engine.Study`."""
         return self.plan.jobs
-
-    @property
-    def cost(self) -> float:
-        """See `mechcore.study.engine.Study`."""
-        return sum(job.step.cost(job) for job in self.plan.jobs)
-
-    @property
-    def folders(self) -> Sequence[str]:
-        """One for each of several variants."""
-        return [part.name for part in self.plan.parts]
 
     def check(self, pending: Sequence[Job], device: str) -> None:
         """Open each model that pending jobs are about, or all that its training reads."""
         keys = {job.key for job in pending}
         bench = bench_of(self.store, device)
         for part in self.plan.parts:
-            check_names(part.config.model, part.config.data)
             training, described = part.jobs.get("training"), part.jobs["describe"]
             if training is not None and training.key in keys:
                 assert isinstance(training.step, Train)
@@ -72,18 +66,9 @@ class MainStudy:
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""
         return {
-            part.name: Results(
-                files=self._files(part),
-                facts=self._facts(part),
-                set_by=dict.fromkeys(self._own_settings(part), "variants"),
-            )
+            part.name: Results(files=self._files(part), facts=self._facts(part))
             for part in self.plan.parts
         }
-
-    def _own_settings(self, part: Part) -> list[str]:
-        """Names of the settings in which a variant differs from the rest of its file."""
-        differ = changed(self.plan.config, part.config)
-        return [name for name in differ if name.split(".")[0] not in ("variants", "resources")]
 
     def _files(self, part: Part) -> dict[str, Path]:
         found: dict[str, Path] = {}
@@ -106,9 +91,89 @@ class MainStudy:
         return {
             **facts,
             "seeds": list(config.seeds),
-            "sparsities": list(config.sparsities),
+            "target_sparsities": list(config.target_sparsities),
             "settings": plain(config),
         }
+
+
+def read_content(content: Any, name: str) -> StudyConfig:
+    """Settings from plain values; variants take from the study what they do not name.
+
+    Args:
+        content: settings by name.
+        name: of where they come from, for messages.
+
+    Raises:
+        InputError: they are not such settings.
+    """
+    variants = content.get("variants") if isinstance(content, dict) else None
+    if isinstance(variants, dict):
+        common = {key: value for key, value in content.items() if key != "variants"}
+        whole = {
+            each: _with_changes(common, own, f"{name}: variants: {each!r}")
+            for each, own in variants.items()
+        }
+        content = {**common, "variants": whole}
+    return validated(StudyConfig, content, name)
+
+
+def _with_changes(common: Mapping[str, Any], own: Any, what: str) -> Any:
+    if not isinstance(own, dict):
+        return own
+    if "resources" in own and own["resources"] != common.get("resources"):
+        raise InputError(
+            f"{what} has resources of its own; they are the same for all jobs of a study, so "
+            "write them beside variants"
+        )
+    return _changed(StudyConfig, common, own)
+
+
+def _changed(kind: type, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain settings of a class with changes: groups setting by setting, anything else whole."""
+    known = entries(kind)
+    merged = dict(before)
+    for key, value in changes.items():
+        group = known[key].group if key in known else None
+        old = before.get(key)
+        if isinstance(old, str) and hasattr(group, "presets"):
+            old = {"preset": old}
+        if group is not None and isinstance(old, dict) and isinstance(value, dict):
+            # Another preset is another beginning, so changes to the one before go with it.
+            begin = {} if "preset" in value else old
+            value = _changed(group, begin, value)
+        merged[key] = value
+    return merged
+
+
+def located(config: StudyConfig, folder: Path) -> StudyConfig:
+    """The same study with relative paths made absolute, beginning at ``folder``."""
+    source = config.model.source
+    return replace(
+        config,
+        model=replace(config.model, source=source and located_folder(source, folder)),
+        variants={name: located(each, folder) for name, each in config.variants.items()},
+        checkpoints=tuple(
+            path if path in (EMBEDDED, TRAINED) else located_path(path, folder)
+            for path in config.checkpoints
+        ),
+        data=_located_data(config.data, folder),
+    )
+
+
+def _located_data(data: DataConfig, folder: Path) -> DataConfig:
+    def placed(value: Any) -> Any:
+        return located_path(value, folder) if isinstance(value, str) else value
+
+    def sources(value: Any) -> Any:
+        if not isinstance(value, tuple):
+            return placed(value)
+        return tuple(source.located(folder) for source in value)
+
+    task = data.task
+    if task is not None and Path(task).suffix in YAML:
+        task = placed(task)
+    splits = {split: sources(getattr(data, split)) for split in SPLITS}
+    return replace(data, task=task, folder=placed(data.folder), **splits)
 
 
 class _Kind(StudyKind[StudyConfig]):

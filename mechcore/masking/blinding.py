@@ -5,9 +5,6 @@ outputs of S replaced by their fill: adds and norms are made again for that stre
 component's output is what it is in the run. The receiver's output, so changed, is what everything
 after it sees. Where the answer is blind to S, so are the logits.
 
-`blind` does this for any paths. `Blindness` is what all components would put out if each alone were
-blind, as a fill: cutting the paths to one receiver is ablating it with that fill.
-
 How: the model runs rows side by side, the *run* and, for each set of senders, a *view*. At every
 component's output a view takes what the run puts out, but the fill for its senders; so its residual
 stream is the run's without them, for any order of adds and norms. A blind receiver's output is the
@@ -18,11 +15,11 @@ senders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -60,18 +57,14 @@ class BlindModel:
 
     def __call__(self, batch: Batch) -> Float[Tensor, "*sets batch *pos out"]:
         """Logits of ``batch``, with a leading axis of sets of paths if there are several."""
-        answers = self.all_rows(model_inputs(self.model, batch))[self.rows.answers]
-        return answers[0] if self.one else answers
-
-    def all_rows(self, inputs: Batch) -> Float[Tensor, "row batch *pos out"]:
-        """Logits of runs and views, of inputs as `model_inputs` returns them."""
+        inputs, n = model_inputs(self.model, batch), len(self.rows.run)
         self.positions = real_positions(inputs["attention_mask"])
-        n = len(self.rows.run)
         try:
             repeated = {name: tensor.repeat(n, 1) for name, tensor in inputs.items()}
-            return logits_of(self.model, repeated).unflatten(0, (n, -1))
+            logits = logits_of(self.model, repeated).unflatten(0, (n, -1))[self.rows.answers]
         finally:
             self.positions = None
+        return logits[0] if self.one else logits
 
 
 class _Rows:
@@ -82,42 +75,35 @@ class _Rows:
         run: number of the run that each row belongs to.
         answers: the row whose logits are each set's.
         blind: for each run and blind receiver, the view that it reads.
-        mixed: for an input of heads, the row whose heads all read it from the first view.
     """
 
     def __init__(self, sets: Sequence[PathSet]) -> None:
         self.senders: list[frozenset[Component]] = []
         self.run: list[int] = []
         self.answers: list[int] = []
-        self.mixed: dict[str, int] = {}
         self.blind: dict[tuple[int, Receiver], int] = {}
-        shared: int | None = None
-        for each in sets:
-            inner = {r: senders for r, senders in each.senders.items() if r != _ANSWER}
-            run = self._row(frozenset()) if inner or shared is None else shared
-            if not inner:  # what is run is the full model: one row does for all such sets
-                shared = run
-            views: dict[frozenset[Component], int] = {}
-            for receiver, senders in each.senders.items():
+        full: int | None = None  # the run of the full model, and views of it
+        views_of_full: dict[frozenset[Component], int] = {}
+        for cut in sets:
+            inner = [r.component for r in cut.senders if r.component is not None]
+            # Nothing differs from the full model before receivers that run together.
+            together = len({(c.layer, c.is_head) for c in inner}) <= 1
+            shares = together and not (inner and _ANSWER in cut.senders)
+            if shares and full is None:
+                full = self._row(frozenset())
+            run = self._row(frozenset()) if inner or full is None else full
+            seen, views = (run, {}) if full is None or not shares else (full, views_of_full)
+            for receiver, senders in cut.senders.items():
                 if senders not in views:
-                    views[senders] = self._row(senders, run)
+                    views[senders] = self._row(senders, seen)
                 if receiver != _ANSWER:
                     self.blind[run, receiver] = views[senders]
-            self.answers.append(views.get(each.senders.get(_ANSWER, frozenset()), run))
+            self.answers.append(views[cut.senders[_ANSWER]] if _ANSWER in cut.senders else run)
 
     def _row(self, senders: frozenset[Component], run: int | None = None) -> int:
         self.senders.append(senders)
         self.run.append(len(self.run) if run is None else run)
         return len(self.run) - 1
-
-    @classmethod
-    def all_blind(cls, senders: frozenset[Component], what: str) -> _Rows:
-        """A run, its view, and for one input of heads a row that mixes the two."""
-        made = cls([PathSet(())])
-        made._row(senders, 0)
-        if what != "all":
-            made.mixed[what] = made._row(frozenset(), 0)
-        return made
 
     def sources(
         self, components: Sequence[Component], what: str = "all", *, runs_only: bool = False
@@ -134,8 +120,6 @@ class _Rows:
             for run in set(self.run)
         }
         own = [[row] * len(components) for row in range(len(self.run))]
-        if what in self.mixed:
-            own[self.mixed[what]] = own[1]
         return torch.tensor(
             [
                 own[row] if runs_only and row != run else by_run[run]
@@ -145,7 +129,9 @@ class _Rows:
 
     def kept(self, components: Sequence[Component]) -> Float[Tensor, "row component"]:
         """0 for a row's senders, 1 for all others."""
-        return torch.tensor([[float(c not in each) for c in components] for each in self.senders])
+        return torch.tensor(
+            [[float(c not in senders) for c in components] for senders in self.senders]
+        )
 
 
 @contextmanager
@@ -178,10 +164,10 @@ def blind(
     ...     logits = run(batch)
     """
     sets, several = _sets(paths)
-    sets = [_by_group(each, model) for each in sets]
+    sets = [_by_group(path_set, model) for path_set in sets]
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    for each in sets:
-        for path in each.paths:
+    for path_set in sets:
+        for path in path_set.paths:
             path.check(shape, parallel=parallel)
     filling = fill_of(model, means, fill, seed)
     rows = _Rows(sets)
@@ -197,10 +183,10 @@ def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
     given = list(paths)
     if not given:
         raise InputError("blind: no set of paths; expected at least one")
-    sets = [each for each in given if isinstance(each, PathSet)]
+    sets = [part for part in given if isinstance(part, PathSet)]
     if sets:
         return sets, True
-    return [PathSet.of([each for each in given if not isinstance(each, PathSet)])], False
+    return [PathSet.of([part for part in given if not isinstance(part, PathSet)])], False
 
 
 def _by_group(paths: PathSet, model: Any) -> PathSet:
@@ -231,7 +217,6 @@ def _running(
     shape: ModelShape,
     runner: BlindModel,
     fill: Fill,
-    keep: Callable[[Kind, int, Tensor], None] | None = None,
 ) -> Iterator[None]:
     """Have rows exchange what they compute.
 
@@ -240,7 +225,6 @@ def _running(
         shape: of the model.
         runner: runs them, and knows the positions of the batch.
         fill: what stands in for senders.
-        keep: is told what is computed, before rows exchange it.
     """
     hooks: list[tuple[str, Hook]] = []
     device = device_of(runner.model)
@@ -261,7 +245,7 @@ def _running(
         for kind, name, components in places:
             sources, kept = rows.sources(components), rows.kept(components)
             there = None if bool((kept == 1).all()) else sent(kept, device)
-            write = _Write(kind, layer, sent(sources, device), there, runner, fill, keep)
+            write = _Write(kind, layer, sent(sources, device), there, runner, fill)
             hooks.append((name, write))
     with intervening(runner.model, hooks):
         yield
@@ -290,11 +274,8 @@ class _Write:
     kept: Float[Tensor, "row component"] | None
     runner: BlindModel
     fill: Fill
-    keep: Callable[[Kind, int, Tensor], None] | None
 
     def __call__(self, activation: Tensor, hook: Any) -> Tensor:
-        if self.keep is not None:
-            self.keep(self.kind, self.layer, activation)
         heads = activation if self.kind == "z" else activation[:, :, None]
         out = _exchanged(heads, self.sources).view_as(activation)
         if self.kept is None:
@@ -315,84 +296,3 @@ def _exchanged(
     components = torch.arange(sources.shape[1], device=activation.device)
     taken = rows.permute(0, 3, 1, 2, 4)[sources, components]  # [row, component, batch, pos, d]
     return taken.permute(0, 2, 3, 1, 4).flatten(0, 1).contiguous()
-
-
-class Blindness(Fill):
-    """What every component would put out if it alone did not see some senders.
-
-    For senders that do not run before a component it is the component's own output.
-
-    Args:
-        model: the model that is masked.
-        means: its mean activations; None only where ``fill`` needs none.
-        seed: of what is drawn at random.
-        senders: what is not seen.
-        what: which input of heads is blind, ``"all"``, ``"q"``, ``"k"`` or ``"v"``; MLP layers
-            have one alone.
-        fill: what stands in for the senders.
-    """
-
-    is_finite: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        model: Any,
-        means: MeanActivations | None,
-        seed: int,
-        senders: Iterable[Component],
-        what: str,
-        fill: FillMaker,
-    ) -> None:
-        super().__init__(model, means, seed)
-        self.shape, self.inner = ModelShape.of(model), fill_of(model, means, fill, seed)
-        self.rows = _Rows.all_blind(frozenset(senders), what)
-        self.found: dict[tuple[Kind, int], Tensor] = {}
-        self.drawn: dict[tuple[Kind, int], Tensor | None] = {}
-        self.answers: Tensor | None = None
-
-    def draws(self, kind: Kind, layer: int, shape: Sequence[int]) -> None:
-        """See `Fill.draws`: what the senders' fill draws for a batch, whether it is run or not."""
-        self.drawn[kind, layer] = self.inner.draws(kind, layer, shape)
-
-    @torch.no_grad()
-    def read(self, inputs: Batch) -> None:
-        """Run a batch, as `model_inputs` returns it, whose outputs are wanted next.
-
-        Also keeps `answers`, the logits of an answer that is blind, [batch, *pos, out].
-        """
-        self.found = {}
-        runner = BlindModel(self.model, self.rows, one=False)
-        with _running(self.rows, self.shape, runner, _Drawn(self), self._keep):
-            self.answers = runner.all_rows(inputs)[1]
-
-    def _keep(self, kind: Kind, layer: int, computed: Float[Tensor, "rows pos *rest"]) -> None:
-        rows = computed.unflatten(0, (len(self.rows.run), -1))
-        self.found[kind, layer] = rows[-1].clone()
-
-    def values(
-        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
-    ) -> Float[Tensor, "*tokens rest"]:
-        """See `Fill.values`: [batch, pos, *rest]."""
-        return self.found[kind, layer]
-
-
-class _Drawn(Fill):
-    """The senders' fill with what was drawn for the batch."""
-
-    is_finite: ClassVar[bool] = True
-
-    def __init__(self, of: Blindness) -> None:
-        super().__init__(of.model, of._means, of.seed)
-        self.of = of
-
-    def draws(self, kind: Kind, layer: int, shape: Sequence[int]) -> Tensor | None:
-        """See `Fill.draws`."""
-        if (kind, layer) not in self.of.drawn:
-            self.of.draws(kind, layer, shape)
-        return self.of.drawn.pop((kind, layer))
-
-    def values(
-        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
-    ) -> Float[Tensor, "*tokens rest"]:
-        """See `Fill.values`."""
-        return self.of.inner.checked(kind, layer, positions, draws)

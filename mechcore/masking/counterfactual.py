@@ -63,7 +63,7 @@ class Counterfactual(Fill):
         if means is not None:
             check_means(means, model)
         self.pairs = pairs
-        self.found: dict[tuple[Kind, int], Tensor] = {}
+        self.outputs: dict[tuple[Kind, int], Tensor] = {}
         self.lengths, self.lacks = torch.zeros(0, dtype=torch.long), False
 
     @classmethod
@@ -91,10 +91,10 @@ class Counterfactual(Fill):
                 f"example {max(index)}; expected one pair for every example"
             )
         shape = ModelShape.of(self.model)
-        found: dict[tuple[Kind, int], Tensor] = {}
+        outputs: dict[tuple[Kind, int], Tensor] = {}
 
         def keep(place: tuple[Kind, int], activation: Tensor, hook: Any) -> None:
-            found[place] = activation.detach()
+            outputs[place] = activation.detach()
 
         hooks = [(hook_z(i), partial(keep, ("z", i))) for i in range(shape.n_layers)]
         if shape.has_mlps:
@@ -108,7 +108,7 @@ class Counterfactual(Fill):
             len(batch["input_ids"][0]) if real is None else (torch.as_tensor(real) != 0).sum(1)
         )
         self.lacks = bool((longest > lengths).any())
-        self.found, self.lengths = found, sent(lengths, device_of(self.model))
+        self.outputs, self.lengths = outputs, sent(lengths, device_of(self.model))
 
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
@@ -118,13 +118,13 @@ class Counterfactual(Fill):
         Raises:
             InputError: the batch is not known, or pairs lack positions and there are no means.
         """
-        if positions is None or not self.found:
+        if positions is None or not self.outputs:
             raise InputError(
                 "masked: fill 'counterfactual' does not know which examples are run; run batches "
                 "of encoded examples by the value of the with statement instead of the model "
                 "(paths cannot be cut with it)"
             )
-        there = self.found[kind, layer]
+        there = self.outputs[kind, layer]
         # One mask for each row puts an axis of length 1 between the rows and their positions.
         places = positions.to(there.device).flatten(1)
         lengths = self.lengths.to(there.device)[:, None]

@@ -120,11 +120,11 @@ class Fill(ABC):
         values = self.values(kind, layer, positions, draws)
         cfg = self.model.cfg
         rest = (cfg.n_heads, cfg.d_head) if kind == "z" else (cfg.d_model,)
-        found = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
-        if found[-len(rest) :] != rest or len(found) - len(rest) not in (0, 2, 3):
+        given = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
+        if given[-len(rest) :] != rest or len(given) - len(rest) not in (0, 2, 3):
             size, what = ("[head, d_head]", "heads") if kind == "z" else ("[d_model]", "the MLP")
             raise InputError(
-                f"fill {type(self).__name__}: values({kind!r}, layer={layer}) gave {found} for "
+                f"fill {type(self).__name__}: values({kind!r}, layer={layer}) gave {given} for "
                 f"{what}; expected a tensor {rest}, {size}, or one for every token, "
                 f"{size.replace('[', '[batch, pos, ')}"
             )

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
-from transformers.utils import (
-    CONFIG_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-    WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
-)
+from transformers.utils import CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
@@ -30,21 +24,6 @@ _CODE = "auto_map"
 
 _ADAPTER = "adapter_config.json"
 _MERGE = "merge it into its model (merge_and_unload of peft) and save the whole model"
-_WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
-_FORMATS = {
-    r"adapter_model\..*|adapter_config\.json": f"it is an adapter: {_MERGE}",
-    r"model-\d+-of-\d+\.safetensors": "its index is missing: copy model.safetensors.index.json too",
-    r"global_step\d+|zero_to_fp32\.py": "it is DeepSpeed's: join its parts with zero_to_fp32.py",
-    r".*\.distcp|pytorch_model_fsdp.*|__\d+_\d+": "it is FSDP's: join its parts with `accelerate "
-    "merge-weights`",
-    r"tf_model.*\.h5|.*\.ckpt\.index|flax_model.*\.msgpack": "it is TensorFlow's or Flax's: load "
-    "it with transformers 4 (from_tf=True or from_flax=True), and save it with save_pretrained",
-    r".*\.gguf": "name the .gguf file itself",
-    r"(?!model\.safetensors).*\.safetensors": "name it model.safetensors if it has all "
-    "weights of the model",
-}
-"""Names of files in the folders of other formats, and how to convert them."""
-
 _STAND_INS = {
     rb"\Z": "empty",
     rb"version https://git-lfs": "a Git LFS pointer (`git lfs pull` gets the file)",
@@ -176,35 +155,15 @@ def no_checkpoint(name: str, lack: str) -> InputError:
     """The error for a folder that lacks a file, with what is there instead, and what to do."""
     folder = Path(name)
     start = f"checkpoint {name}: no {lack} in this directory"
-    if inner := [*_checkpoints_in(folder)]:
+    inner = {path.parent.relative_to(folder) for path in folder.glob("*/config.json")}
+    if names := sorted(map(str, inner), key=lambda path: (len(path), path)):  # numbers in order
         return InputError(
-            f"{start}; the checkpoints are in its folders {first_names(inner, 12)}: name one of "
-            f"them, such as {folder / inner[-1]}"
+            f"{start}; the checkpoints are in its folders {first_names(names, 12)}: name one of "
+            f"them, such as {folder / names[-1]}"
         )
     names = sorted(path.name for path in folder.iterdir())
-    remedy = next(
-        (
-            do
-            for pattern, do in _FORMATS.items()
-            if any(re.fullmatch(pattern, file, re.IGNORECASE) for file in names)
-        ),
-        "expected one in Hugging Face format (config.json, model.safetensors, tokenizer files): "
-        "save the model with save_pretrained",
+    return InputError(
+        f"{start}; found {first_names(names, 12) or 'nothing'}; expected one in Hugging Face "
+        "format (config.json, model.safetensors, tokenizer files): save the model with "
+        "save_pretrained"
     )
-    return InputError(f"{start}; found {first_names(names, 12) or 'nothing'}; {remedy}")
-
-
-def _checkpoints_in(folder: Path) -> Iterable[Path]:
-    """The folders in a folder, or in its snapshots, that are checkpoints; numbers in order."""
-    inner = [path for path in (*folder.glob("*/"), *folder.glob("snapshots/*/")) if path.is_dir()]
-    names = [path.relative_to(folder) for path in inner if _is_checkpoint(path)]
-    return sorted(names, key=lambda path: [*map(_as_number, re.split(r"(\d+)", str(path)))])
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    weights = (folder / CONFIG_NAME).is_file() and any((folder / w).is_file() for w in _WEIGHTS)
-    return weights or (folder / _ADAPTER).is_file()
-
-
-def _as_number(part: str) -> tuple[int, str]:
-    return (int(part), "") if part.isdecimal() else (-1, part)

@@ -100,16 +100,12 @@ def as_data(
     words: bool = False,
 ) -> EncodedExamples | Iterable[Batch]:
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
-    if isinstance(data, EncodedExamples):
-        return data
-    examples = given_examples(data, split, labelled=labelled)
-    if examples is None:
-        if isinstance(data, Iterable) and not isinstance(data, str):
+    if not isinstance(data, EncodedExamples):
+        examples = given_examples(data, split, labelled=labelled)
+        if examples is None and isinstance(data, Iterable) and not isinstance(data, str):
             return data
-        raise InputError(
-            f"{split} data: found {type(data).__name__}; expected {EXPECTED}, or batches"
-        )
-    return encode_for(model, tokenizer or tokenizer_of(model), examples, words=words)
+        data = data if examples is None else examples
+    return as_encoded(model, data, split=split, tokenizer=tokenizer, labelled=labelled, words=words)
 
 
 def encode_for(
@@ -192,7 +188,7 @@ def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
             raise InputError(
                 f"tokenizer: not known for {name_of(model)}, which did not come from a checkpoint; "
                 "load the model with mechcore.load_model, or encode the examples with "
-                "mechcore.as_encoded(model, data, tokenizer=mechcore.load_tokenizer(path))"
+                "as_encoded(model, data, tokenizer=mechcore.load_tokenizer(path))"
             )
         _tokenizers[model] = tokenizer
     return _tokenizers[model]

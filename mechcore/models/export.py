@@ -150,10 +150,9 @@ def _free_folder(out: str | Path) -> Path:
     out = Path(out).resolve()
     check_can_write(out.parent)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        found = "a folder with files" if out.is_dir() else "a file"
+        what = "a folder with files" if out.is_dir() else "a file"
         raise InputError(
-            f"export: {out} is {found}; expected a new or empty folder: remove it, or choose "
-            "another"
+            f"export: {out} is {what}; expected a new or empty folder: remove it, or choose another"
         )
     return out
 

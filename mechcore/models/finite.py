@@ -41,8 +41,8 @@ def check_finite(
         return
     values = " and ".join(
         name
-        for name, found in (("NaN", logits.isnan()), ("infinity", logits.isinf()))
-        if bool((bad & found).any())
+        for name, where in (("NaN", logits.isnan()), ("infinity", logits.isinf()))
+        if bool((bad & where).any())
     )
     masks = rows.reshape(-1, rows.shape[-1])
     numbers = [int(number) for number in examples]

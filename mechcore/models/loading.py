@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +37,6 @@ from mechcore.models.devices import (
     DeviceMap,
     DtypeName,
     as_dtype,
-    check_covers,
     check_in_memory,
     check_placing,
 )
@@ -156,8 +152,6 @@ def load_model(
         **(architecture_of(config).body_options if head_kind == BODY else {}),
     )
     _check_weights(name, hf_model, architecture, report)
-    if isinstance(device_map, Mapping):
-        check_covers(device_map, hf_model)
     check_in_memory(f"checkpoint {name}", hf_model)
     if device_map is None:
         hf_model = hf_model.to(device or "cpu")
@@ -188,18 +182,6 @@ def _check_weights(name: str, hf_model: Any, architecture: str, report: Report) 
         )
 
 
-@contextmanager
-def _quiet_hub() -> Iterator[None]:
-    """Keep the hub client from logging its retries; the error that ends them says enough."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _architecture(config: Any, where: dict[str, str]) -> str:
     """The name of the model's class; GGUF files leave it out, and hold language models."""
     if "gguf_file" in where:
@@ -226,13 +208,12 @@ def read_config(name: str, revision: str | None = None) -> Any:
         kind = "file" if path.suffix == ".gguf" else "directory"
         raise InputError(f"checkpoint {name}: no such {kind}")
     try:
-        with _quiet_hub():
-            if "gguf_file" not in where:
-                refuse_adapter(name, revision)
-                if path.is_dir() and not (path / "config.json").is_file():
-                    raise no_checkpoint(name, "config.json")
-                check_config(name, revision)
-            config = AutoConfig.from_pretrained(**where, revision=revision, trust_remote_code=False)
+        if "gguf_file" not in where:
+            refuse_adapter(name, revision)
+            if path.is_dir() and not (path / "config.json").is_file():
+                raise no_checkpoint(name, "config.json")
+            check_config(name, revision)
+        config = AutoConfig.from_pretrained(**where, revision=revision, trust_remote_code=False)
     except InputError:
         raise
     except ImportError as error:

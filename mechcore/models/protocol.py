@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mechcore.data.labels import class_names
 from mechcore.errors import InputError
-from mechcore.models.architectures.base import architecture_of
+from mechcore.models.architectures.base import Architecture, architecture_of
 from mechcore.models.batches import (
     UNREAD,
     arranged,
@@ -85,6 +85,11 @@ def kind_of(model: Any) -> str:
     )
 
 
+def _family(model: Any) -> Architecture | None:
+    """What is known of a bridge's family."""
+    return architecture_of(model.original_model.config) if kind_of(model) == "bridge" else None
+
+
 def is_classifier(model: Any) -> bool:
     """Whether the logits are those of a sequence-classification head, [batch, class]."""
     return kind_of(model) == "bridge" and type(model.original_model).__name__.endswith(
@@ -94,17 +99,16 @@ def is_classifier(model: Any) -> bool:
 
 def is_causal(model: Any) -> bool:
     """Whether a position can attend to later ones never (decoder) or may (encoder)."""
-    if kind_of(model) == "hooked-encoder":
-        return False
-    if kind_of(model) == "hooked-transformer":
-        return getattr(model.cfg, "attention_dir", "causal") == "causal"
-    return architecture_of(model.original_model.config).causal
+    if family := _family(model):
+        return family.causal
+    decoder = kind_of(model) == "hooked-transformer"
+    return decoder and getattr(model.cfg, "attention_dir", "causal") == "causal"
 
 
 def reach_of(model: Any, layer: int) -> int | None:
     """How many tokens away the furthest key is that a layer attends to; None where all are."""
-    if kind_of(model) == "bridge":
-        return architecture_of(model.original_model.config).reach(layer)
+    if family := _family(model):
+        return family.reach(layer)
     types = getattr(model.cfg, "attn_types", None)
     return int(model.cfg.window_size) - 1 if types and types[layer] == "local" else None
 
@@ -201,7 +205,7 @@ def n_parameters(model: Any) -> int:
     weights = named_weights(model)
     if (bias := weights.get(_LOGIT_BIAS)) is not None and not bias.any():
         del weights[_LOGIT_BIAS]
-    return sum(each.numel() for each in weights.values())
+    return sum(weight.numel() for weight in weights.values())
 
 
 @contextmanager
@@ -271,9 +275,9 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
         InputError: see `forward`.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
-        found = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
+        given = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
         raise InputError(
-            f"batch: no input_ids; found {found}; expected a dict of tokenizer outputs"
+            f"batch: no input_ids; found {given}; expected a dict of tokenizer outputs"
         )
     names = ("input_ids", "attention_mask", "token_type_ids")
     inputs = {name: as_tensor(name, batch[name]) for name in names if batch.get(name) is not None}
@@ -296,8 +300,8 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     for name in UNREAD:
         check_unread(name, batch.get(name))
     if batch.get("position_ids") is not None:
-        bridged = kind_of(model) == "bridge"
-        first = architecture_of(model.original_model.config).first_position if bridged else 0
+        family = _family(model)
+        first = family.first_position if family else 0
         absolute = hasattr(model, "pos_embed") or kind_of(model) == "hooked-encoder"
         check_positions(batch["position_ids"], mask, first, absolute=absolute)
     check_vocabulary_size(ids, n_tokens(model), name_of(model))
@@ -329,9 +333,8 @@ def _padding_token(model: Any) -> tuple[int | None, bool]:
 
 def _check_steady(ids: Tensor, model: Any) -> None:
     """Refuse batches that are so long that the answers of their shorter texts change."""
-    if kind_of(model) != "bridge":
-        return
-    steady = architecture_of(model.original_model.config).steady_length
+    family = _family(model)
+    steady = family.steady_length if family else None
     if steady is not None and ids.shape[1] > steady:
         raise InputError(
             f"batch: rows have {ids.shape[1]} tokens, padding included; expected at most {steady}: "
@@ -343,9 +346,8 @@ def _check_steady(ids: Tensor, model: Any) -> None:
 
 def longest_input(model: Any) -> int:
     """How many tokens the model has positions for that are the same in every batch."""
-    if kind_of(model) != "bridge":
-        return int(model.cfg.n_ctx)
-    return architecture_of(model.original_model.config).longest_text
+    family = _family(model)
+    return family.longest_text if family else int(model.cfg.n_ctx)
 
 
 def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
@@ -387,13 +389,13 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
         )
 
 
-def check_patterns(wanted: Iterable[int], found: Iterable[int]) -> None:
+def check_patterns(wanted: Iterable[int], seen: Iterable[int]) -> None:
     """Make sure that attention patterns came from these layers.
 
     Raises:
         InputError: that of a layer did not, as with attention that is not computed in the open.
     """
-    if missing := set(wanted) - set(found):
+    if missing := set(wanted) - set(seen):
         raise InputError(
             f"model: ran without computing the attention pattern of layer {min(missing)}; "
             "expected eager attention: load the checkpoint with mechcore.load_model"

@@ -376,17 +376,24 @@ def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
     return sdpa_kernel(kernels) if device.type == "cuda" else nullcontext()
 
 
-def disagreement(got: Tensor, expected: Tensor) -> str | None:
+def disagreement(got: Tensor, expected: Tensor, own: float = 0.0) -> str | None:
     """In how far a stack's logits are not those of its model; None if they are.
 
     Args:
         got: of the stack, in float32.
         expected: of the model, in its own precision.
+        own: how far rounding sets the model apart from itself, see `apart`.
     """
+    difference = apart(got, expected)
+    allowed = min(max(5e-2, 4 * own), 0.2) if expected.element_size() == 2 else 1e-3
+    if difference <= allowed:
+        return None
+    return f"its logits differ from the model's by {difference:.2g} of their size"
+
+
+def apart(got: Tensor, expected: Tensor) -> float:
+    """The largest difference of logits, times the largest of them, or 1 where that is more."""
     exact = expected.float()
     said = exact.isfinite()  # words that are never said have minus infinity in both
     scale = max(1.0, float(exact[said].abs().max()))
-    difference = float((got - exact)[said | got.isfinite()].abs().max()) / scale
-    if difference <= (5e-2 if expected.element_size() == 2 else 1e-3):
-        return None
-    return f"its logits differ from the model's by {difference:.2g} of their size"
+    return float((got - exact)[said | got.isfinite()].abs().max()) / scale

@@ -36,8 +36,8 @@ from mechcore.models.checkpoint_files import (
 Report: TypeAlias = Mapping[str, Any]
 """What transformers says of a checkpoint's weights (``output_loading_info``)."""
 
-_PLAIN = {"float64", "float32", "bfloat16", "float16"}
-_LETTERS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "C": "complex"}
+_PLAIN = {"F64", "F32", "BF16", "F16", "float64", "float32", "bfloat16", "float16"}
+"""Types of numbers that are no quantized weights, by their names in safetensors and in torch."""
 
 _HARMLESS = re.compile(
     r"(^|\.)(pooler\..*|position_ids|token_type_ids|num_batches_tracked|inv_freq|embed_positions|causal_mask"
@@ -51,19 +51,6 @@ _OTHER_HEADS = {
     *("generator_lm_head", "discriminator_predictions", "qa_outputs", "score", "v_head"),
 }
 """Heads of pretraining and of other tasks, which may have stayed in the files of a checkpoint."""
-
-_PEFT = "peft: merge the adapter into its model (merge_and_unload)"
-_WRAPPERS = {
-    "_orig_mod": "torch.compile: take the model inside (model._orig_mod)",
-    "module": "DataParallel: take the model inside (model.module)",
-    "_fsdp_wrapped_module": "FSDP: take the model inside",
-    "_checkpoint_wrapped_module": "checkpointing of activations: take the model inside",
-    **dict.fromkeys(("base_model", "base_layer", "modules_to_save", "original_module"), _PEFT),
-    "qweight": "quantization (GPTQ, AWQ): take the model as it was before",
-    "weight_orig": "torch.nn.utils.prune: make it permanent (prune.remove)",
-}
-"""Parts of weights' names that wrappers leave, and how to save the model without them."""
-
 
 _SPARE = 10**8
 """By how many numbers a model may be larger than the bytes of its weights."""
@@ -250,7 +237,7 @@ def _stored_in(name: str, files: Iterable[Path]) -> dict[str, str]:
             if path.suffix == ".safetensors":
                 with safe_open(path, framework="pt") as file:
                     for key in file.keys():  # noqa: SIM118
-                        stored[key] = _type_name(file.get_slice(key).get_dtype())
+                        stored[key] = file.get_slice(key).get_dtype()
             else:
                 weights = torch.load(path, map_location="meta", weights_only=True, mmap=True)
                 stored |= {key: _type_of(weight) for key, weight in weights.items()}
@@ -297,11 +284,6 @@ def _refuse_packed(name: str, model: Any, config: Any, stored: Mapping[str, str]
 
 def _type_of(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _type_name(code: str) -> str:
-    """A number type nearly as torch names it, from its safetensors name, such as F8_E4M3."""
-    return re.sub(r"^(BF|[FIUC])(?=\d)", lambda letter: _LETTERS[letter[0]], code).lower()
 
 
 # -- what transformers reports --------------------------------------------------------------------
@@ -354,19 +336,8 @@ def left_out(model: Any, architecture: str, report: Report) -> list[str]:
 
 
 def lacking(name: str, missing: list[str], report: Report, kind: str, remedy: str) -> InputError:
-    """The error for files that lack weights of class ``kind``, with what they have instead.
-
-    ``remedy`` says what to do where the names do not tell.
-    """
+    """The error for files that lack weights of class ``kind``, with what they have instead."""
     others = sorted(report["unexpected_keys"])
-    parts = {part for key in missing for part in key.split(".")}
-    strange = (part for key in others for part in key.split(".") if part not in parts)
-    ends = [f".{key}" for key in missing]
-    around = [key.removesuffix(end) for key in others[:1] for end in ends if key.endswith(end)]
-    if left := next((part for part in strange if part in _WRAPPERS), None):
-        remedy = f"{left!r} in names is left by {_WRAPPERS[left]} and save that"
-    elif around:
-        remedy = f"save {around[0]!r} of the saved model alone (model.{around[0]}.save_pretrained)"
     instead = f", and have {first_names(others, 2, 400)} instead" if others else ""
     return InputError(
         f"checkpoint {name}: its files lack the weights {first_names(missing, 3, 400)} of "

@@ -126,7 +126,7 @@ class Tables:
     def rows_by(self, name: str, *keys: str, **where: object) -> pd.DataFrame:
         """The rows of a table that have these values, one for each value of the keys."""
         rows = self.rows(name, **where)
-        again = rows[rows.duplicated([*keys])]
+        again = rows[rows.duplicated([*where, *keys])]
         if len(again):
             which = _values({**where, **again.iloc[0][[*keys]]})
             raise InputError(f"table {name}: several rows of {which}; expected one")
@@ -134,25 +134,16 @@ class Tables:
 
     def row(self, name: str, **where: object) -> pd.Series[Any]:
         """The one row of a table that has these values."""
-        rows = self.rows(name, **where)
-        if len(rows) > 1:
-            raise InputError(f"table {name}: {len(rows)} rows of {_values(where)}; expected one")
-        return rows.iloc[0]
+        return self.rows_by(name, **where).iloc[0]
 
     def by_seed(self, name: str, seeds: Seeds, **where: object) -> pd.DataFrame:
         """One row for each seed, in order, with the seed as index."""
-        rows = self.rows(name, **where)
-        rows = rows[rows["seed"].isin(seeds.kept)].set_index("seed")
+        rows = self.rows_by(name, "seed", **where).set_index("seed")
         for seed in seeds.kept:
             if seed not in rows.index:
                 raise InconclusiveError(
                     f"Table {name} has no row of {_values(where)}, seed {seed}."
                 )
-        if rows.index.has_duplicates:
-            raise InputError(
-                f"table {name}: {len(rows)} rows of {_values(where)} for "
-                f"{count(len(seeds.kept), 'seed')}; expected one each"
-            )
         return rows.loc[list(seeds.kept)]
 
 

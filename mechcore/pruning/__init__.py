@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from mechcore.pruning.discretise import discretise as discretise
     from mechcore.pruning.discretise import discretise_by_threshold as discretise_by_threshold
     from mechcore.pruning.methods import METHODS as METHODS
+    from mechcore.pruning.methods import Ranking as Ranking
     from mechcore.pruning.methods import Request as Request
     from mechcore.pruning.pruner import PruningError as PruningError
     from mechcore.pruning.pruner import prune as prune
-    from mechcore.pruning.rankings import RANKINGS as RANKINGS
-    from mechcore.pruning.rankings import Ranking as Ranking
-    from mechcore.pruning.rankings import attribute as attribute
     from mechcore.pruning.settings import PRESETS as PRESETS
     from mechcore.pruning.settings import PruneSettings as PruneSettings
     from mechcore.pruning.settings import prune_settings as prune_settings

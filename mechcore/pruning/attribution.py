@@ -102,16 +102,10 @@ def mean_slopes(
     name: str,
     watched: Callable[[Any], AbstractContextManager[Iterable[object]]] | None = None,
 ) -> Float[Tensor, "layer component"]:
-    """Mean size of the log-odds' derivatives.
+    """Mean size of the log-odds' derivatives, by `attribution_scores` and others called ``name``.
 
-    Args:
-        model: see `attribution_scores`; so are data and means.
-        data: the examples.
-        means: the means.
-        batch_size: examples per forward.
-        name: of the ranking, for messages.
-        watched: makes a context for a forward of the model, which gives something to go through, a
-            backward each; derivatives are summed over these.
+    ``watched`` makes a context for a forward of the model, which gives something to go through, a
+    backward each; derivatives are summed over these.
     """
     if batch_size < 1:
         raise InputError(f"{name}: batch_size is {batch_size}; expected at least 1")

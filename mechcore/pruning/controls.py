@@ -15,26 +15,26 @@ from mechcore.session import plain_session
 
 @plain_session()
 def random_subnetworks(
-    shape: ModelShape, *, sparsity: float | Sequence[float], seeds: int | Sequence[int]
+    shape: ModelShape, *, target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> list[Subnetwork]:
     """Uniformly drawn components, as many as the target sparsity keeps.
 
     Args:
         shape: of the model.
-        sparsity: shares of components to prune, in [0, 1).
+        target_sparsities: shares of components to prune, in [0, 1).
         seeds: of the draws; one seed's masks are nested from sparsity to sparsity.
 
     Raises:
         InputError: a sparsity or seed is out of range, or they repeat.
     """
-    targets, seeds = as_runs(sparsity, seeds)
+    target_sparsities, seeds = as_runs(target_sparsities, seeds)
     subnetworks = []
-    for target in targets:
+    for target_sparsity in target_sparsities:
         for seed in seeds:
             generator = torch.Generator().manual_seed(seed)
             scores = torch.rand(shape.n_layers, shape.columns, generator=generator)
-            mask = discretise(scores, target, shape)
-            subnetworks.append(Subnetwork(mask, target, seed, scores, "random"))
+            mask = discretise(scores, target_sparsity, shape)
+            subnetworks.append(Subnetwork(mask, target_sparsity, seed, scores, "random"))
     return subnetworks
 
 
@@ -65,6 +65,6 @@ def layer_matched(subnetworks: Sequence[Subnetwork]) -> list[Subnetwork]:
             if shape.has_mlps:
                 values[layer, -1] = float((layer, None) in kept)
         mask = Mask(values, has_mlps=shape.has_mlps, identity=subnetwork.mask.identity)
-        target, seed = subnetwork.target, subnetwork.seed
-        matches.append(Subnetwork(mask, target, seed, scores, "layer-matched"))
+        target_sparsity, seed = subnetwork.target_sparsity, subnetwork.seed
+        matches.append(Subnetwork(mask, target_sparsity, seed, scores, "layer-matched"))
     return matches

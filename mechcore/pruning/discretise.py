@@ -16,7 +16,7 @@ STRIDE = 0.05
 
 
 def discretise(
-    scores: Float[Tensor, "layer component"], sparsity: float, shape: ModelShape
+    scores: Float[Tensor, "layer component"], target_sparsity: float, shape: ModelShape
 ) -> Mask:
     """Keep the components with the highest scores, ranked over the whole model.
 
@@ -25,17 +25,17 @@ def discretise(
 
     Args:
         scores: of the components, higher ones are kept.
-        sparsity: share of components to prune, in [0, 1).
+        target_sparsity: share of components to prune, in [0, 1).
         shape: of the model.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or keeps no component; or a score is NaN.
     """
-    as_runs(sparsity, 0)
-    check_keeps_some([sparsity], shape)
+    as_runs(target_sparsity, 0)
+    check_keeps_some([target_sparsity], shape)
     _check_scores(scores, shape)
     flat = scores.flatten()
-    n_kept = len(flat) - round(sparsity * len(flat))
+    n_kept = len(flat) - round(target_sparsity * len(flat))
     kept = flat.argsort(descending=True, stable=True)[:n_kept]
     values = torch.zeros_like(flat)
     values[kept] = 1.0
@@ -43,7 +43,7 @@ def discretise(
 
 
 def discretise_by_threshold(
-    log_alpha: Float[Tensor, "layer component"], sparsity: float, shape: ModelShape
+    log_alpha: Float[Tensor, "layer component"], target_sparsity: float, shape: ModelShape
 ) -> Mask:
     """Keep the components whose deterministic mask value exceeds one of 0, 0.05, ..., 0.95.
 
@@ -51,41 +51,31 @@ def discretise_by_threshold(
     two are equally close (arXiv 2403.03942, appendix). The target may be missed by any distance:
     trained masks are mostly exactly 0 or 1, between which no threshold decides.
 
-    Args:
-        log_alpha: trained scores.
-        sparsity: share of components to prune, in [0, 1).
-        shape: of the model.
-
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
     """
-    as_runs(sparsity, 0)
+    as_runs(target_sparsity, 0)
     _check_scores(log_alpha, shape)
     values = hard_concrete.deterministic(log_alpha)
     masks = [
         Mask((values > STRIDE * i).to(values), has_mlps=shape.has_mlps)
         for i in range(round(1 / STRIDE))
     ]
-    return min(masks, key=lambda mask: round(abs(float(mask.sparsity) - sparsity), 9))
+    return min(masks, key=lambda mask: round(abs(float(mask.sparsity) - target_sparsity), 9))
 
 
 def discretise_by_layer(
-    log_alpha: Float[Tensor, "layer component"], sparsity: float, shape: ModelShape
+    log_alpha: Float[Tensor, "layer component"], target_sparsity: float, shape: ModelShape
 ) -> Mask:
     """Prune as many of each layer's lowest scores as its scores expect to be zero, rounded.
 
     As in the authors' code of arXiv 2403.03942, which takes the smallest of sigmoid(0.8 log_alpha
     / beta), in the order of log_alpha. The sparsity is that of the scores, whatever the target.
 
-    Args:
-        log_alpha: trained scores.
-        sparsity: target, in [0, 1).
-        shape: of the model.
-
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
     """
-    as_runs(sparsity, 0)
+    as_runs(target_sparsity, 0)
     _check_scores(log_alpha, shape)
     n_zero = hard_concrete.probability_of_zero(log_alpha).sum(1, keepdim=True).round()
     # Ties are broken by position, later components are pruned first.

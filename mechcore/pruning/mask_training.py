@@ -46,18 +46,23 @@ class MaskTraining:
         self,
         settings: PruneSettings,
         shape: ModelShape,
-        target: float,
+        target_sparsity: float,
         seed: int,
         moved: Tensor | float = 0.0,
     ) -> None:
-        self.settings, self.shape, self.target, self.seed = settings, shape, target, seed
-        self.name = subnetwork_name(target, seed)
+        self.settings, self.shape, self.target_sparsity, self.seed = (
+            settings,
+            shape,
+            target_sparsity,
+            seed,
+        )
+        self.name = subnetwork_name(target_sparsity, seed)
         self.step = 0
         self.generator = torch.Generator().manual_seed(seed)
         start = torch.randn(shape.n_layers, shape.columns, generator=self.generator)
         self.log_alpha = settings.log_alpha_mean + moved + settings.log_alpha_std * start
         self.multipliers = torch.zeros(2)
-        self.history = torch.zeros(settings.total_steps(target), len(HISTORY))
+        self.history = torch.zeros(settings.total_steps(target_sparsity), len(HISTORY))
         self._drawn: Tensor | None = None
         groups: list[dict[str, Any]] = [
             {"params": [self.log_alpha.requires_grad_()]},
@@ -98,13 +103,13 @@ class MaskTraining:
             sparsity = hard_concrete.probability_of_zero(self.log_alpha).mean()
         else:
             sparsity = 1 - self._drawn.mean((-2, -1))  # of each draw
-        wanted = self.settings.wanted_sparsity(self.target, self.step)
+        wanted = self.settings.wanted_sparsity(self.target_sparsity, self.step)
         distance = wanted - sparsity
         lagrangian = (self.multipliers[0] * distance + self.multipliers[1] * distance**2).mean()
         torch.autograd.backward([self._drawn, lagrangian], [gradient.to(self._drawn), None])
         if self.settings.clip:
             torch.nn.utils.clip_grad_norm_([self.log_alpha], self.settings.clip)
-        rate = self.settings.rate(self.target, self.step)
+        rate = self.settings.rate(self.target_sparsity, self.step)
         rates = (rate * self.settings.lr, rate * self.settings.lr_lambda)
         for group, value in zip(self.optimiser.param_groups, rates, strict=True):
             group["lr"] = value
@@ -115,9 +120,9 @@ class MaskTraining:
         self.history[self.step] = torch.tensor(row)
         if not (math.isfinite(kl) and bool(self.log_alpha.isfinite().all())):
             raise OffTrackError(
-                f"the training of target {self.target}, seed {self.seed} diverged: its loss or "
-                f"scores are not finite after step {self.step}; lower lr or lr_lambda, or set clip "
-                "(such as --prune-settings clip=1)"
+                f"the training of target {self.target_sparsity}, seed {self.seed} diverged: its "
+                f"loss or scores are not finite after step {self.step}; lower lr or lr_lambda, or "
+                "set clip (such as --prune-settings clip=1)"
             )
         self.step += 1
 
@@ -130,14 +135,14 @@ class MaskTraining:
         scores = self.log_alpha.detach().clone()
         history = pd.DataFrame(self.history.numpy(), columns=list(HISTORY))
         full = Mask.full(self.shape)
-        trained = Subnetwork(full, self.target, self.seed, scores, history=history)
+        trained = Subnetwork(full, self.target_sparsity, self.seed, scores, history=history)
         return accepted(trained, self.settings)
 
     # -- saving and going on ----------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next steps depend on, and the history so far."""
-        found = {
+        state = {
             "step": torch.tensor(self.step),
             "log_alpha": self.log_alpha.detach().clone(),
             "multipliers": self.multipliers.detach().clone(),
@@ -145,8 +150,8 @@ class MaskTraining:
             "history": self.history.clone(),
         }
         for i, moments in self.optimiser.state_dict()["state"].items():
-            found |= {f"adam{i}.{name}": moments[name].clone() for name in _ADAM}
-        return found
+            state |= {f"adam{i}.{name}": moments[name].clone() for name in _ADAM}
+        return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of a training with the same arguments."""
@@ -176,15 +181,15 @@ def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
     """
     course = trained.history["sparsity"].to_numpy()
     reached = float(course[-1])
-    if abs(reached - trained.target) > settings.tolerance:
+    if abs(reached - trained.target_sparsity) > settings.tolerance:
         raise OffTrackError(_diagnosis(trained, settings))
     mask = DISCRETISATIONS[settings.discretisation](
-        trained.scores, trained.target, trained.mask.shape
+        trained.scores, trained.target_sparsity, trained.mask.shape
     )
     if not mask.kept:
         raise OffTrackError(
-            f"the mask of target {trained.target}, seed {trained.seed} keeps no component by any "
-            "threshold; use a lower sparsity (--sparsities), or rank the components "
+            f"the mask of target {trained.target_sparsity}, seed {trained.seed} keeps no component "
+            "by any threshold; use a lower sparsity (--target-sparsities), or rank the components "
             "(--prune-settings discretisation=ranking)"
         )
     return replace(trained, mask=mask.with_identity(trained.mask.identity))
@@ -203,8 +208,8 @@ def _diagnosis(trained: Subnetwork, settings: PruneSettings) -> str:
         larger = _rate("larger", 2 * rate or PruneSettings.lr_lambda, rate)
         cure = f"use {more} or {larger}: the multipliers react too late"
     return (
-        f"the sparsity of target {trained.target}, seed {trained.seed} ended at {course[-1]:.3f} "
-        f"(accepted: {tolerance} away from the target), so its ranking means "
+        f"the sparsity of target {trained.target_sparsity}, seed {trained.seed} ended at "
+        f"{course[-1]:.3f} (accepted: {tolerance} away from the target), so its ranking means "
         f"little. It was {shown}; {cure}"
     )
 

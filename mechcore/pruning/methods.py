@@ -15,19 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
+from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.controls import layer_matched as matched_by_layer
 from mechcore.pruning.controls import random_subnetworks
+from mechcore.pruning.discretise import discretise
 from mechcore.pruning.pruner import prune
-from mechcore.pruning.rankings import RANKINGS, Ranking, ranked
-from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork
+from mechcore.pruning.uniform_sampling import ugs_scores
 from mechcore.registry import Registry
 
 
@@ -39,7 +44,7 @@ class Request:
         model: any TransformerLens model.
         data: training examples, whose labels are not used.
         means: the model's mean activations.
-        sparsities: target sparsities, shares of the components.
+        target_sparsities: target sparsities, shares of the components.
         seeds: one subnetwork each; a method without chance may give one for all.
         settings: of L0 pruning.
         data_seed: of the order of examples.
@@ -50,7 +55,7 @@ class Request:
     model: Any
     data: EncodedExamples
     means: MeanActivations
-    sparsities: Sequence[float]
+    target_sparsities: Sequence[float]
     seeds: Sequence[int]
     settings: PruneSettings
     data_seed: int = 0
@@ -74,20 +79,47 @@ METHODS: Registry[PruningMethod] = Registry(
 """Methods by name, in the order in which they are compared."""
 
 
-def by_ranking(name: str, ranking: Ranking) -> PruningMethod:
-    """The method that keeps what a ranking puts first."""
+@dataclass(frozen=True)
+class Ranking:
+    """The method that keeps the components with the highest scores.
 
-    def find(request: Request) -> list[Subnetwork]:
-        """Subnetworks by a ranking, one for each seed where chance has a part in it."""
-        seeds = request.seeds if ranking.seed == "masks" else [request.data_seed]
-        given = (request.model, request.data, request.means, request.sparsities)
-        return [each for seed in seeds for each in ranked(ranking, name, *given, seed)]
+    Attributes:
+        name: of the method.
+        scores: function of model, data and means, and of ``seed`` where there is one.
+        seed: what the seed is of: of nothing, of the ``"data"``, such as their order, or of the
+            ``"masks"``; then every seed has a ranking of its own.
+    """
 
-    return find
+    name: str
+    scores: Callable[..., Float[Tensor, "layer component"]]
+    seed: Literal["data", "masks"] | None = None
+
+    def __call__(self, request: Request) -> list[Subnetwork]:
+        """Subnetworks by the ranking, one for each seed where chance has a part in it.
+
+        Raises:
+            InputError: a sparsity is outside [0, 1), keeps no component or repeats.
+        """
+        model, means = request.model, request.means
+        given = request.seeds if self.seed == "masks" else [request.data_seed]
+        target_sparsities, seeds = as_runs(request.target_sparsities, given)
+        shape, identity = ModelShape.of(model), ModelIdentity.of(model)
+        check_keeps_some(target_sparsities, shape)
+        subnetworks = []
+        for seed in seeds:
+            options = {"seed": seed} if self.seed else {}
+            scores = self.scores(model, request.data, means, **options)
+            for target_sparsity in target_sparsities:
+                mask = discretise(scores, target_sparsity, shape).with_identity(identity)
+                subnetwork = Subnetwork(
+                    mask, target_sparsity, seed, scores, self.name, means=means.data
+                )
+                subnetworks.append(subnetwork)
+        return subnetworks
 
 
-attribution = by_ranking("attribution", RANKINGS["attribution"])
-ugs = by_ranking("ugs", RANKINGS["ugs"])
+attribution = Ranking("attribution", attribution_scores)
+ugs = Ranking("ugs", ugs_scores, "masks")
 
 
 def l0(request: Request) -> list[Subnetwork]:
@@ -96,7 +128,7 @@ def l0(request: Request) -> list[Subnetwork]:
         request.model,
         request.data,
         request.means,
-        sparsity=request.sparsities,
+        target_sparsities=request.target_sparsities,
         seeds=request.seeds,
         preset=request.settings,
         data_seed=request.data_seed,
@@ -106,10 +138,11 @@ def l0(request: Request) -> list[Subnetwork]:
 
 def random(request: Request) -> list[Subnetwork]:
     """Components drawn at random: a control."""
-    found = random_subnetworks(
-        ModelShape.of(request.model), sparsity=request.sparsities, seeds=request.seeds
+    shape, identity = ModelShape.of(request.model), ModelIdentity.of(request.model)
+    drawn = random_subnetworks(
+        shape, target_sparsities=request.target_sparsities, seeds=request.seeds
     )
-    return [each.with_identity(ModelIdentity.of(request.model)) for each in found]
+    return [subnetwork.with_identity(identity) for subnetwork in drawn]
 
 
 def layer_matched(request: Request) -> list[Subnetwork]:

@@ -67,7 +67,7 @@ def prune(
     data: Any,
     means: MeanActivations,
     *,
-    sparsity: float | Sequence[float],
+    target_sparsities: float | Sequence[float],
     seeds: int | Sequence[int] = (42, 43, 44),
     preset: str | PruneSettings = "fast",
     data_seed: int = 0,
@@ -79,7 +79,7 @@ def prune(
         model: any TransformerLens model; it stays as it is.
         data: training examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
-        sparsity: shares of components to prune, in [0, 1).
+        target_sparsities: shares of components to prune, in [0, 1).
         seeds: of the masks' initialisation and noise.
         preset: ``"fast"``, ``"thorough"``, ``"paper"``, or a schedule of your own, see
             `mechcore.pruning.prune_settings`.
@@ -97,14 +97,16 @@ def prune(
             and why, ``finished`` holds the others.
     """
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
-    targets, seeds = as_runs(sparsity, seeds)
+    target_sparsities, seeds = as_runs(target_sparsities, seeds)
     check_means(means, model)
     data = as_encoded(model, data, split="train", labelled=False)
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
-        check_keeps_some(targets, shape)
+        check_keeps_some(target_sparsities, shape)
     moved = _moved(model, data, means, settings.attribution)
-    trainings = [MaskTraining(settings, shape, t, seed, moved) for t in targets for seed in seeds]
+    trainings = [
+        MaskTraining(settings, shape, t, seed, moved) for t in target_sparsities for seed in seeds
+    ]
     partial = Partial(
         state,
         "pruning",
@@ -118,8 +120,8 @@ def prune(
     )
     failed = _restore(partial, trainings)
     order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
-    n_steps = max(len(each.history) for each in trainings)
-    begin = max(each.step for each in trainings)
+    n_steps = max(len(training.history) for training in trainings)
+    begin = max(training.step for training in trainings)
     teacher = Teacher(model, data, settings)
     with frozen(model), progress.bar("prune", n_steps) as advance:
         for step in range(n_steps):
@@ -129,9 +131,9 @@ def prune(
                 failed |= _take_step(active, teacher, means, examples)
                 if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
                     states = {
-                        f"{each.name}/{name}": tensor
-                        for each in trainings
-                        for name, tensor in each.state().items()
+                        f"{training.name}/{name}": tensor
+                        for training in trainings
+                        for name, tensor in training.state().items()
                     }
                     partial.save(states, {"failed": failed})
             advance()
@@ -160,15 +162,15 @@ def _take_step(
     """One step of every training; what went wrong, by name."""
     if not trainings:
         return {}
-    values = torch.stack([each.draw() for each in trainings])
-    seeds = [each.dropout_seed for each in trainings] if teacher.settings.dropout else []
+    values = torch.stack([training.draw() for training in trainings])
+    seeds = [training.dropout_seed for training in trainings] if teacher.settings.dropout else []
     losses, gradients = teacher.kl_gradients(values, means, examples, dropout_seeds=seeds)
     failed = {}
-    for each, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
+    for training, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
         try:
-            each.update(kl, gradient)
+            training.update(kl, gradient)
         except OffTrackError as error:
-            failed[each.name] = str(error)
+            failed[training.name] = str(error)
             warn(f"pruning: {error}")
     return failed
 
@@ -180,13 +182,13 @@ def _results(
     means: MeanActivations,
 ) -> list[Subnetwork]:
     finished, missing = [], dict(failed)
-    for each in trainings:
-        if each.name not in failed:
+    for training in trainings:
+        if training.name not in failed:
             try:
-                found = each.subnetwork().with_identity(identity)
-                finished.append(replace(found, means=means.data))
+                subnetwork = training.subnetwork().with_identity(identity)
+                finished.append(replace(subnetwork, means=means.data))
             except OffTrackError as error:
-                missing[each.name] = str(error)
+                missing[training.name] = str(error)
     if missing:
         count = f"{len(missing)} of {len(trainings)} masks failed"
         reasons = ". ".join(missing.values())

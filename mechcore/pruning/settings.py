@@ -110,23 +110,23 @@ class PruneSettings:
                 f"steps_per_percent ({self.steps_per_percent})"
             )
 
-    def total_steps(self, target: float) -> int:
+    def total_steps(self, target_sparsity: float) -> int:
         """Optimisation steps of a mask with this target sparsity."""
-        return round(self.steps + self.steps_per_percent * 100 * target)
+        return round(self.steps + self.steps_per_percent * 100 * target_sparsity)
 
     @property
     def draws_per_step(self) -> int:
         """As many draws as there are examples to share among them."""
         return min(self.draws, self.batch_size)
 
-    def wanted_sparsity(self, target: float, step: int) -> float:
+    def wanted_sparsity(self, target_sparsity: float, step: int) -> float:
         """The sparsity that the Lagrangian asks for at ``step``, counted from 0."""
-        rise = self.ramp * self.steps + self.ramp_per_percent * 100 * target
-        return target * min(1.0, step / rise)
+        rise = self.ramp * self.steps + self.ramp_per_percent * 100 * target_sparsity
+        return target_sparsity * min(1.0, step / rise)
 
-    def rate(self, target: float, step: int) -> float:
+    def rate(self, target_sparsity: float, step: int) -> float:
         """Share of the learning rates that holds at ``step``, counted from 0."""
-        total = self.total_steps(target)
+        total = self.total_steps(target_sparsity)
         rising = (step + 1) / self.warmup if self.warmup else 1.0
         falling = (total - step) / max(1, total - self.warmup)
         return max(0.0, min(1.0, rising, falling))
@@ -178,7 +178,7 @@ def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> Prun
 
 
 def as_runs(
-    sparsity: float | Sequence[float], seeds: int | Sequence[int]
+    target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> tuple[list[float], list[int]]:
     """Target sparsities and seeds as plain lists, one value alone included.
 
@@ -186,36 +186,36 @@ def as_runs(
         InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
             sparsities repeat or are missing.
     """
-    targets = _listed("sparsities", sparsity, Real, float)
+    listed = _listed("target_sparsities", target_sparsities, Real, float)
     numbers = _listed("seeds", seeds, Integral, int)
-    for target in targets:
-        if not 0 <= target < 1:  # also catches NaN
-            expected = f"expected a share of components in [0, 1){meant_share(target)}"
-            raise InputError(f"sparsity {target}: {expected}")
+    for target_sparsity in listed:
+        if not 0 <= target_sparsity < 1:  # also catches NaN
+            expected = f"expected a share of components in [0, 1){meant_share(target_sparsity)}"
+            raise InputError(f"sparsity {target_sparsity}: {expected}")
     for seed in numbers:
         if not 0 <= seed < MAX_SEED:
             raise InputError(f"seed {seed}: expected a whole number from 0 to {MAX_SEED - 1}")
-    return targets, numbers
+    return listed, numbers
 
 
-def keeps_some(target: float, shape: ModelShape) -> bool:
+def keeps_some(target_sparsity: float, shape: ModelShape) -> bool:
     """Whether a ranking cut at this sparsity keeps a component."""
     n = len(shape.components)
-    return round(target * n) < n
+    return round(target_sparsity * n) < n
 
 
-def check_keeps_some(targets: Sequence[float], shape: ModelShape) -> None:
+def check_keeps_some(target_sparsities: Sequence[float], shape: ModelShape) -> None:
     """Make sure that every target sparsity leaves a component to keep.
 
     Raises:
         InputError: one does not.
     """
     n = len(shape.components)
-    for target in targets:
-        if not keeps_some(target, shape):
+    for target_sparsity in target_sparsities:
+        if not keeps_some(target_sparsity, shape):
             raise InputError(
-                f"sparsity {target}: keeps none of the model's {n} components; expected at most "
-                f"{(n - 1) / n:.6g}, which keeps one"
+                f"sparsity {target_sparsity}: keeps none of the model's {n} components; expected "
+                f"at most {(n - 1) / n:.6g}, which keeps one"
             )
 
 

@@ -48,7 +48,7 @@ class Subnetwork(Shown):
     """
 
     mask: Mask
-    target: float
+    target_sparsity: float
     seed: int
     scores: Float[Tensor, "layer component"]
     method: Method = "l0"
@@ -58,13 +58,15 @@ class Subnetwork(Shown):
     means: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "target", float(self.target))  # numbers of NumPy are welcome
+        object.__setattr__(
+            self, "target_sparsity", float(self.target_sparsity)
+        )  # numbers of NumPy are welcome
         object.__setattr__(self, "seed", int(self.seed))
 
     @property
     def name(self) -> str:
         """See `subnetwork_name`."""
-        return subnetwork_name(self.target, self.seed, self.method)
+        return subnetwork_name(self.target_sparsity, self.seed, self.method)
 
     def with_identity(self, identity: Identity | None) -> Subnetwork:
         """This subnetwork as one of the model ``identity``, see `Mask.with_identity`."""
@@ -92,7 +94,7 @@ class Subnetwork(Shown):
     def save(self, path: str | Path) -> None:
         """Write everything as safetensors, atomically; `Mask.load` reads the mask."""
         facts = {
-            "target": repr(self.target),
+            "target_sparsity": repr(self.target_sparsity),
             "seed": repr(self.seed),
             "method": self.method,
             "means": self.means,
@@ -113,12 +115,12 @@ class Subnetwork(Shown):
         try:
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata() or {}
-                method, target = facts["method"], float(facts["target"])
+                method, target_sparsity = facts["method"], float(facts["target_sparsity"])
                 scores = file.get_tensor("scores")
                 if not _METHOD.fullmatch(method):
                     raise ValueError(f"method {method!r}, expected a name in small letters")
-                if not 0 <= target <= 1:
-                    raise ValueError(f"target sparsity {target}, expected a share")
+                if not 0 <= target_sparsity <= 1:
+                    raise ValueError(f"target sparsity {target_sparsity}, expected a share")
                 if mask.is_batched or scores.shape != mask.values.shape:
                     raise ValueError(
                         f"scores {tuple(scores.shape)} for mask {tuple(mask.values.shape)}, "
@@ -126,7 +128,7 @@ class Subnetwork(Shown):
                     )
                 return cls(
                     mask,
-                    target,
+                    target_sparsity,
                     int(facts["seed"]),
                     scores,
                     method,
@@ -155,8 +157,8 @@ def draws_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
     much the same components even where none matters.
     """
     return [
-        next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(each, other))
-        for each in subnetworks
+        next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(one, other))
+        for one in subnetworks
     ]
 
 
@@ -166,13 +168,13 @@ def _are_of_one_draw(one: Subnetwork, other: Subnetwork) -> bool:
     return (named and shared) or torch.equal(one.scores, other.scores)
 
 
-def subnetwork_name(target: float, seed: int, method: Method = "l0") -> str:
+def subnetwork_name(target_sparsity: float, seed: int, method: Method = "l0") -> str:
     """Short name, such as ``s0.50-seed42``, unique among those of one model and data."""
     prefix = "" if method == "l0" else f"{method}-"
-    return f"{prefix}{target_name(target)}-seed{seed}"
+    return f"{prefix}{target_name(target_sparsity)}-seed{seed}"
 
 
-def target_name(target: float) -> str:
+def target_name(target_sparsity: float) -> str:
     """What a target sparsity is called in names, such as ``s0.50``; of no two the same."""
-    short = f"{target:.2f}"
-    return f"s{short if float(short) == target else repr(target)}"
+    short = f"{target_sparsity:.2f}"
+    return f"s{short if float(short) == target_sparsity else repr(target_sparsity)}"

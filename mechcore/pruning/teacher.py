@@ -134,7 +134,7 @@ class Teacher:
             n_rows, n_draws = len(inputs["input_ids"]), values.shape[1]
             draw = torch.arange(len(examples)) * n_draws // len(examples)
             values = chosen(values, 1, draw.repeat(n_rows // len(examples)).tolist())
-        means = self._there(means)
+        means = self._means_on_device(means)
         stack = self.stack if dropout_seed is None else None  # it has no dropout
         if stack is not None and fill == "mean" and not means.per_position:
             read = read_position(self.model, inputs)
@@ -180,15 +180,15 @@ class Teacher:
             torch.manual_seed(seed)
             yield
 
-    def _there(self, means: MeanActivations) -> MeanActivations:
+    def _means_on_device(self, means: MeanActivations) -> MeanActivations:
         """Means on the model's device, checked and moved once unless they are trained."""
         known = self._known[1] is not None and means is self._known[0]
         if not known or means.z.requires_grad:
             check_means(means, self.model)
             self._known = (means, means.to(device_of(self.model)))
-        found = self._known[1]
-        assert found is not None
-        return found
+        there = self._known[1]
+        assert there is not None
+        return there
 
     @torch.no_grad()
     def mean_divergences(

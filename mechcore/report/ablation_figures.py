@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from mechcore.components import Component
 from mechcore.report import drawing
-from mechcore.report.drawing import SCALES, SERIES_COLOURS, shorten
+from mechcore.report.drawing import SCALES, shorten
 from mechcore.report.figures import UNITS
-from mechcore.report.groups import data_sets, of_data, subsets_of
+from mechcore.report.groups import data_sets, of_data
 from mechcore.wording import ALL, split_name
 
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
@@ -26,7 +26,7 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     """Change without each single component: layer x head, one panel per data set.
 
     Args:
-        ablation: what `mechcore.sweep` returns; sets with names of their own are left out.
+        ablation: what `mechcore.ablation.sweep` returns; sets with names of their own are left out.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
         subset: of the data.
     """
@@ -69,8 +69,8 @@ def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
     """Interaction of every two components that were raced, one panel per race.
 
     Args:
-        races: decisions on interactions of the margin, see `mechcore.race`, by their titles. One
-            per cent of the largest share the darkest colours.
+        races: decisions on interactions of the margin, see `mechcore.ablation.race`, by title.
+            One per cent of the largest share the darkest colours.
     """
     parts = {
         title: by_components(race, 2).rename(columns={"effect": "interaction"})
@@ -127,56 +127,6 @@ def _name_components(ax: Axes, names: Sequence[str]) -> None:
     for start in starts[1:]:
         ax.axhline(start - 0.5, color="#999999", lw=0.5)
         ax.axvline(start - 0.5, color="#999999", lw=0.5)
-
-
-@drawing.styled
-def set_bars(
-    ablation: pd.DataFrame, split: str, data: str, sets: Sequence[str] | None = None
-) -> Figure:
-    """Accuracy of the full model and without each set on every subset, with intervals.
-
-    Args:
-        ablation: what `mechcore.sweep` returns.
-        split: ``"id"`` or ``"ood"``.
-        data: name of the data set.
-        sets: which, in which order; by default all.
-    """
-    part = of_data(ablation, split, data)
-    names = list(dict.fromkeys(part["set"])) if sets is None else list(sets)
-    subsets = subsets_of(part, split, data)
-    width = 0.84 / (len(names) + 1)
-    room = 1.2 + 0.22 * len(subsets) * (len(names) + 1.5)
-    figure = drawing.new_figure(float(np.clip(room, 5.0, 10.0)), 3.6)
-    ax = figure.subplots()
-    left = np.arange(len(subsets)) - 0.42 + width / 2
-    grids = {
-        column: 100 * part.pivot(index="subset", columns="set", values=column).loc[subsets]
-        for column in ("accuracy", "accuracy_change", "accuracy_change_low", "accuracy_change_high")
-    }
-    accuracy, change, low, high = grids.values()
-    full = (accuracy - change)[names[0]]
-    handles = [ax.bar(left, full, width, color=drawing.BLACK, label="full model")]
-    for i, name in enumerate(names):
-        ends = [change[name] - low[name], high[name] - change[name]]
-        bars = ax.bar(
-            left + (i + 1) * width,
-            accuracy[name],
-            width,
-            yerr=np.maximum(0, ends),
-            error_kw={"elinewidth": 0.8, "ecolor": drawing.GREY},
-            color=SERIES_COLOURS[i % len(SERIES_COLOURS)],
-            hatch="//" if i >= len(SERIES_COLOURS) else None,
-            edgecolor="white",
-            linewidth=0.3,
-            label=shorten(name, 30),
-        )
-        handles.append(bars)
-    turned = 25 if len(subsets) > 4 else 0
-    ax.set_xticks(range(len(subsets)), [shorten(s, 22) for s in subsets], rotation=turned)
-    ax.set(ylim=(0, 100), ylabel="accuracy (%)", title=shorten(f"{split_name(split)}: {data}"))
-    ax.grid(axis="y")
-    drawing.legend_below(figure, handles)
-    return figure
 
 
 def largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mechcore.ablation.effects.changes import ABLATION, SET
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS
-from mechcore.ablation.interactions.dividends import DIVIDENDS, SHAPLEY
-from mechcore.ablation.interactions.exact import INTERACTIONS, directions
+from mechcore.ablation.effects.changes import ABLATION, ABLATION_CONTROLS, SET
+from mechcore.ablation.joint.exact import DIVIDENDS, INTERACTIONS, SHAPLEY, directions
 from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
 from mechcore.report.groups import PLACED, placed
@@ -37,7 +35,7 @@ def fill_note(run: RunFolder) -> Iterator[Paragraph]:
 
 def ablated(run: RunFolder) -> str:
     """What is ablated alone and together, in words: heads of the core, or what was named."""
-    settings = run.analyses.get("ablation") or {}
+    settings = run.analyses.get(ABLATION.name) or {}
     named = settings.get("components") or settings.get("sets")
     return "component" if named else "core head"
 

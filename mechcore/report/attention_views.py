@@ -29,13 +29,13 @@ _DRAW = """(function draw(tries) {
   if (!place) return;
   if (tries === 50 && window.IntersectionObserver) {
     new IntersectionObserver(function (seen, watcher) {
-      if (!seen.some((each) => each.isIntersecting)) return;
+      if (!seen.some((entry) => entry.isIntersecting)) return;
       watcher.disconnect();
       draw(49);
     }, {rootMargin: "600px"}).observe(place);
   } else if (window.CircuitsVis) {
     place.textContent = "";
-    CircuitsVis.render(place.id, CircuitsVis.AttentionHeads, %(props)s);
+    CircuitsVis.render(place.id, CircuitsVis.%(element)s, %(props)s);
   } else if (tries > 0) {
     setTimeout(draw, 100, tries - 1);
   } else {
@@ -100,13 +100,14 @@ class AttentionView:
                 default one that does not come twice anywhere.
         """
         name = name or f"attention-{uuid4().hex[:12]}"
-        place = f"{name}-heads"
-        props = {
-            **pattern_properties(self.examples[0]),
-            "attention": [example.pattern for example in self.examples],
-            "attentionHeadNames": list(self.titles),
-        }
-        script = _DRAW % {"place": script_json(place), "props": script_json(props)}
+        place, element = f"{name}-heads", "AttentionPattern"
+        props = _properties(self.examples[0])
+        if len(self.examples) > 1:
+            element = "AttentionHeads"
+            props["attention"] = [example.pattern for example in self.examples]
+            props["attentionHeadNames"] = list(self.titles)
+        told = {"place": script_json(place), "element": element, "props": script_json(props)}
+        script = _DRAW % told
         return f'<div><div id="{place}"></div><script>{script}</script></div>'
 
     def save(self, path: str | Path) -> Path:
@@ -148,7 +149,7 @@ def attention_view(
     return AttentionView(list(examples), list(names))
 
 
-def pattern_properties(example: AttentionExample) -> dict[str, Any]:
+def _properties(example: AttentionExample) -> dict[str, Any]:
     """What circuitsvis's ``AttentionPattern`` needs to draw a head."""
     return {
         "attention": example.pattern,

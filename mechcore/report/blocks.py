@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,8 +18,6 @@ from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.report.drawing import style
 from mechcore.report.embedding import SVG, data_uri
-from mechcore.report.graph_block import Graph
-from mechcore.report.scatter_block import Scatter
 from mechcore.tables import Column, Schema
 
 FIGURES_FOLDER = "figures"
@@ -107,37 +107,56 @@ def _ranges(frame: pd.DataFrame, column: Column) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure inside the page; ``saved`` are the formats of its files beside the page.
-
-    ``fold`` is the line that the reader opens it by; where it is empty the figure always shows.
-    """
-
-    name: str
-    caption: str
-    alt: str
-    uri: str
-    width: int
-    height: int
-    saved: Sequence[str] = ()
-    fold: str = ""
+class Spot(Protocol):
+    """A component in a figure."""
 
     @property
-    def svg(self) -> str:
-        """Path, relative to the page, of its SVG file; empty if none was saved."""
-        return f"{FIGURES_FOLDER}/{self.name}.svg" if "svg" in self.saved else ""
+    def name(self) -> str:
+        """What it is called; a component can be chosen."""
+
+    @property
+    def words(self) -> str:
+        """What is told of it while it is pointed at."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure before it is placed in a page, see `Picture`; ``name`` is that of its files."""
+    """A figure before it is placed in a page, see `Picture`; ``name`` is that of its files.
+
+    Artists whose ``gid`` is ``spot-I`` are the ``spots``, which the reader can point at, choose and
+    reach by keyboard; those called ``edge-I-J`` stand out with either of them.
+    """
 
     figure: Figure
     name: str
     caption: str
     alt: str
     fold: str = ""
+    spots: Sequence[Spot] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure inside the page; ``saved`` are the formats of its files beside the page.
+
+    ``fold`` is the line that the reader opens it by; where it is empty the figure always shows.
+    ``inline`` is the figure as HTML, where it has spots.
+    """
+
+    name: str
+    caption: str
+    alt: str
+    fold: str
+    uri: str
+    width: int
+    height: int
+    saved: Sequence[str] = ()
+    inline: str = ""
+
+    @property
+    def svg(self) -> str:
+        """Path, relative to the page, of its SVG file; empty if none was saved."""
+        return f"{FIGURES_FOLDER}/{self.name}.svg" if "svg" in self.saved else ""
 
 
 @dataclass(frozen=True)
@@ -155,7 +174,7 @@ class Command:
     text: str
 
 
-Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter | Graph | Drawing
+Block: TypeAlias = Paragraph | Command | Table | Picture | View | Drawing
 
 
 @dataclass(frozen=True)
@@ -228,8 +247,22 @@ class Gallery:
             content = svg if end == "svg" else _drawn(figure, end)
             write_bytes(self.folder / f"{drawing.name}.{end}", content)
         width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
-        named = (drawing.name, drawing.caption, drawing.alt)
-        return Picture(*named, data_uri(svg, SVG), width, height, self.formats, drawing.fold)
+        named = (drawing.name, drawing.caption, drawing.alt, drawing.fold)
+        inline = _inline(svg.decode("utf-8"), drawing) if drawing.spots else ""
+        return Picture(*named, data_uri(svg, SVG), width, height, self.formats, inline)
+
+
+def _inline(svg: str, drawing: Drawing) -> str:
+    """A figure as HTML: its spots are buttons, and nothing is called as in other figures."""
+    svg = re.sub(r"<metadata>.*?</metadata>| xmlns(:\w+)?=\"[^\"]*\"", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(id=\"|href=\"#|url\(#)", rf"\g<1>{drawing.name}-", svg[svg.index("<svg") :])
+    for rank, spot in enumerate(drawing.spots):
+        words = f'data-head="{escape(spot.name)}" aria-label="{escape(spot.words)}"'
+        button = f'<g class="dot" role="button" data-rank="{rank}" {words}>'
+        svg = svg.replace(f'<g id="{drawing.name}-spot-{rank}">', button)
+    edge = rf'<g id="{drawing.name}-edge-(\d+)-(\d+)">'
+    svg = re.sub(edge, r'<g class="edge" data-ends="\1 \2">', svg)
+    return svg.replace("<svg", f'<svg role="group" aria-label="{escape(drawing.alt)}"', 1)
 
 
 def as_svg(figure: Figure) -> bytes:

@@ -99,8 +99,7 @@ class Claims:
 
     def tile(self, run: RunFolder) -> Iterator[Tile]:
         """How many of them are supported."""
-        table = run.filled(self.table)
-        if table is None:
+        if (table := run.filled(self.table)) is None:
             return
         n = table["verdict"].value_counts()
         notes = [f"{int(n.get(name, 0))} {name}" for name in (NOT_SUPPORTED, INCONCLUSIVE)]

@@ -348,12 +348,13 @@ def draw_grids(
     scale: ScalarMappable,
     label: str,
     outlined: Mapping[str, str],
+    smallest: float = 0.2,
 ) -> Figure:
     """A grid for each part by its title, with ``value`` and ``text`` of each cell, see `draw_grid`.
 
     So many ``columns`` of them stand side by side; ``label`` says what the colours mean.
     """
-    shape = GridShape.of(pd.concat(parts.values()), columns)
+    shape = GridShape.of(pd.concat(parts.values()), columns, smallest)
     size = (shape.cell * shape.width + GRID_MARGIN, shape.cell * shape.n_layers + 0.85)
     figure, axes = panels(len(parts), columns, *size, least=4.0)
     for ax, (title, part) in zip(axes.flat, parts.items(), strict=False):

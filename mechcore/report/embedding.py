@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mechcore.wording import visible
 
-SVG, CSV, JSON, ZIP = (
-    "image/svg+xml",
-    "text/csv;charset=utf-8",
-    "application/json",
-    "application/zip",
-)
+SVG, CSV, JSON = "image/svg+xml", "text/csv;charset=utf-8", "application/json"
 
 _IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # that an archive can say; the same files give the same bytes
 
 
 def script_json(content: Any) -> str:
@@ -55,15 +46,3 @@ def download(path: Path, kind: str = CSV) -> Download:
     """Carry a file."""
     content = path.read_bytes()
     return Download(visible(path.name), len(content), data_uri(content, kind))
-
-
-def archive(paths: Sequence[Path], name: str) -> Download:
-    """Carry several files as one archive."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for path in paths:
-            entry = zipfile.ZipInfo(visible(path.name), _EARLIEST)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
-            bundle.writestr(entry, path.read_bytes())
-    return Download(name, len(content.getvalue()), data_uri(content.getvalue(), ZIP))

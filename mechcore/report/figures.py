@@ -56,18 +56,18 @@ def accuracy_by_subset(
     """
     frame, places, labels = in_rows(accuracy)
     rest = frame[frame["subnetwork"] != FULL]
-    targets = sorted(rest["target_sparsity"].dropna().unique())
-    shifts = drawing.offsets(len(targets) + 1, 0.2 * len(targets))
+    target_sparsities = sorted(rest["target_sparsity"].dropna().unique())
+    shifts = drawing.offsets(len(target_sparsities) + 1, 0.2 * len(target_sparsities))
     look = ("full model, with interval", drawing.BLACK, "D")
     columns = ("accuracy", "accuracy_low", "accuracy_high")
     full = frame[frame["subnetwork"] == FULL]
     series = [drawing.dots_of(full, look, columns, 100, offset=shifts[0])]
-    for i, target in enumerate(targets):
-        part = rest[rest["target_sparsity"] == target]
+    for i, target_sparsity in enumerate(target_sparsities):
+        part = rest[rest["target_sparsity"] == target_sparsity]
         ends = 100 * part.groupby("row")["accuracy"].agg(["min", "max"])
         series.append(
             drawing.Dots(
-                f"subnetworks at {sparsity(target)}, one dot per seed",
+                f"subnetworks at {sparsity(target_sparsity)}, one dot per seed",
                 SERIES_COLOURS[i % len(SERIES_COLOURS)],
                 SERIES_MARKERS[i % len(SERIES_MARKERS)],
                 part["row"].to_numpy(),
@@ -105,8 +105,8 @@ def head_frequency(frequency: pd.DataFrame, core: Collection[str] = ()) -> Figur
         value=100 * frequency["frequency"], text=[f"{count:.0f}" for count in frequency["count"]]
     )
     parts = {
-        f"target sparsity {sparsity(float(str(target)))}, {part['n_seeds'].max():.0f} seeds": part
-        for target, part in cells.groupby("target_sparsity")
+        f"target sparsity {sparsity(float(str(share)))}, {part['n_seeds'].max():.0f} seeds": part
+        for share, part in cells.groupby("target_sparsity")
     }
     scale = ScalarMappable(Normalize(0, 100), "Blues")
     outlined = dict.fromkeys(core, drawing.VERMILION)

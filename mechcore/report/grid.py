@@ -86,12 +86,11 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
 
 
 def _frequencies(run: RunFolder) -> Iterator[Quantity]:
-    frequency = run.table("head_frequency")
-    if frequency is None:
+    if (frequency := run.table("head_frequency")) is None:
         return
     scale = _scale("Blues", Normalize(0, 1))
     legend = _legend(scale, [i / (STEPS - 1) for i in range(STEPS)], percent)
-    for target, part in frequency.groupby("target_sparsity"):
+    for target_sparsity, part in frequency.groupby("target_sparsity"):
         cells = {
             row["component"]: _cell(
                 whole(row["count"]),
@@ -100,7 +99,7 @@ def _frequencies(run: RunFolder) -> Iterator[Quantity]:
             )
             for _, row in part.iterrows()
         }
-        at = sparsity(float(str(target)))
+        at = sparsity(float(str(target_sparsity)))
         yield Quantity(f"seeds that keep it at {at}", cells, legend)
 
 

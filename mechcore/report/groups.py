@@ -114,8 +114,7 @@ def most_frequent(
 
 def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
     """Which subsets each of these groups is a mean over; empty where the run does not say."""
-    table = run.table("group_accuracy")
-    if table is None:
+    if (table := run.table("group_accuracy")) is None:
         return ""
     rows = {row["group"]: row for _, row in table[table["subnetwork"] == FULL].iterrows()}
     parts = [f"{group}: {members(rows[group])}" for group in groups if group in rows]
@@ -163,8 +162,7 @@ def _of_one_label(run: RunFolder) -> pd.DataFrame:
     information = run.filled("information")
     if information is not None:
         return information[information["reason"] == ONE_LABEL]
-    labels = run.table("data")
-    if labels is None:
+    if (labels := run.table("data")) is None:
         return pd.DataFrame(columns=["split", "data", "subset"])
     labels = labels[labels["label"] != ""]
     whole = labels.assign(subset=ALL)

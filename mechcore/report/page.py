@@ -12,10 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mechcore.files import write_text
-from mechcore.report.about import NAME, facts
+from mechcore.report.about import NAME, panels
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section, Table, View
-from mechcore.report.embedding import JSON, Download, archive, download, script_json
+from mechcore.report.embedding import JSON, Download, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
@@ -25,6 +25,7 @@ REPORT_FILE = "report.html"
 
 _OF_DATA = ("n", "n_available", "n_cut", "subsets")
 """Facts in ``config.json`` that the section on the data has, too."""
+_OF_CONFIG = ("model", "data", "settings", "origins", "versions", "seconds")
 _VARIABLE = re.compile(r"\*(\w+)\*")
 _TAG = re.compile(r"(<button.*?</button>|<[^>]*>)")
 _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
@@ -60,17 +61,11 @@ def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) ->
 
 
 def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
-    study, known = report_of(run.config), facts(run)
-    grid = grid_of(run, list(known.about))
-    data = {
-        "naming": NAME.pattern,
-        "heads": {name: asdict(about) for name, about in known.about.items()},
-        "shared": known.shared,
-        "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
-    }
-    blocks = [block for part in (opening, *parts) if part is not None for block in part.blocks]
-    drawn = any(run.flips_attention) or any(isinstance(block, View) for block in blocks)
-    page = environment(known.about, study.words.terms).get_template("report.html.j2")
+    study, about = report_of(run.config), panels(run)
+    grid = grid_of(run, list(about))
+    sections = [part.blocks for part in (opening, *parts) if part is not None]
+    drawn = any(isinstance(b, View) for blocks in (*sections, *about.values()) for b in blocks)
+    page = environment(about, study.words.terms).get_template("report.html.j2")
     return page.render(
         title=title(run.config),
         subtitle=subtitle(run.config),
@@ -85,15 +80,15 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         nothing=NOTHING,
         method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
         downloads=_downloads(run),
-        data=Markup(script_json(data)),
+        panels=about,
+        quantities=Markup(script_json([asdict(q) for q in grid.quantities])) if grid else "",
         library=library_script() if drawn else "",
     )
 
 
 def _downloads(run: RunFolder) -> list[Download]:
     tables = [run.path / TABLES_FOLDER / name for name in run.table_files]
-    files = [download(run.path / CONFIG_FILE, JSON), *map(download, tables)]
-    return [archive(tables, "tables.zip"), *files] if tables else files
+    return [download(run.path / CONFIG_FILE, JSON), *map(download, tables)]
 
 
 def title(config: dict[str, Any]) -> str:
@@ -194,40 +189,33 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
         config: what ``config.json`` holds.
         shown: facts of the data that stand elsewhere on the page, and need not be repeated.
     """
-    model = dict(config.get("model") or {})
-    run = {key: config[key] for key in ("command", "seeds", "sparsities") if config.get(key)}
-    if "label_mapping" in config:
-        run["label mapping"] = config["label_mapping"]
+    run = {key: config[key] for key in ("command", "seeds", "target_sparsities") if config.get(key)}
+    parts = {name: dict(config.get(name) or {}) for name in _OF_CONFIG}
     data = [
         (f"{part} {key}".replace("_", " "), value)
-        for part, entries in dict(config.get("data") or {}).items()
+        for part, entries in parts["data"].items()
         for entry in (entries if isinstance(entries, list) else [entries])
         for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
         if key.replace(" ", "_") not in shown
     ]
-    versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
-    settings = dict(config.get("settings") or {})
-    settings |= {name: config[name] for name in ("prune", "means") if name in config}
-    origins = dict(config.get("origins") or {})
     seconds = {
         name: number(value, 1) if isinstance(value, int | float) else value
-        for name, value in dict(config.get("seconds") or {}).items()
+        for name, value in parts["seconds"].items()
     }
     groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
-        ("Run", _flat(run), False),
-        ("Model", _flat(model), False),
+        ("Run", _flat(run | {"label mapping": config.get("label_mapping") or {}}), False),
+        ("Model", _flat(parts["model"]), False),
         ("Data", data, False),
-        ("Settings", _flat(settings), True),
-        ("Origins of settings that are not defaults", origins.items(), True),
-        ("Versions", versions.items(), False),
+        ("Settings", _flat(parts["settings"]), True),
+        ("Origins of settings that are not defaults", parts["origins"].items(), True),
+        ("Versions", {"mechcore": config.get("mechcore", ""), **parts["versions"]}.items(), False),
         ("Time by step (s)", _flat(seconds), True),
     ]
-    tables = []
-    for caption, pairs, folded in groups:
-        rows = [[name, plain(value)] for name, value in pairs]
-        if rows:
-            tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
-    return tables
+    return [
+        Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded)
+        for caption, pairs, folded in groups
+        if (rows := [[name, plain(value)] for name, value in pairs])
+    ]
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
+from mechcore.ablation.paths.tables import PATHS
 from mechcore.components import Component
 from mechcore.components.paths import ANSWER
-from mechcore.report.blocks import Paragraph, Shown, Table, table_of
-from mechcore.report.graph_block import Edge, Graph, Node, graph
+from mechcore.report.blocks import Drawing, Paragraph, Shown, Table, table_of
+from mechcore.report.component_figures import LEAST_DRAWN, Edge, Node, Reading, drawn_of, graph
 from mechcore.wording import ALL, OUT_FIRST, PLACES, count, listed, whole, with_interval
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def graph_of(
     blind: pd.DataFrame,
     readers: Sequence[str],
     senders: tuple[Sequence[str], str],
-) -> Graph:
+) -> Drawing:
     """Paths from senders to those that read them, and from all of these to the answer.
 
     ``blind`` are rows of ``core_dependence`` of the metric; of ``senders`` come the names, and what
@@ -66,12 +67,12 @@ def graph_of(
         component = Component.parse(name)
         heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
         column = (0, component.layer, not component.is_head)
-        nodes.append(Node(name, column, heading, "in" if sends else "both", words))
-    nodes.append(Node(ANSWER, (1,), "", "none", "The answer: its edges are direct effects on it."))
+        nodes.append(Node(name, words, column, heading, _SENDER if sends else _READER))
+    nodes.append(Node(ANSWER, "The answer: its edges are direct effects on it.", (1,), "", _ANSWER))
     drawn = {node.name for node in nodes}
     ends = [f"{change}{end}" for end in ("", "_low", "_high")]
     edges = [
-        Edge(row["senders"], row["receiver"], *(row[end] for end in ends))
+        Edge(row["senders"], row["receiver"], Reading(*(row[end] for end in ends)))
         for row in cut.dropna(subset=[change]).to_dict("records")
         if {row["senders"], row["receiver"]} <= drawn
     ]
@@ -81,7 +82,15 @@ def graph_of(
         f"to the answer. Width: how much {metric} changes out of domain when the receiver "
         f"alone does not see the sender ({whole(cut['n'].max())} examples)."
     )
-    return graph(caption, nodes, edges, [("in", one), *_LEGEND])
+    if left := len(edges) - len(drawn_of(edges)):
+        caption += (
+            f" {left} of {len(edges)} paths are not drawn: each changes less than "
+            f"{100 * LEAST_DRAWN:.0f} % of what the largest does."
+        )
+    legend = [(_SENDER, one), (_READER, "others that change most without it")]
+    figure = graph(nodes, edges, [*legend, (_ANSWER, "the answer")])
+    alt = "Graph of paths from layer to layer; effects are in the tables."
+    return Drawing(figure, "paths", caption, alt, spots=nodes)
 
 
 def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who: str) -> Table:
@@ -151,16 +160,11 @@ def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     return table_of(outside, schema, caption, columns, folded=direct)
 
 
-TABLES = {"information": "path_information", "margin": "paths"}
+TABLES = {"information": "path_information", "margin": PATHS.name}
 _KINDS = (
     ((True, False), "information alone"),
     ((False, True), "the threshold alone"),
     ((True, True), "information and the threshold"),
 )
-_LEGEND = [
-    ("both", "others that change most without it"),
-    ("none", "the answer"),
-    ("worse", "worse when cut"),
-    ("better", "better when cut"),
-    ("unsure", "interval has 0 in it"),
-]
+_SENDER, _READER, _ANSWER = "#0072B2", "#1c2128", "#8a939d"
+"""Colours of nodes."""

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
+from mechcore.ablation.effects.changes import ABLATION
 from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE, AttentionExample
 from mechcore.errors import InputError
 from mechcore.report.kinds import schemas_of
@@ -88,7 +89,7 @@ class RunFolder:
     @property
     def singles(self) -> pd.DataFrame | None:
         """Ablations of single components by name, from ``ablation`` and ``sweep``."""
-        ablations = [self.table(name) for name in ("ablation", "sweep")]
+        ablations = [self.table(name) for name in (ABLATION.name, "sweep")]
         tables = [table[table["kind"] == SINGLE] for table in ablations if table is not None]
         if not tables:
             return None

@@ -13,18 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mechcore.report import drawing
-from mechcore.report.drawing import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SERIES_MARKERS,
-    SKY,
-    VERMILION,
-    shorten,
-)
+from mechcore.report.drawing import BLACK, BLUE, GREY, SERIES_COLOURS, SERIES_MARKERS, shorten
 from mechcore.wording import number
 
 _TITLES = {
@@ -33,19 +22,7 @@ _TITLES = {
     "signs": "right signs of interactions (share)",
 }
 
-_METHOD_LOOK = {
-    "l0": ("trained (L0)", BLUE, "o"),
-    "integrated": ("integrated attribution", GREEN, "s"),
-    "attribution": ("attribution", ORANGE, "^"),
-    "layer-matched": ("random, matched by layer", PURPLE, "v"),
-    "random": ("random", GREY, "D"),
-}
-_OTHER_MARKERS = "hpdH8"
-"""Of other methods, in the colours of groups."""
-_FEW_METHODS = 5
-"""Lines whose legend has room in the figure; the lines of others are dashed, their legend below."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
-_GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 _MAX_LABELLED = 24
 _LEGEND_ROOM = 70
 """Letters of a legend in one row."""
@@ -76,30 +53,19 @@ def head_overlap(table: pd.DataFrame) -> Figure:
 def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
     """KL to the full model against sparsity, one line per method: mean and range over seeds."""
     names = list(dict.fromkeys(methods["method"]))
-    many = len(names) > _FEW_METHODS
-    size = (7.4, 4.0 + 0.08 * len(names)) if many else (6.4, 4.0)
-    figure = drawing.new_figure(*size)
+    figure = drawing.new_figure(7.4, 4.0 + 0.08 * len(names))
     ax = figure.subplots()
-    others = [name for name in names if name not in _METHOD_LOOK]
-    looks = _METHOD_LOOK | {
-        name: (shorten(name, 30), _GROUP_COLOURS[i % len(_GROUP_COLOURS)], _OTHER_MARKERS[i % 5])
-        for i, name in enumerate(others)
-    }
-    for i, (method, (label, colour, marker)) in enumerate(looks.items()):
+    for i, method in enumerate(names):
         part = methods[methods["method"] == method]
-        if part.empty:
-            continue
+        again, nth = divmod(i, len(SERIES_COLOURS))
+        look: dict[str, Any] = {"color": SERIES_COLOURS[nth], "marker": SERIES_MARKERS[nth]}
+        look |= {"ls": _DASHES[again % len(_DASHES)], "label": shorten(method, 30)}
         share, ends = 100 * part["target_sparsity"], (part["kl_low"], part["kl_high"])
-        ax.fill_between(share, *ends, color=colour, alpha=0.15, linewidth=0)
-        dashes = _DASHES[min(i // _FEW_METHODS, len(_DASHES) - 1)]
-        ax.plot(share, part["kl"], color=colour, marker=marker, label=label, ls=dashes)
-    ax.set_xlabel("target sparsity (%)")
-    ax.set_ylabel("KL to the full model, in domain (nats)")
+        ax.fill_between(share, *ends, color=look["color"], alpha=0.15, linewidth=0)
+        ax.plot(share, part["kl"], **look)
+    ax.set(xlabel="target sparsity (%)", ylabel="KL to the full model, in domain (nats)")
     ax.set_ylim(bottom=0)
-    if many:
-        drawing.legend_below(figure, ax.lines, columns=3)
-    else:
-        ax.legend(frameon=False)
+    drawing.legend_below(figure, ax.lines, columns=3)
     return figure
 
 
@@ -120,7 +86,7 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
     handles = []
     for i, group in enumerate(groups):
         part = means[means["group"] == group]
-        x, colour = part["checkpoint"].map(place), _GROUP_COLOURS[i % len(_GROUP_COLOURS)]
+        x, colour = part["checkpoint"].map(place), SERIES_COLOURS[i % len(SERIES_COLOURS)]
         marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
         # Earlier groups are wider, so that they show under others of the same values.
         look: dict[str, Any] = {"color": colour, "ls": _DASHES[i % len(_DASHES)]}

@@ -1,19 +1,27 @@
-"""What models answered: the step, its files, and what other steps read of them."""
+"""What models answered, whole and without components: the step, its files, what others read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from safetensors import safe_open
 
 from mechcore import progress
+from mechcore.ablation import Ablations, ComponentSet
+from mechcore.ablation.effects.change_states import INJECTED
+from mechcore.ablation.effects.changes import ABLATION
+from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.paths import Readers
+from mechcore.ablation.settings import OOD_MEAN
 from mechcore.components import Mask
+from mechcore.data.examples import ALL
 from mechcore.evaluation.evaluate import Evaluation, evaluate
 from mechcore.files import write_safetensors
 from mechcore.pruning import Subnetwork
@@ -23,7 +31,17 @@ from mechcore.steps.masks import AcceptMasks
 from mechcore.study.step import Job, Work
 from mechcore.wording import FULL
 
+SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
+INFORMATION_OOD_MEAN = INFORMATION.named(
+    f"information_{OOD_MEAN}",
+    "As ``information``, out of domain, with the mean of the texts there as the fill.",
+    INJECTED,
+)
+
 ANSWERS_FILE = "answers.safetensors"
+SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}
+"""Files of a sweep's answers."""
+INJECTED_FILE = "injected.parquet"
 MASKED = "subnetworks"
 """What the subnetworks that answer are to a job."""
 
@@ -65,6 +83,49 @@ def load_answers(path: Path) -> dict[str, Evaluation]:
         name: Evaluation(logits[i], correct, mapping=facts["mapping"], **drawn)
         for i, name in enumerate(json.loads(facts["names"]))
     }
+
+
+def save_swept(path: Path, ablations: Ablations) -> None:
+    """Write the answers of a sweep on the data of a split."""
+    full = ablations.full
+    named = {FULL: full}
+    for component, answers in ablations.without.items():
+        assert answers.logits is not None, "studies have data with labels, whose classes are few"
+        named[str(component)] = replace(full, logits=torch.from_numpy(answers.logits))
+    save_answers(path, named)
+
+
+def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
+    """The answers of a sweep, by split.
+
+    Args:
+        folder: of the sweep's results.
+        names: of the test data, by split.
+    """
+    by_split = {}
+    for split, file in SWEPT.items():
+        if named := load_answers(folder / file):  # else swept on the other split alone
+            full = named.pop(FULL)
+            without = {ComponentSet.of([name]): answers for name, answers in named.items()}
+            by_split[split] = Ablations.of(full, without, names[split], split)
+    return by_split
+
+
+def known_groups(
+    ablations: Ablations | Readers, groups: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
+    subsets = {*ablations.full.subset_names, ALL} if ablations.split == "ood" else set()
+    return {
+        name: members
+        for name, members in groups.items()
+        if subsets.issuperset(members) and name not in subsets
+    }
+
+
+def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One table; empty ones have no types of their own to pass on."""
+    return pd.concat([t for t in tables if not t.empty] or tables[:1], ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -116,26 +177,21 @@ class Answered:
 def answers_of(work: Work) -> Answered:
     """The answers that the job needs."""
     full: dict[str, Evaluation] = {}
-    answered: dict[tuple[str, str], dict[str, Evaluation]] = {}
-    for what, job in work.job.needs.items():
-        if isinstance(job.step, Answers):
-            named, masks = load_answers(work.needed(what) / ANSWERS_FILE), job.needs.get(MASKED)
-            if masks is None:
-                full[job.step.split] = named[FULL]
-            else:
-                answered[masks.key, job.step.split] = named
-    subnetworks: list[Subnetwork] = []
+    masked: dict[str, dict[str, Evaluation]] = {split: {} for split in TEST_SPLITS}
     folders: list[Path] = []
-    masked: dict[str, list[Evaluation]] = {split: [] for split in TEST_SPLITS}
     for what, job in work.job.needs.items():
         if isinstance(job.step, AcceptMasks):
             folders.append(work.needed(what))
-            part = subnetworks_in(folders[-1])
-            subnetworks += part
-            for split in TEST_SPLITS:
-                masked[split] += [answered[job.key, split][subnetwork.name] for subnetwork in part]
-    order = sorted(
-        range(len(subnetworks)), key=lambda i: (subnetworks[i].target, subnetworks[i].seed)
-    )
-    in_order = {split: [answers[i] for i in order] for split, answers in masked.items()}
-    return Answered(full, [subnetworks[i] for i in order], in_order, folders)
+        elif isinstance(job.step, Answers):
+            named = load_answers(work.needed(what) / ANSWERS_FILE)
+            if MASKED in job.needs:
+                masked[job.step.split] |= named
+            else:
+                full[job.step.split] = named[FULL]
+    subnetworks = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
+    subnetworks.sort(key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
+    in_order = {
+        split: [named[subnetwork.name] for subnetwork in subnetworks]
+        for split, named in masked.items()
+    }
+    return Answered(full, subnetworks, in_order, folders)

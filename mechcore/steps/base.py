@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mechcore.components import Component, parse_components
+from mechcore.components import KINDS, Component, parse_components
 from mechcore.data.task import SPLITS
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Step, Work
@@ -62,7 +62,8 @@ class Size:
 
     def components(self, kind: str) -> int:
         """Number of ``heads``, ``mlps`` or ``all`` components."""
-        return {"heads": self.n_heads, "mlps": self.n_mlps}.get(kind, self.n_heads + self.n_mlps)
+        sizes = (self.n_heads, self.n_mlps, self.n_heads + self.n_mlps)
+        return dict(zip(KINDS, sizes, strict=True))[kind]
 
 
 class MainStep(Step):
@@ -123,7 +124,7 @@ def means_of(work: Work, inputs: Inputs, needed: str = "means") -> MeanActivatio
 
 def core_of(work: Work) -> list[Component]:
     """The heads of the core that the job needs."""
-    return parse_components(work.table("core", "core")["component"].tolist())
+    return parse_components(work.table("core")["component"].tolist())
 
 
 def subnetworks_in(folder: Path) -> list[Subnetwork]:

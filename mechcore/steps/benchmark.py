@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -13,10 +12,9 @@ from mechcore.bench.cases import case_names, interacts, load_case
 from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.recovery import NODES, PAIRS, WITH_PAIRS, recovered_nodes, recovered_pairs
 from mechcore.models.devices import check_device
-from mechcore.study.engine import perform
+from mechcore.study.engine import Jobs, perform
 from mechcore.study.executors import Local
-from mechcore.study.folder import TABLES_FOLDER
-from mechcore.study.step import Job, Step, Work
+from mechcore.study.step import TABLES_FOLDER, Job, Step, Work
 from mechcore.study.store import Store
 
 
@@ -43,27 +41,6 @@ class Recovery(Step):
         if interacts(self.case):
             tables["pairs"] = recovered_pairs(case, self.interaction_methods, seed=self.seed)
         work.write_tables(tables)
-
-
-@dataclass(frozen=True, eq=False)
-class _Benchmark:
-    """All cases, see `mechcore.study.engine.Study`."""
-
-    planned: Sequence[Job]
-    folders: Sequence[str] = ("",)
-
-    @property
-    def cost(self) -> float:
-        return float(len(self.planned))
-
-    def jobs(self) -> Sequence[Job]:
-        return self.planned
-
-    def check(self, pending: Sequence[Job], device: str) -> None:
-        del pending, device
-
-    def results(self) -> dict[str, Any]:
-        return {}
 
 
 def run_benchmark(
@@ -97,8 +74,8 @@ def run_benchmark(
         for step in dict.fromkeys(steps)
     ]
     store.create()
-    store.tidy()
-    perform(_Benchmark(jobs), store, Local(device=device), out)
+    store.leftovers(remove=True)
+    perform(Jobs(jobs), store, Local(device=device), out)
     tables = []
     for schema in (NODES, PAIRS):
         files = [store.whole(job.key) / TABLES_FOLDER / f"{schema.name}.csv" for job in jobs]

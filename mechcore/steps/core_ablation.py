@@ -20,11 +20,12 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.ablation.effects.controls import control_table
+from mechcore.ablation.effects.changes import ABLATION, control_table
 from mechcore.ablation.effects.stability import interaction_stability
+from mechcore.ablation.joint.exact import INTERACTIONS
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import joined
+from mechcore.steps.answers import joined
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 
@@ -105,8 +106,8 @@ def core_ablation_tables(
     average = (f"{what} (mean of {len(others)})", other_sets)
     options = {"n_resamples": step.n_resamples, "seed": step.seed}
     tables = {
-        "ablation": [ablation_table(of, kinds, average=average, **options) for of in both],
-        "interactions": [interactions(of, **options) for of in both],
+        ABLATION.name: [ablation_table(of, kinds, average=average, **options) for of in both],
+        INTERACTIONS.name: [interactions(of, **options) for of in both],
         "interaction_stability": [interaction_stability(of, **options) for of in both],
         "ablation_controls": controls,
     }

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-import pandas as pd
-
 from mechcore.data.answers import chat_prompt
-from mechcore.data.columns import label_key
 from mechcore.data.copies import warn_of_copies
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import SPLITS, Task, find_task
-from mechcore.errors import InputError, MechcoreWarning, shown, warn
+from mechcore.errors import InputError, shown, warn
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.devices import check_device
@@ -117,18 +113,15 @@ def load_inputs(
 ) -> Inputs:
     """Load the model and the data of the given splits.
 
-    Labels are checked against the model's classes for test data; those of training data are not
-    used and may be anything. Where ``answers`` are not needed, but only attention, models without
-    a head are loaded, too, and the words of the texts are worked out.
+    Where ``answers`` are not needed, but only attention, models without a head are loaded, too, and
+    the words of the texts are worked out.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
             unknown to the checkpoint, or options contradict each other.
     """
     check_sources(model, data, splits)
-    check_names(model, data)
-    # Files first: they are quick.
-    examples = {split: read_split(split, model, data) for split in splits}
+    examples = {split: read_split(split, model, data) for split in splits}  # which is quick
     loaded = open_model(model, answers=answers)
     for split, drawn in examples.items():
         loaded.add(split, *drawn, words=not answers)
@@ -193,65 +186,6 @@ def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -
             "model: --prompt, --answers and --class-names are for checkpoints of your own; leave "
             "them out for an embedded model"
         )
-
-
-def check_names(model: ModelConfig, data: DataConfig) -> None:
-    """Make sure that what the user names in the data is there, drawn or not.
-
-    Raises:
-        InputError: no row has a label that ``label_map`` gives a meaning, or a subset of a group;
-            or a group is called as a subset is.
-    """
-    if data.label_map and model.source is not None:
-        frames = [_whole(split, model, data) for split in SPLITS]
-        # Training data need not have labels; of files that cannot be read nothing can be said.
-        there = {label for frame in frames if frame is not None for label in frame["label"]} - {""}
-        keys = set(map(label_key, there))
-        for name in data.label_map if there and all(f is not None for f in frames) else ():
-            if label_key(name) not in keys:
-                raise InputError(
-                    f"label_map: no row has the label {name!r} (--label-map); labels are "
-                    f"{shown(', '.join(sorted(there)), 300)}: correct it, or leave it out"
-                )
-    frame = _whole("ood", model, data) if data.groups else None
-    subsets = [] if frame is None else frame["subset"].unique().tolist()
-    for group, members in data.groups.items():
-        if group in subsets:
-            raise InputError(
-                f"groups: {group!r} is the name of an out-of-domain subset, too, which tables "
-                "could not tell from it; rename the group"
-            )
-        for name in members if subsets else ():
-            if name not in subsets:
-                close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))
-                raise InputError(
-                    f"groups: {group}: no out-of-domain example is of subset {name!r}; "
-                    f"{f'did you mean {close}? ' if close else ''}subsets are "
-                    f"{shown(', '.join(subsets), 600)}"
-                )
-
-
-def _whole(split: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | None:
-    """All rows of a split, labels as they stand there; None if they cannot be read.
-
-    Reading them for use says why, and which of them were left out.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MechcoreWarning)
-            if model.source is None:
-                size = max(_EMBEDDED_SIZE, embedded_draw(split, data)["size"])
-                return tiny_world.generate(split, size, _EMBEDDED_SEED).frame  # type: ignore[arg-type]
-            every = [
-                # Numbers that have a meaning stay numbers, also where their names are known.
-                replace(source, label_map={n: n for n in source.label_map}, labels=(), max=None)
-                for source in sources_of(split, data)
-            ]
-            if not every:
-                return pd.DataFrame({"label": [], "subset": []})
-            return read_sources(every, labelled=False).frame
-    except InputError:
-        return None
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
@@ -344,6 +278,8 @@ def read_split(
         with_labels = split != "train" if labelled is None else labelled
         examples = read_sources(sources_of(split, data), labelled=with_labels)
     if split == "ood":
+        world = [name for names in tiny_world.OOD_GROUPS.values() for name in names]
+        _check_groups(data, world if model.source is None else examples.frame["subset"].unique())
         examples = _choose(examples, data)
     name = f"examples {examples.name!r}"
     how = f"--max-{split} 0 (max_{split}: null in a study's file)"
@@ -351,6 +287,29 @@ def read_split(
     if split != "train" and model.source is not None:
         warn_of_copies(split, drawn)
     return replace(drawn, population=data.population), len(examples)
+
+
+def _check_groups(data: DataConfig, subsets: Iterable[str]) -> None:
+    """Make sure that the user's groups are of subsets that are there, and have names of their own.
+
+    Raises:
+        InputError: they are not, or have not.
+    """
+    subsets = [*subsets]
+    for group, members in data.groups.items():
+        if group in subsets:
+            raise InputError(
+                f"groups: {group!r} is the name of an out-of-domain subset, too, which tables "
+                "could not tell from it; rename the group"
+            )
+        for name in members:
+            if name not in subsets:
+                close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))
+                raise InputError(
+                    f"groups: {group}: no out-of-domain example is of subset {name!r}; "
+                    f"{f'did you mean {close}? ' if close else ''}subsets are "
+                    f"{shown(', '.join(subsets), 600)}"
+                )
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -28,11 +28,13 @@ from mechcore.steps.base import (
     means_of,
     subnetworks_in,
 )
-from mechcore.steps.bench import data_inputs
-from mechcore.steps.groups import SUBNETWORK
-from mechcore.steps.sources import DataInput
-from mechcore.study.step import Job, Work
+from mechcore.steps.bench import DataInput, data_inputs
+from mechcore.steps.tables import SUBNETWORK
+from mechcore.study.step import Job, Work, plain
 from mechcore.tables import CHECKPOINT, SEED, TARGET, Column, Schema
+
+_ACCEPTING = (*READING, "steps", "lr_lambda")
+"""Settings of a schedule that say which trained masks are accepted, and what is said of others."""
 
 MISSING_MASKS = Schema(
     "missing_masks",
@@ -78,7 +80,7 @@ class FindMasks(MainStep):
 
     kind = "prune"
     method: str
-    targets: tuple[float, ...]
+    target_sparsities: tuple[float, ...]
     seeds: tuple[int, ...]
     schedule: PruneSettings
     data_seed: int
@@ -97,7 +99,7 @@ class FindMasks(MainStep):
             InputError: one does not.
         """
         if self.method != "l0" or self.schedule.discretisation == "ranking":
-            check_keeps_some(self.targets, shape)
+            check_keeps_some(self.target_sparsities, shape)
 
     def uses(self) -> list[object]:
         """The method."""
@@ -105,7 +107,7 @@ class FindMasks(MainStep):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        steps = sum(map(self.schedule.total_steps, self.targets))
+        steps = sum(map(self.schedule.total_steps, self.target_sparsities))
         return WITH_GRADIENT * steps * self.schedule.batch_size * len(self.seeds)
 
     def run(self, work: Work) -> None:
@@ -119,7 +121,7 @@ class FindMasks(MainStep):
         inputs = inputs_of(work)
         # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
         schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
-        if all(keeps_some(target, shape) for target in self.targets):
+        if all(keeps_some(target_sparsity, shape) for target_sparsity in self.target_sparsities):
             schedule = replace(schedule, discretisation="ranking")
         matched = "trained" in work.job.needs
         trained = subnetworks_in(work.needed("trained")) if matched else []
@@ -129,7 +131,7 @@ class FindMasks(MainStep):
             inputs.model,
             inputs.data["train"],
             means_of(work, inputs),
-            self.targets,
+            self.target_sparsities,
             self.seeds,
             schedule,
             self.data_seed,
@@ -146,42 +148,39 @@ class FindMasks(MainStep):
 class AcceptMasks(MainStep):
     """The masks that reached their target; of the others, why they are missing.
 
-    The tolerance is the distance from the target (share of components) that is accepted. Steps and
-    rate are those of the training, for advice on the masks that are missing.
+    Of the schedule it matters how masks are read, and what there is to advise on a missing one.
     """
 
     kind = "masks"
     method: str
-    target: float
+    target_sparsity: float
     seeds: tuple[int, ...]
-    tolerance: float
-    discretisation: Literal["ranking", "threshold"]
-    steps: int
-    lr_lambda: float
+    schedule: PruneSettings
+
+    def settings(self) -> dict[str, Any]:
+        """Without what matters to the training alone."""
+        schedule = plain({name: getattr(self.schedule, name) for name in _ACCEPTING})
+        return {**super().settings(), "schedule": schedule}
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         trained = work.needed("trained")
-        reading = PruneSettings(
-            tolerance=self.tolerance,
-            discretisation=self.discretisation,
-            steps=self.steps,
-            lr_lambda=self.lr_lambda,
-        )
         missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         for mask in subnetworks_in(trained):
-            if mask.target == self.target:
+            if mask.target_sparsity == self.target_sparsity:
                 try:
-                    kept = accepted(mask, reading) if len(mask.history) else mask  # not trained
+                    kept = (
+                        accepted(mask, self.schedule) if len(mask.history) else mask
+                    )  # not trained
                     kept.save(work.folder / MASKS / f"{mask.name}.safetensors")
                 except OffTrackError as error:
                     missing[mask.name] = str(error)
         rows = []
         for seed in self.seeds:
-            name = subnetwork_name(self.target, seed, self.method)
+            name = subnetwork_name(self.target_sparsity, seed, self.method)
             if name in missing:
                 warn(f"{name} is missing: {missing[name]}")
-                values = (name, self.target, seed, missing[name])
+                values = (name, self.target_sparsity, seed, missing[name])
                 rows.append(dict(zip(MISSING_MASKS.required, values, strict=True)))
         write_json(work.folder / MISSING_FILE, rows)
 

@@ -20,12 +20,13 @@ from mechcore.ablation.paths import (
     readers_of,
 )
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE, beside_random, largest_readers
+from mechcore.ablation.paths.tables import PATHS
 from mechcore.ablation.paths.verdict import generalising
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER
 from mechcore.errors import InputError, warn
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import joined, known_groups
+from mechcore.steps.answers import joined, known_groups
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
 from mechcore.wording import INCONCLUSIVE
@@ -66,7 +67,7 @@ def path_tables(
     own: dict[str, Any] = {"fill": step.fill, "batch_size": step.batch_size, "seed": step.seed}
     own["class_names"] = inputs.config.class_names
     for split in TEST_SPLITS if behind else ():
-        more: dict[str, Any] = {"receivers": behind, "n_controls": 0, "split": split}
+        more: dict[str, Any] = {"receivers": behind, "split": split}
         more["known"] = (known or {}).get(split)
         readers[split] = readers_of(model, senders, inputs.data[split], means, **own, **more)
 
@@ -91,7 +92,7 @@ def path_tables(
     cuts = [*dict.fromkeys(cuts)]
     cut = [step.ablations(inputs, means, cuts, split) for split in TEST_SPLITS]
     tables = {"core_dependence": dependence}
-    tables["paths"] = joined([path_table(of, **statistics) for of in cut])
+    tables[PATHS.name] = joined([path_table(of, **statistics) for of in cut])
     if all(without.logits is not None for of in cut for without in of.without.values()):
         groups = [known_groups(of, step.groups) for of in cut]
         parts = [path_information_table(*of, **statistics) for of in zip(cut, groups, strict=True)]

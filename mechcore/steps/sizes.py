@@ -13,8 +13,13 @@ import pandas as pd
 
 from mechcore.errors import InputError, warn
 from mechcore.steps.config import ModelConfig
-from mechcore.steps.groups import proper_subsets, subset_groups
-from mechcore.subnetworks.effective_size import KEPT, effective_size, mean_effective_size
+from mechcore.steps.tables import proper_subsets, subset_groups
+from mechcore.subnetworks.effective_size import (
+    EFFECTIVE_SIZE,
+    KEPT,
+    effective_size,
+    mean_effective_size,
+)
 from mechcore.tables import CHECKPOINT, SEED, SUBSET, Column, Schema
 from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
@@ -38,7 +43,7 @@ GRID_TABLE = Schema(
     (
         CHECKPOINT,
         SEED,
-        Column("sparsity", "share", "target sparsity"),
+        Column("target_sparsity", "share", "target sparsity"),
         _SUBSET,
         _ACCURACY,
         Column(KEPT, "share", "share of components kept", optional=True),
@@ -70,7 +75,7 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
     by_name: dict[str, tuple[int | str, Path]] = {}
-    for step, path in [pair for folder in paths for pair in _checkpoints(Path(folder))]:
+    for step, path in [pair for place in paths for pair in _checkpoints(Path(place)).items()]:
         name = str(step)
         if name in by_name:
             raise InputError(f"checkpoints: {path} and {by_name[name][1]} are both {name}")
@@ -81,39 +86,37 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
     return {str(step) if named else step: replace(model, source=str(path)) for step, path in order}
 
 
-def _checkpoints(path: Path) -> list[tuple[int | str, Path]]:
+def _checkpoints(path: Path) -> dict[int | str, Path]:
     """Checkpoints in a folder by their step or name, or the folder itself if it has none in it.
 
-    A model on top of others, as the Trainer of transformers leaves it, is the final one. It is left
-    out where one of the others has the same weights.
+    ``final`` is left out where it is a copy of another one, by its step. So is a model on top of
+    others, the final one as the Trainer of transformers leaves it, by its weights.
     """
-    inside = [(_step(each), each) for each in _inside(path)]
+    inside: dict[int | str, Path] = {}
+    for folder in sorted(file.parent for file in path.glob("*/config.json")):
+        step = _step(folder)
+        if folder.name != FINAL or step not in inside:
+            inside[step] = folder
     if not (path / "config.json").is_file():
+        if not inside:
+            raise InputError(
+                f"checkpoints: {path} is no checkpoint and has none in it; expected config.json in "
+                "it or in its folders"
+            )
         return inside
-    numbered = [(step, each) for step, each in inside if isinstance(step, int)]
+    numbered: dict[int | str, Path] = {
+        step: inside[step] for step in inside if isinstance(step, int)
+    }
     if not numbered:
-        return [(_step(path), path)]
-    alike = any(_has_same_weights(path, each) for _, each in numbered)
-    return [*numbered, *([] if alike else [(FINAL, path)])]
+        return {_step(path): path}
+    if not any(_has_same_weights(path, folder) for folder in numbered.values()):
+        numbered[FINAL] = path
+    return numbered
 
 
 def _has_same_weights(one: Path, other: Path) -> bool:
-    files = {each.name for each in (*one.glob(_WEIGHTS), *other.glob(_WEIGHTS))}
+    files = {path.name for path in (*one.glob(_WEIGHTS), *other.glob(_WEIGHTS))}
     return bool(files) and not any(filecmp.cmpfiles(one, other, files, shallow=False)[1:])
-
-
-def _inside(path: Path) -> list[Path]:
-    inside = sorted(each.parent for each in path.glob("*/config.json"))
-    if not inside and not (path / "config.json").is_file():
-        raise InputError(
-            f"checkpoints: {path} is no checkpoint and has none in it; expected config.json in it "
-            "or in its folders"
-        )
-    final = path / FINAL
-    if final in inside and (path / HISTORY_FILE).is_file() and best_step(path) is not None:
-        others = [each for each in inside if each != final]
-        return others if _step(final) in map(_step, others) else inside  # a copy of that one
-    return inside
 
 
 def _step(path: Path) -> int | str:
@@ -134,7 +137,7 @@ def accuracies_by_checkpoint(
 
     Args:
         tables: by checkpoint.
-        groups: see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
+        groups: see `mechcore.steps.tables.subset_groups`; one of which a subset has no example is
             left out, with a warning.
         subnetworks: tables of that name by checkpoint, for what masks keep.
 
@@ -146,7 +149,8 @@ def accuracies_by_checkpoint(
     for name, table in tables.items():
         subsets = proper_subsets(table)
         accuracy = subsets.assign(
-            subset=subsets["split"] + ":" + subsets["subset"], sparsity=subsets["target_sparsity"]
+            subset=subsets["split"] + ":" + subsets["subset"],
+            target_sparsity=subsets["target_sparsity"],
         )
         accuracy.insert(0, "checkpoint", name)
         if subnetworks is not None:
@@ -189,4 +193,4 @@ def size_tables(
     means = mean_effective_size(sizes)
     accuracy = sizes.groupby(["group", "checkpoint"], sort=False, as_index=False)["full_accuracy"]
     means = means.merge(accuracy.first(), on=["group", "checkpoint"])
-    return {"full": full, "grid": grid, "effective_size": sizes, "mean_effective_size": means}
+    return {"full": full, "grid": grid, EFFECTIVE_SIZE.name: sizes, "mean_effective_size": means}

@@ -13,9 +13,9 @@ from mechcore.data.examples import ALL
 from mechcore.errors import warn
 from mechcore.evaluation.evaluate import Evaluation, kl_divergence
 from mechcore.evaluation.intervals import share_at_most, share_interval
+from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.pruning import Subnetwork, draws_of
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.steps.groups import ACCURACY, SUBNETWORK, group_table, on_both_labels
 from mechcore.subnetworks.core import (
     accuracy_spread,
     frequency_agreement,
@@ -24,9 +24,62 @@ from mechcore.subnetworks.core import (
     heuristic_core,
 )
 from mechcore.subnetworks.outliers import outliers
-from mechcore.tables import COMPONENT, HEAD, LAYER, SEED, TARGET, Column, Schema
+from mechcore.tables import (
+    COMPONENT,
+    HEAD,
+    LAYER,
+    PLACE,
+    SEED,
+    SPLIT,
+    TARGET,
+    Column,
+    N,
+    Schema,
+    estimate,
+)
 from mechcore.wording import FULL
 
+SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
+ACCURACY = Schema(
+    "accuracy",
+    "Accuracy of the full model and of every subnetwork, on every subset.",
+    (
+        SUBNETWORK,
+        TARGET,
+        SEED,
+        *PLACE,
+        N,
+        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
+        Column("margin", "number", "mean log-odds of the correct classes", "nats"),
+        Column(
+            "balanced_accuracy",
+            "share",
+            "accuracy with labels weighed alike; missing where there is one label or too few of it",
+            optional=True,
+        ),
+        Column(
+            "information",
+            "share",
+            "the same after one bias per label is refitted, which a moved threshold leaves alone",
+            optional=True,
+        ),
+    ),
+)
+GROUP_ACCURACY = Schema(
+    "group_accuracy",
+    "Means of accuracy over groups of subsets, each subset counting the same.",
+    (
+        SUBNETWORK,
+        TARGET,
+        SEED,
+        SPLIT,
+        Column("group", "text", "name of the group"),
+        Column("accuracy", "share", "mean; missing if the data lack a subset of the group"),
+        Column("n_subsets", "whole", "subsets of the group"),
+        Column("subsets", "text", "their names, by semicolons"),
+        Column("missing", "text", "those that have no example"),
+    ),
+)
 _KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
 SUBNETWORKS = Schema(
     "subnetworks",
@@ -136,12 +189,14 @@ def accuracy_table(
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
     """
     models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
-    models += [(subnetwork.name, subnetwork.target, subnetwork.seed) for subnetwork in subnetworks]
+    models += [
+        (subnetwork.name, subnetwork.target_sparsity, subnetwork.seed) for subnetwork in subnetworks
+    ]
     parts = []
     for split in TEST_SPLITS:
         answers = [full[split], *masked[split]]
-        for (name, target, seed), evaluation in zip(models, answers, strict=True):
-            table = evaluation.table().assign(subnetwork=name, target_sparsity=target)
+        for (name, target_sparsity, seed), evaluation in zip(models, answers, strict=True):
+            table = evaluation.table().assign(subnetwork=name, target_sparsity=target_sparsity)
             members = [(evaluation.subsets == s) | (s == ALL) for s in table["subset"]]
             ends = [
                 share_interval(evaluation.correct[rows], clusters=evaluation.samples(rows)[""])
@@ -166,7 +221,7 @@ def subnetwork_table(
         {
             "subnetwork": each.name,
             "method": each.method,
-            "target_sparsity": each.target,
+            "target_sparsity": each.target_sparsity,
             "seed": each.seed,
             "sparsity": each.mask.sparsity,
             "head_sparsity": each.mask.head_sparsity,
@@ -183,6 +238,72 @@ def subnetwork_table(
     )
 
 
+def on_both_labels(
+    full: Evaluation, evaluation: Evaluation, rows: np.ndarray
+) -> tuple[float, float]:
+    """Balanced accuracy, and that after the biases are refitted; NaN where they are not known."""
+    correct = full.correct_classes.numpy()[rows]
+    if reason_against(correct):
+        return math.nan, math.nan
+    before, after = (each.logits.numpy()[rows] for each in (full, evaluation))
+    clusters = None if full.clusters is None else full.clusters[rows]
+    parts = decompose(before, after[None], correct, clusters=clusters)
+    effects = (parts.accuracy, parts.information)
+    balanced, information = (effect.full + float(effect.changes[0]) for effect in effects)
+    return balanced, information
+
+
+def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Mean accuracy over subsets, each counting the same.
+
+    Args:
+        accuracy: the table of `accuracy_table`.
+        groups: see `subset_groups`.
+
+    Returns:
+        The columns of `GROUP_ACCURACY`.
+    """
+    subsets = proper_subsets(accuracy)
+    by = ["subnetwork", "target_sparsity", "seed"]
+    rows = []
+    for names, part in subsets.groupby(by, sort=False, dropna=False):
+        for group, (split, members) in subset_groups(subsets, groups).items():
+            chosen = part[(part["split"] == split) & part["subset"].isin(members)]
+            missing = [subset for subset in members if subset not in set(chosen["subset"])]
+            mean = math.nan if missing else chosen["accuracy"].mean()
+            listed = (len(members), "; ".join(members), "; ".join(missing))
+            rows.append((*names, split, group, mean, *listed))
+    table = pd.DataFrame(rows, columns=GROUP_ACCURACY.names, dtype=object)
+    return table.infer_objects().astype({"seed": "Int64"})
+
+
+def subset_groups(
+    subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, list[str]]]:
+    """Which subsets the means are over.
+
+    Args:
+        subsets: of `proper_subsets`.
+        groups: out-of-domain subsets by the name of their group.
+
+    Returns:
+        Split and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says
+        which subsets ``OOD`` has, and the others of ``groups``.
+    """
+    there = {
+        split: list(dict.fromkeys(subsets.loc[subsets["split"] == split, "subset"]))
+        for split in TEST_SPLITS
+    }
+    every = {"ID": ("id", there["id"]), "OOD": ("ood", there["ood"])}
+    return every | {name: ("ood", list(members)) for name, members in groups.items()}
+
+
+def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a table of accuracies for subsets; for all examples where there are no subsets."""
+    others = accuracy.groupby("split")["subset"].transform("nunique") > 1
+    return accuracy[(accuracy["subset"] != ALL) | ~others]
+
+
 def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
     """The heuristic core, and what else several subnetworks have in common.
 
@@ -195,7 +316,7 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         MismatchError: they are those of different models.
     """
     names, masks = [each.name for each in subnetworks], [each.mask for each in subnetworks]
-    frequency = head_frequency(masks, [each.target for each in subnetworks])
+    frequency = head_frequency(masks, [each.target_sparsity for each in subnetworks])
     draws = draws_of(subnetworks)
     core = heuristic_core(masks, draws)
     rate = 1 - share_at_most(0, len(set(draws)))
@@ -218,7 +339,11 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         agreement = frequency_agreement(frequency)
         ends = (agreement.low_sparsity, agreement.high_sparsity)
         low, high = (
-            {draw for draw, each in zip(draws, subnetworks, strict=True) if each.target == s}
+            {
+                draw
+                for draw, each in zip(draws, subnetworks, strict=True)
+                if each.target_sparsity == s
+            }
             for s in ends
         )
         p = math.nan if low & high else agreement.p_value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mechcore import progress
 from mechcore.errors import MechcoreError, warn
@@ -29,29 +29,30 @@ class Results:
         tables: by name.
         files: of the store, by their names in the folder.
         facts: for ``config.json``.
-        set_by: settings of this folder alone, by their names with dots, each with the setting of
-            the study that says so.
     """
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    set_by: Mapping[str, str] = field(default_factory=dict)
 
 
-class Study(Protocol):
-    """A study that was planned: its settings are checked, its inputs are there."""
+class Study:
+    """A study that was planned: its settings are checked, its inputs are there.
+
+    Attributes:
+        folders: in that of the study, that its results go into; ``""`` is the study's own.
+    """
+
+    folders: Sequence[str] = ("",)
 
     def jobs(self) -> Sequence[Job]:
         """The jobs known by now, the most urgent first; asked again whenever one is done."""
+        raise NotImplementedError
 
     @property
     def cost(self) -> float:
         """Estimated total cost of all jobs, in the unit of `Step.cost`."""
-
-    @property
-    def folders(self) -> Sequence[str]:
-        """Folders, in that of the study, that its results go into; ``""`` is the study's own."""
+        return sum(job.step.cost(job) for job in self.jobs())
 
     def check(self, pending: Sequence[Job], device: str) -> None:
         """Open what the pending jobs read, so that what cannot be used shows before the work.
@@ -62,6 +63,18 @@ class Study(Protocol):
 
     def results(self) -> Mapping[str, Results]:
         """Of the finished study, for each of its `folders`."""
+        return {}
+
+
+class Jobs(Study):
+    """Jobs that are all known, for their files in the store alone."""
+
+    def __init__(self, known: Sequence[Job]) -> None:
+        self.known = known
+
+    def jobs(self) -> Sequence[Job]:
+        """See `Study.jobs`."""
+        return self.known
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, reason
@@ -73,7 +72,7 @@ class _Cluster:
             num_gpus=wanted.gpus,
             max_retries=RETRIES,
             retry_exceptions=False,
-        )(_work)
+        )(done_elsewhere)  # on a worker, which keeps its models open for the next job
         self._running: dict[Any, Job] = {}
 
     def _room(self) -> int:
@@ -91,8 +90,8 @@ class _Cluster:
         return 2 * min(room)
 
     def begin(self, job: Job) -> None:
-        place = str(self.store.path.resolve())
-        ref = self.task.remote(place, job, self.wanted.device, self.wanted.cpus)
+        place = self.store.path.resolve()
+        ref = self.task.remote(job, place, self.wanted.cpus, self.wanted.device)
         self._running[ref] = job
 
     def ended(self) -> list[tuple[Job, Receipt]]:
@@ -112,11 +111,6 @@ class _Cluster:
                 "system)"
             )
         return receipt
-
-
-def _work(path: str, job: Job, device: str, cpus: int) -> Receipt:
-    """Do a job; runs on a worker, which keeps its models open for the next one."""
-    return done_elsewhere(job, Path(path), cpus, device)
 
 
 def _ray() -> Any:

@@ -17,10 +17,10 @@ from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILE
 from mechcore.report.kinds import schemas_of
+from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.study.engine import Study
-from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.kinds import STUDIES
-from mechcore.study.step import in_order, plain, versions
+from mechcore.study.step import TABLES_FOLDER, in_order, plain, versions
 from mechcore.study.store import Store
 from mechcore.tables import write_tables
 
@@ -30,12 +30,11 @@ STORE = "store"
 
 @dataclass(frozen=True)
 class Opened:
-    """The study in a folder; ``written`` are the files of its last results, relative to it."""
+    """The study in a folder."""
 
     kind: str
     settings: Any
     store: Store
-    written: tuple[str, ...] = ()
 
 
 def check_out(out: Path, kind: str) -> None:
@@ -112,7 +111,7 @@ def opened(out: Path) -> Opened:
             raise InputError(f"{path}: has no {name!r}; run the study again")
     kind = str(content["kind"])
     settings = STUDIES[kind].read(content["settings"], str(path))
-    return Opened(kind, settings, Store(out / str(content["store"])), _written(out))
+    return Opened(kind, settings, Store(out / str(content["store"])))
 
 
 def write_results(
@@ -161,20 +160,13 @@ def write_results(
             "versions": versions(),
             "command": " ".join(["mechcore", *sys.argv[1:]]),
             "settings": plain(settings),
-            "origins": _origins(origins, results.set_by),
+            "origins": dict(origins),
             "seconds": seconds,
             "jobs": {job.name: job.key for job in jobs},
         }
         write_json(out / folder / CONFIG_FILE, facts | dict(results.facts))
     _note(out, written=sorted(wanted))
     return [out / folder for folder in found]
-
-
-def _origins(whole: Mapping[str, str], set_by: Mapping[str, str]) -> dict[str, str]:
-    """Of the settings of one folder, from those of the study."""
-    others = {*set_by.values(), *set_by}
-    shared = {name: origin for name, origin in whole.items() if name not in others}
-    return shared | {name: whole[source] for name, source in set_by.items() if source in whole}
 
 
 def add_written(out: Path, files: Iterable[Path]) -> None:

@@ -110,7 +110,7 @@ def run_study(
     prepared = prepare(settings, out, kind=kind, store=store, device=device)
     study, kept = prepared.study, prepared.store
     kept.create()
-    kept.tidy()
+    kept.leftovers(remove=True)
     # Noted before the work, so that nothing of it can be cleaned away meanwhile.
     place = kept.remember(out, prepared.jobs)
     with kept.lock(place):
@@ -143,18 +143,12 @@ def run_here(
 
 
 def _report(out: Path, folder: Path) -> Path:
-    """The report of results, noted with its figures as the study's own."""
+    """The report of results, noted with its figures, but for the user's own, as the study's."""
     figures = folder / FIGURES_FOLDER
-    others = _states(figures)
+    others = {*figures.glob("[!.]*")}  # those of the last report are gone by now
     report = build_report(folder)
-    add_written(out, [report, *(path for path, _ in _states(figures) - others)])
+    add_written(out, [report, *({*figures.glob("[!.]*")} - others)])
     return report
-
-
-def _states(folder: Path) -> set[tuple[Path, tuple[int, int]]]:
-    """Files, each with what changes when it is written anew."""
-    states = [(path, path.stat()) for path in folder.glob("[!.]*")]
-    return {(path, (state.st_ino, state.st_mtime_ns)) for path, state in states}
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:

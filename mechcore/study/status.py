@@ -28,10 +28,9 @@ def damaged(store: Store) -> list[str]:
     return found
 
 
-def removable(store: Store, everything: bool) -> tuple[list[str], list[Path], int]:
-    """Keys that no study has use for (or all), what killed processes left, and bytes of both."""
-    keys = store.keys() if everything else store.unused()
-    leftovers = store.leftovers()
+def removable(store: Store) -> tuple[list[str], list[Path], int]:
+    """Keys that no study has use for, what killed processes left, and bytes of both."""
+    keys, leftovers = store.unused(), store.leftovers()
     own = [path for key in keys for path in (store.folder(key), store.partial(key))]
     return keys, leftovers, sum(_size(path) for path in {*own, *leftovers})
 

@@ -13,6 +13,8 @@ result depends on:
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -26,8 +28,10 @@ from mechcore.errors import InputError
 from mechcore.settings import OF_STUDY
 from mechcore.source_code import VERSIONED, code_digests
 from mechcore.study.fingerprints import Hasher, digest_of
-from mechcore.study.folder import TABLES_FOLDER
 from mechcore.tables import Schema, write_tables
+
+TABLES_FOLDER = "tables"
+"""Where the tables of a job, and of a study, lie."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,15 +162,6 @@ class Job:
         if changes:
             raise known_here_alone(", ".join(changes))
 
-    def changed_inputs(self, hash_file: Hasher) -> list[str]:
-        """Names of inputs that are no longer what they were when the job was planned.
-
-        Raises:
-            InputError: one is gone.
-        """
-        now = {what: plain(read.content(hash_file)) for what, read in self.inputs.items()}
-        return _changed(self.contents, now)
-
     def check_inputs(self, hash_file: Hasher) -> None:
         """Make sure that what is read for it is what its key says.
 
@@ -174,13 +169,40 @@ class Job:
             InputError: an input is gone, or is another one.
         """
         try:
-            changed = self.changed_inputs(hash_file)
+            now = {what: plain(read.content(hash_file)) for what, read in self.inputs.items()}
         except (InputError, OSError) as error:
             raise InputError(
                 f"{error}; it was there when the study was planned: put it back and run it again"
             ) from error
-        if changed:
-            raise InputError(f"the {changed[0]} files changed while the study ran; run it again")
+        for name in _changed(self.contents, now):
+            raise InputError(f"the {name} files changed while the study ran; run it again")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artefact is.
+
+    Attributes:
+        key: digest of ``recipe``, which is everything that the result depends on.
+        kind: of the step.
+        name: of the job, for people.
+        recipe: see `Job.recipe`.
+        files: SHA-256 by relative path.
+        bytes: size of all files.
+        seconds: time the work took; after an interruption, of the last part.
+        made: time of the end, ISO 8601 with its zone.
+        machine: where, and what of it can change the last bits of a result.
+    """
+
+    key: str
+    kind: str
+    name: str
+    recipe: Mapping[str, Any]
+    files: Mapping[str, str]
+    bytes: int
+    seconds: float
+    made: str
+    machine: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -201,14 +223,15 @@ class Work:
         """
         return self.store.whole(self.job.needs[what].key)
 
-    def table(self, what: str, name: str) -> pd.DataFrame:
-        """A table of a job that this one needs, as the schema of its step says.
+    def table(self, what: str, name: str = "") -> pd.DataFrame:
+        """A table of a job that this one needs, by default the one that is called as it is.
 
         Raises:
             Damaged: its results are not what was written.
             InputError: the table is not what its schema says.
         """
-        schemas = {each.name: each for each in self.job.needs[what].step.schemas}
+        name = name or what
+        schemas = {schema.name: schema for schema in self.job.needs[what].step.schemas}
         return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
 
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
@@ -258,6 +281,19 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
     """
     found: dict[str, str | None] = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     return found | {name: _version(name) for name in (*VERSIONED, *packages)}
+
+
+def this_machine() -> dict[str, Any]:
+    """The machine, and what of it can change the last bits of a result."""
+    import torch
+
+    return {
+        "host": platform.node(),
+        "system": platform.platform(terse=True),
+        "processor": platform.processor() or platform.machine(),
+        "cores": torch.get_num_threads(),
+        "process": os.getpid(),
+    }
 
 
 @cache

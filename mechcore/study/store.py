@@ -22,8 +22,7 @@ from typing import Any
 from mechcore.errors import InputError, MechcoreError, warn
 from mechcore.files import appearing, check_can_write, locked, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
-from mechcore.study.manifest import Manifest, this_machine
-from mechcore.study.step import Job
+from mechcore.study.step import Job, Manifest, this_machine
 
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
@@ -54,31 +53,26 @@ class Store:
         self.hash_file = RememberedHashes()
         self._verified: set[str] = set()
         self._held: set[str] = set()
-        self._check()
-
-    def _check(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
         # Listed before it is looked for, as another process may be making it.
         listed = self.path.iterdir() if self.path.exists() else ()
-        there = {each.name for each in listed if not each.name.startswith(".")}
-        if self.exists:
-            try:
-                found = json.loads((self.path / MARK).read_text())["format"]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                found = None
-            if found != FORMAT:
+        there = {path.name for path in listed if not path.name.startswith(".")}
+        if not self.exists:
+            if there - {"objects", PARTIAL, "locks", STUDIES}:
                 raise InputError(
-                    f"store {self.path}: has format {found!r}; this version reads {FORMAT}; choose "
-                    "another --store"
+                    f"store {self.path}: the folder is not empty and is no store of mechcore; "
+                    "choose another --store"
                 )
-        elif there - {"objects", PARTIAL, "locks", STUDIES}:
-            raise InputError(
-                f"store {self.path}: the folder is not empty and is no store of mechcore; "
-                "choose another --store"
-            )
-        else:
             check_can_write(self.path)
+            return
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            if json.loads((self.path / MARK).read_text())["format"] == FORMAT:
+                return
+        raise InputError(
+            f"store {self.path}: is of another format; this version reads {FORMAT}; choose another "
+            "--store"
+        )
 
     @property
     def exists(self) -> bool:
@@ -174,10 +168,6 @@ class Store:
     def all_keys(self) -> list[str]:
         """Keys of all artefacts, whole or not."""
         return sorted(path.name for path in (self.path / "objects").glob("*/[!.]*"))
-
-    def keys(self) -> list[str]:
-        """Keys of all artefacts, and of those that were only begun."""
-        return sorted({*self.all_keys(), *(path.name for path in self._states())})
 
     def _states(self) -> Iterable[Path]:
         return (self.path / PARTIAL).glob("[!.]*")
@@ -308,7 +298,10 @@ class Store:
             return {}
 
     def unused(self) -> list[str]:
-        """Keys of artefacts that no study has use for; studies whose folder is gone have none."""
+        """Keys of artefacts, or of what was only begun, that no study has use for.
+
+        Studies whose folder is gone have none.
+        """
         used: set[str] = set()
         for path in (self.path / STUDIES).glob("[!.]*.json"):
             try:
@@ -320,7 +313,7 @@ class Store:
                     f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
                     "unknown what is still used; run the studies again, or remove the file"
                 ) from error
-        return [key for key in self.keys() if key not in used]
+        return sorted({*self.all_keys(), *(path.name for path in self._states())} - used)
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -340,9 +333,17 @@ class Store:
             self.forget_partial(key)
         return True
 
-    def leftovers(self) -> list[Path]:
+    def leftovers(self, *, remove: bool = False) -> list[Path]:
         """What processes left behind that died at work; nothing that is still being worked on."""
-        return sorted(path for path in self._remains() if not self._is_locked(_key_of(path)))
+        remains, gone = self._remains(), list[Path]()
+        locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
+        for key in {*locks, *map(_key_of, remains)}:
+            with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
+                own = [path for path in remains if free and _key_of(path) == key]
+                for path in own if remove else ():
+                    _discard(path)
+                gone += own
+        return sorted(gone)
 
     def _remains(self) -> list[Path]:
         """Temporary files and folders, and states of what is finished."""
@@ -353,21 +354,6 @@ class Store:
         ]
         ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]
         return [*(path for path in hidden if path.parent not in ended), *ended]
-
-    def _is_locked(self, key: str) -> bool:
-        if not (self.path / "locks" / f"{key}.lock").exists():
-            return False
-        with self._if_free(key) as free:
-            return not free
-
-    def tidy(self) -> None:
-        """Remove `leftovers`, and locks of processes that died."""
-        locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
-        remains = [(_key_of(path), path) for path in self._remains()]
-        for key in {*locks, *(key for key, _ in remains)}:
-            with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
-                for path in [path for owner, path in remains if free and owner == key]:
-                    _discard(path)
 
 
 def _key_of(path: Path) -> str:

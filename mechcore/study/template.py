@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from mechcore.errors import InputError
 from mechcore.settings import Entry, entries
 from mechcore.study.kinds import DEFAULT, STUDIES
 from mechcore.study.step import plain
-from mechcore.yaml_file import YAML, parse_yaml
+from mechcore.yaml_file import YAML
 
 _WIDTH = 100
-_WORDS = re.compile(r"[A-Za-z][\w.-]*( [\w.-]+)*")
 _HEAD = """\
 # A study of mechcore: mechcore run {name}
 # Whatever is left out has the value shown here. Relative paths begin at this file's folder.
@@ -74,13 +72,5 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def in_yaml(value: Any) -> str:
-    """A plain value, or one that settings can hold, in one line of YAML."""
-    value = plain(value)
-    if isinstance(value, Mapping):
-        inside = (f"{in_yaml(name)}: {in_yaml(each)}" for name, each in value.items())
-        return f"{{{', '.join(inside)}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(in_yaml, value))}]"
-    if isinstance(value, str) and _WORDS.fullmatch(value) and parse_yaml(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    """A plain value, or one that settings can hold, in one line of YAML: JSON, a part of it."""
+    return json.dumps(plain(value), ensure_ascii=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,32 +87,28 @@ def summary_of(run: RunFolder) -> dict[str, float]:
         split where a split has several; and of the heuristic core ``core/size`` (heads),
         ``core/expected_by_chance`` and ``core/p_value``.
     """
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     accuracy = run.table("accuracy")
     if accuracy is not None:
         whole = accuracy[accuracy["subset"] == ALL]
-        for split, of_split in whole.groupby("split", sort=False):
-            several = of_split["data"].nunique() > 1
-            for data, rows in of_split.groupby("data", sort=False):
-                at = f"accuracy/{split}/{data}" if several else f"accuracy/{split}"
-                found |= {f"{at}/{key}": value for key, value in _accuracies(rows)}
+        several = whole.groupby("split")["data"].nunique() > 1
+        by = ["split", "data", "target_sparsity"]  # of which the full model has none
+        for key, rows in whole.groupby(by, sort=False, dropna=False):
+            split, data, target_sparsity = map(str, key)
+            place = f"{split}/{data}" if several[split] else split
+            name = (
+                "full"
+                if target_sparsity in ("nan", "<NA>")
+                else target_name(float(target_sparsity))
+            )
+            summary[f"accuracy/{place}/{name}"] = float(rows["accuracy"].mean())
     core = run.table("core_summary")
     if core is not None and len(core):
-        facts = core.iloc[0]
-        found |= {
-            "core/size": float(facts["core_size"]),
-            "core/expected_by_chance": float(facts["expected_by_chance"]),
-            "core/p_value": float(facts["p_value"]),
+        of_core = core.iloc[0][["core_size", "expected_by_chance", "p_value"]]
+        summary |= {
+            f"core/{name.removeprefix('core_')}": float(of_core[name]) for name in of_core.index
         }
-    return found
-
-
-def _accuracies(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
-    full = rows[rows["subnetwork"] == "full"]
-    if len(full):
-        yield "full", float(full["accuracy"].iloc[0])
-    for target, same in rows[rows["subnetwork"] != "full"].groupby("target_sparsity"):
-        yield target_name(float(str(target))), float(same["accuracy"].mean())
+    return summary
 
 
 def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:

@@ -67,7 +67,6 @@ ACCURACY_SPREAD = Schema(
     "accuracy_spread",
     "How far the accuracy of subnetworks of one target sparsity differs between seeds.",
     (
-        Column("method", "text", "how they were found; where several were tried", optional=True),
         TARGET,
         *PLACE,
         Column("n_seeds", "whole", "subnetworks", header="seeds"),
@@ -183,31 +182,37 @@ def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
     return min(1.0, float(chance[observed:].sum()))
 
 
-def head_frequency(masks: Sequence[Mask], targets: Sequence[float]) -> pd.DataFrame:
+def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
     """How many subnetworks of each target sparsity keep a component.
 
     Args:
         masks: single masks of zeros and ones.
-        targets: the target sparsity of each.
+        target_sparsities: the target sparsity of each.
 
     Returns:
-        One row per component and target: component, layer, head (missing for MLPs),
-        target_sparsity, n_seeds, count, frequency (share).
+        The columns of `HEAD_FREQUENCY`, a row per component and target.
 
     Raises:
-        InputError: there is no mask, or the numbers of masks and targets differ.
+        InputError: there is no mask, or the numbers of masks and target sparsities differ.
     """
     shape = _common_shape(masks)
-    if len(masks) != len(targets):
-        raise InputError(f"head frequency: {len(masks)} masks but {len(targets)} target sparsities")
+    if len(masks) != len(target_sparsities):
+        raise InputError(
+            f"head frequency: {len(masks)} masks but {len(target_sparsities)} target sparsities"
+        )
     rows = []
-    for target in sorted(set(targets)):
-        chosen = [set(m.kept) for m, t in zip(masks, targets, strict=True) if t == target]
+    for target_sparsity in sorted(set(target_sparsities)):
+        chosen = [
+            set(m.kept)
+            for m, t in zip(masks, target_sparsities, strict=True)
+            if t == target_sparsity
+        ]
         for c in shape.components:
             count = sum(c in kept for kept in chosen)
-            rows.append((str(c), c.layer, c.head, target, len(chosen), count, count / len(chosen)))
-    columns = ["component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency"]
-    return pd.DataFrame(rows, columns=columns).astype({"head": "Int64"})
+            rows.append(
+                (str(c), c.layer, c.head, target_sparsity, len(chosen), count, count / len(chosen))
+            )
+    return pd.DataFrame(rows, columns=HEAD_FREQUENCY.names).astype({"head": "Int64"})
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,12 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     Raises:
         InputError: the table has fewer than two sparsities.
     """
-    table = _head_counts(frequency)
+    heads = frequency[frequency["head"].notna()]
+    table = heads.pivot(index="component", columns="target_sparsity", values="count")
+    if table.shape[1] < 2:
+        raise InputError(
+            "head frequencies: found one target sparsity; expected at least two to compare"
+        )
     first, last = table.iloc[:, 0].to_numpy(), table.iloc[:, -1].to_numpy()
     between = (float(table.columns[0]), float(table.columns[-1]))
     if len(set(first)) == 1 or len(set(last)) == 1:
@@ -253,11 +263,8 @@ def head_overlap(
         draws: see `heuristic_core`.
 
     Returns:
-        One row per pair: first, second, shared (heads both keep), either (heads one or both
-        keep), jaccard = shared / either, expected (its mean if each kept as many heads of each
-        layer, but random ones; exact) and p_value (probability that such sets share at least as
-        many), expected_uniform and p_uniform (the same with random heads of any layer), all four
-        missing for two of one draw. The Jaccard index is 1 where neither keeps a head.
+        The columns of `HEAD_OVERLAP`, a row per pair. The Jaccard index is 1 where neither keeps a
+        head.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
@@ -278,7 +285,7 @@ def head_overlap(
             shared_by_chance(groups, by_layer),
             shared_by_chance([len(shape.heads)], sizes[:, None]),
         )
-        figures = [each for c in chances for each in (float(jaccards @ c), _tail(c, shared))]
+        figures = [figure for c in chances for figure in (float(jaccards @ c), _tail(c, shared))]
         if draw == other:
             figures = [np.nan] * len(figures)
         rows.append((first, second, shared, len(a | b), jaccards[shared], *figures))
@@ -286,10 +293,10 @@ def head_overlap(
 
 
 def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
-    found = range(len(masks)) if draws is None else draws
-    if len(found) != len(masks):
-        raise InputError(f"subnetworks: {len(masks)} masks but {len(found)} draws")
-    return found
+    numbers = range(len(masks)) if draws is None else draws
+    if len(numbers) != len(masks):
+        raise InputError(f"subnetworks: {len(masks)} masks but {len(numbers)} draws")
+    return numbers
 
 
 def _heads(mask: Mask) -> set[Component]:
@@ -307,14 +314,10 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
-            seed, data, split, subset, accuracy; and method, where subnetworks were found in several
-            ways, which are not taken together; perhaps `BOTH_LABELS`.
+            seed, data, split, subset, accuracy; perhaps `BOTH_LABELS`. All found by one method.
 
     Returns:
-        One row per target sparsity and subset, and per method, the first column then:
-        target_sparsity, data, split, subset, n_seeds, full (the full model's accuracy, missing
-        where there is none), mean, std (with n - 1; missing for one seed), low, high, spread =
-        high - low; shares. Then the spreads of `BOTH_LABELS`, where given.
+        The columns of `ACCURACY_SPREAD`, a row per target sparsity and subset.
 
     Raises:
         InputError: the table has no subnetwork.
@@ -323,7 +326,7 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     masked = accuracy[accuracy["target_sparsity"].notna()]
     if masked.empty:
         raise InputError("accuracy spread: found no subnetwork; expected at least one")
-    by = ["method"] * ("method" in accuracy) + ["target_sparsity", *where]
+    by = ["target_sparsity", *where]
     groups = masked.groupby(by, sort=False)["accuracy"]
     table = groups.agg(n_seeds="count", mean="mean", std="std", low="min", high="max").reset_index()
     full = accuracy[accuracy["target_sparsity"].isna()][[*where, "accuracy"]]
@@ -335,17 +338,6 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
         table[f"{name}_spread"] = (figures.max() - figures.min()).to_numpy()
         numbers.append(f"{name}_spread")
     return table[[*by, *numbers]]
-
-
-def _head_counts(frequency: pd.DataFrame) -> pd.DataFrame:
-    """Counts of every head by target sparsity, ascending, at least two of them."""
-    heads = frequency[frequency["head"].notna()]
-    table = heads.pivot(index="component", columns="target_sparsity", values="count")
-    if table.shape[1] < 2:
-        raise InputError(
-            "head frequencies: found one target sparsity; expected at least two to compare"
-        )
-    return table
 
 
 def _common_shape(masks: Sequence[Mask]) -> ModelShape:

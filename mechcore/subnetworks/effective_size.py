@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_integer_dtype
 from scipy import stats
 
-from mechcore.data.formats import read_table
-from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, shown, warn
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
@@ -33,7 +29,7 @@ EFFECTIVE_SIZE = Schema(
         SEED,
         Column("effective_size", "share", "share of components kept; 1 if none is faithful"),
         Column("faithful", "flag", "whether a subnetwork is"),
-        Column("sparsity", "share", "target sparsity of the sparsest faithful subnetwork"),
+        Column("target_sparsity", "share", "target sparsity of the sparsest faithful subnetwork"),
         Column("accuracy", "share", "of the sparsest faithful subnetwork"),
         _FULL,
     ),
@@ -63,7 +59,7 @@ MEAN_EFFECTIVE_SIZE = Schema(
 FULL = ("checkpoint", "subset", "accuracy")
 """Columns of the full model's accuracies."""
 
-GRID = ("checkpoint", "seed", "sparsity", "subset", "accuracy")
+GRID = ("checkpoint", "seed", "target_sparsity", "subset", "accuracy")
 """Columns of the subnetworks' accuracies."""
 
 KEPT = "kept"
@@ -97,10 +93,10 @@ def effective_size(
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
             ``grid`` lacks are left out, with a warning.
-        grid: accuracy (share) of subnetworks: checkpoint, seed, sparsity (share of components to
-            prune, in [0, 1)), subset, accuracy; and kept (share), where masks miss that sparsity:
-            by default 1 - sparsity. A seed's size is chosen among the sparsities that it has
-            itself; a warning names those that another seed has and it has not.
+        grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (share of
+            components to prune, in [0, 1)), subset, accuracy; and kept (share), where masks miss
+            that: by default 1 - target_sparsity. A seed's size is chosen among the sparsities that
+            it has itself; a warning names those that another seed has and it has not.
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
             are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
             all six together.
@@ -108,9 +104,10 @@ def effective_size(
 
     Returns:
         One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
-        effective_size (share of components kept), faithful, sparsity and accuracy of the chosen
-        subnetwork, full_accuracy. Where no subnetwork of the grid is faithful, effective_size is
-        1, as published, but faithful is False, and sparsity and accuracy are missing.
+        effective_size (share of components kept), faithful, target_sparsity and accuracy of the
+        chosen subnetwork, full_accuracy. Where no subnetwork of the grid is faithful,
+        effective_size is 1, as published, but faithful is False, and target_sparsity and accuracy
+        are missing.
 
     Raises:
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
@@ -132,19 +129,19 @@ def effective_size(
             needed = whole.loc[checkpoint] - tolerance + ROUNDING
             for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
                 faithful = accuracy[accuracy > needed].droplevel("seed")
-                found = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
-                size, target, reached = min(found, default=(1.0, math.nan, math.nan))
-                told = (size, bool(found), -target, reached, whole.loc[checkpoint])
-                rows.append((group, checkpoint, seed, *told))
+                candidates = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
+                size, target_sparsity, reached = min(candidates, default=(1.0, math.nan, math.nan))
+                figures = (size, bool(candidates), -target_sparsity, reached, whole.loc[checkpoint])
+                rows.append((group, checkpoint, seed, *figures))
     return pd.DataFrame(rows, columns=EFFECTIVE_SIZE.names)
 
 
 def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
-    """Share of components that each subnetwork keeps, by checkpoint, seed and sparsity."""
-    sparsity = pd.to_numeric(grid["sparsity"]).astype(float)
+    """Share of components that each subnetwork keeps, by checkpoint, seed and target sparsity."""
+    sparsity = pd.to_numeric(grid["target_sparsity"]).astype(float)
     kept = pd.to_numeric(grid[KEPT], errors="coerce") if KEPT in grid else 1 - sparsity
     _refuse(grid, ~kept.between(0, 1), "grid", f"{KEPT} is not a share in [0, 1]: {PERCENT}")
-    keys = grid[["checkpoint", "seed"]].assign(sparsity=sparsity)
+    keys = grid[["checkpoint", "seed"]].assign(target_sparsity=sparsity)
     differs = kept.groupby([keys[name] for name in keys]).transform("nunique") > 1
     _refuse(grid, differs, "grid", f"{KEPT} differs between rows of one subnetwork")
     return dict(zip(keys.itertuples(index=False, name=None), kept, strict=True))
@@ -176,31 +173,6 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     return table.assign(mean_low=low, mean_high=high)
 
 
-def read_full(path: str | Path) -> pd.DataFrame:
-    """Read the full model's accuracies, the table ``full`` of `effective_size`.
-
-    Args:
-        path: a table with the columns `FULL` (``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, text
-            also ``.gz``). Checkpoints become numbers if all of them are.
-
-    Raises:
-        InputError: the file cannot be read, lacks something, or has text in place of a number.
-    """
-    return _read(Path(path), FULL)
-
-
-def read_grid(path: str | Path) -> pd.DataFrame:
-    """Read the subnetworks' accuracies, the table ``grid`` of `effective_size`.
-
-    Args:
-        path: as for `read_full`, with the columns `GRID` and perhaps `KEPT`.
-
-    Raises:
-        InputError: the file cannot be read, lacks something, or has text in place of a number.
-    """
-    return _read(Path(path), GRID, KEPT)
-
-
 # -- checks ---------------------------------------------------------------------------------------
 
 
@@ -219,13 +191,13 @@ def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> No
 
 def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
     """The checkpoints of ``full`` that ``grid`` has, which must be all of those of ``grid``."""
-    alone = [each for each in grid if each not in full]
+    alone = [checkpoint for checkpoint in grid if checkpoint not in full]
     if alone:
         raise InputError(
             f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
             f"{_list(grid)}; expected every checkpoint of grid in full: add it, or leave it out"
         )
-    both = [each for each in full if each in grid]
+    both = [checkpoint for checkpoint in full if checkpoint in grid]
     if len(both) < len(full):
         warn(
             f"full: left out {len(full) - len(both)} of {len(full)} checkpoints, of which grid has "
@@ -240,7 +212,7 @@ def _name_uneven(settings: pd.DataFrame) -> None:
         f"checkpoint {checkpoint!r}, seed {seed!r} lacks {_list(sorted(gone))}"
         for checkpoint, rows in settings.groupby("checkpoint", sort=False)
         for seed, own in rows.groupby("seed")
-        if (gone := set(rows["sparsity"]) - set(own["sparsity"]))
+        if (gone := set(rows["target_sparsity"]) - set(own["target_sparsity"]))
     ]
     if lacking:
         warn(
@@ -252,10 +224,10 @@ def _name_uneven(settings: pd.DataFrame) -> None:
 def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
     missing = [column for column in columns if column not in frame]
     if missing or frame.empty:
-        found = f"no column {missing[0]}" if missing else "no row"
+        lack = f"no column {missing[0]}" if missing else "no row"
         there = shown(", ".join(map(str, frame.columns)), 300) or "none"
         raise InputError(
-            f"{name}: {found}; found the columns {there}; "
+            f"{name}: {lack}; found the columns {there}; "
             f"expected {', '.join(columns)} and at least one row"
         )
 
@@ -267,10 +239,12 @@ def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.Dat
     table = frame[list(columns)].reset_index(drop=True)
     for column in keys:
         _refuse(table, table[column].isna(), name, f"no {column}; expected one in every row")
-    for column, interval in (("sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
+    for column, interval in (("target_sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
         if column in columns:
             numbers = pd.to_numeric(table[column], errors="coerce")
-            shares = numbers.between(0, 1, inclusive="left" if column == "sparsity" else "both")
+            shares = numbers.between(
+                0, 1, inclusive="left" if column == "target_sparsity" else "both"
+            )
             _refuse(table, ~shares, name, f"{column} is not a share in {interval}: {PERCENT}")
             table[column] = numbers.astype(float)
     repeated = table.duplicated(keys)
@@ -302,26 +276,6 @@ def _group_accuracy(
             "accuracy, or change the group"
         )
     return chosen.mean(axis=1)
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def _read(path: Path, columns: Sequence[str], perhaps: str = "") -> pd.DataFrame:
-    table = read_table(path)
-    _require(table, str(path), columns)
-    columns = [*columns, *[perhaps] * (perhaps in table)]
-    table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
-    for column in [each for each in columns if each != "subset"]:
-        numbers = pd.to_numeric(table[column], errors="coerce")
-        if column in ("sparsity", "accuracy", KEPT):
-            _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
-        # Beyond 2^53 floating-point numbers would make one of two seeds.
-        if numbers.notna().all() and (
-            is_integer_dtype(numbers) or not (numbers.abs() > 2**53).any()
-        ):
-            table[column] = numbers
-    return table
 
 
 def _list(names: Iterable[Any]) -> str:

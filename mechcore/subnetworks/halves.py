@@ -96,22 +96,24 @@ def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
         The columns of `HALF_OVERLAP`.
     """
     tables = []
-    for target in sorted({target for each in masks.values() for target, _ in each}):
+    for target_sparsity in sorted(
+        {target_sparsity for of_data in masks.values() for target_sparsity, _ in of_data}
+    ):
         chosen = {
             (data, seed): mask
-            for data, each in masks.items()
-            for (of, seed), mask in each.items()
-            if of == target
+            for data, of_data in masks.items()
+            for (of, seed), mask in of_data.items()
+            if of == target_sparsity
         }
         names, seeds = [f"{data} {seed}" for data, seed in chosen], [seed for _, seed in chosen]
         table = head_overlap([*chosen.values()], names, seeds)
         pairs = itertools.combinations(chosen, 2)
         table["compared"] = [_compared(*first, *second) for first, second in pairs]
         grouped = table.groupby("compared", sort=False)
-        found = grouped["jaccard"].agg(n_pairs="count", jaccard="mean", low="min", high="max")
-        found["expected"] = grouped["expected"].mean()
-        tables.append(found.reindex([c for c in _COMPARED if c in found.index]).reset_index())
-        tables[-1].insert(1, "target_sparsity", target)
+        summary = grouped["jaccard"].agg(n_pairs="count", jaccard="mean", low="min", high="max")
+        summary["expected"] = grouped["expected"].mean()
+        tables.append(summary.reindex([c for c in _COMPARED if c in summary.index]).reset_index())
+        tables[-1].insert(1, "target_sparsity", target_sparsity)
     return pd.concat(tables, ignore_index=True)[HALF_OVERLAP.names]
 
 
@@ -143,13 +145,13 @@ def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
     Returns:
         The columns of `HALF_CORES`.
     """
-    found = {data: [*each.values()] for data, each in masks.items()}
-    cores = {data: reduce(and_, each) for data, each in found.items()}
+    by_data = {data: [*of_data.values()] for data, of_data in masks.items()}
+    cores = {data: reduce(and_, of_data) for data, of_data in by_data.items()}
     names = {data: [str(c) for c in core.kept if c.is_head] for data, core in cores.items()}
     table = head_overlap([*cores.values()], [*cores])
     table.loc[table["either"] == 0, "jaccard"] = np.nan
-    table["n_subnetworks"] = len(found[WHOLE])
-    counts = {data: _counts(each) for data, each in found.items()}
+    table["n_subnetworks"] = len(by_data[WHOLE])
+    counts = {data: _counts(of_data) for data, of_data in by_data.items()}
     pairs = zip(table["first"], table["second"], strict=True)
     table["rho"] = [spearman(counts[first], counts[second])[0] for first, second in pairs]
     for side in ("first", "second"):
@@ -172,5 +174,5 @@ def common_masks(
     Args:
         masks: by what they were pruned on, then by target and seed.
     """
-    common = sorted(set.intersection(*(set(each) for each in masks.values())))
-    return {data: {key: each[key] for key in common} for data, each in masks.items()}
+    common = sorted(set.intersection(*(set(of_data) for of_data in masks.values())))
+    return {data: {key: of_data[key] for key in common} for data, of_data in masks.items()}

@@ -107,7 +107,10 @@ def smallest_subnetworks(
     for here in (0, 1):
         own, other = (
             {
-                split: {name: each.part(halves[split][half]) for name, each in answers.items()}
+                split: {
+                    name: evaluation.part(halves[split][half])
+                    for name, evaluation in answers.items()
+                }
                 for split, answers in ((r, {"": full[r], **masked[r]}) for r in PLACES)
             }
             for half in (here, 1 - here)
@@ -182,19 +185,21 @@ def _chosen(
 
 
 def _reason(measure: str, full: Evaluation, place: str) -> str:
-    found = full.samples()[""].reason
+    reason = full.samples()[""].reason
     if measure == "information":
-        found = reason_against(full.correct_classes.numpy()) or found
+        reason = reason_against(full.correct_classes.numpy()) or reason
     if len(full.subsets) < 2:
-        found = "one example, which has no interval"
-    return found and f"{place}: {found}"
+        reason = "one example, which has no interval"
+    return reason and f"{place}: {reason}"
 
 
 def _effect(measure: str, full: Evaluation, masked: list[Evaluation], seed: int) -> Effect:
     if measure == "accuracy":
-        changes = np.stack([each.correct - full.correct.astype(float) for each in masked])
+        changes = np.stack(
+            [evaluation.correct - full.correct.astype(float) for evaluation in masked]
+        )
         return Effect(full.accuracy, changes, sample=full.samples()[""])
-    without = np.stack([each.logits.numpy() for each in masked])
+    without = np.stack([evaluation.logits.numpy() for evaluation in masked])
     options: dict[str, Any] = {"clusters": full.clusters, "seed": seed}
     parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), **options)
     return parts.information.drawn(full.samples()[""])
@@ -218,8 +223,8 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
     )
     held_out = [row.get(f"{split}_change_held_out", np.nan) for split in PLACES]
     if np.isfinite(held_out).all():
-        each = zip(held_out, PLACES.values(), strict=True)
-        measured = (f"{number(100 * change, 1, signed=True)} {place}" for change, place in each)
+        pairs = zip(held_out, PLACES.values(), strict=True)
+        measured = (f"{number(100 * change, 1, signed=True)} {place}" for change, place in pairs)
         text += f"; where other examples choose, {' and '.join(measured)}"
     if row["measure"] == "accuracy":
         return text

@@ -81,7 +81,7 @@ def new_model(
             check_agree(config, f"checkpoint {name}")
         names = cast(Sequence[str], own_classes) if keeps else wanted
         config.id2label = dict(enumerate(names))
-        config.label2id = {each: i for i, each in enumerate(names)}
+        config.label2id = {class_name: i for i, class_name in enumerate(names)}
         config.problem_type = None  # a base may be made for regression
     elif classes is not None:
         raise InputError(
@@ -133,7 +133,7 @@ def _check_classes(
             "--class-names on the command line)"
         )
     wanted = list(classes if classes is not None else own or ())
-    if len(wanted) < 2 or len({normal_name(each) for each in wanted} - {""}) < len(wanted):
+    if len(wanted) < 2 or len({normal_name(name) for name in wanted} - {""}) < len(wanted):
         raise InputError(
             f"classes {', '.join(map(repr, wanted))}: expected at least two different names"
         )

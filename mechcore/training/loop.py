@@ -81,10 +81,10 @@ class Loop(Trainer):
         self.targets = objective.targets(encoded.examples)
         self.total = total
         self.losses: list[float] = []
-        with _same_cache(model.config):
-            super().__init__(
-                model=model, args=arguments, train_dataset=cast(Dataset, range(len(encoded)))
-            )
+        arguments.use_cache = getattr(model.config, "use_cache", False)  # stored with checkpoints
+        super().__init__(
+            model=model, args=arguments, train_dataset=cast(Dataset, range(len(encoded)))
+        )
         self.remove_callback(PrinterCallback)
         self.model_accepts_loss_kwargs = False  # so that batches that are accumulated are averaged
 
@@ -146,17 +146,6 @@ class Loop(Trainer):
                 f"learning_rate ({self.settings.learning_rate}) or lengthen the warm-up"
             )
         return loss
-
-
-@contextmanager
-def _same_cache(config: Any) -> Iterator[None]:
-    """Keep ``use_cache``, which the Trainer changes, as checkpoints would be stored with it."""
-    before = dict(vars(config))
-    try:
-        yield
-    finally:
-        vars(config).clear()
-        vars(config).update(before)
 
 
 def device_of(device: str | torch.device) -> torch.device:

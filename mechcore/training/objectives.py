@@ -39,8 +39,6 @@ class Objective:
         prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
         answers: for language models, the answer word of each class, else None.
         truncate: whether longer inputs are cut, with a warning, or refused, as prompts always are.
-        whole: for language models, whether the loss is over every token of prompt and answer but
-            the first, as in pretraining, and not over the answer alone.
         types: how many types of tokens the model knows, see `mechcore.models.tokenizers`.
     """
 
@@ -51,7 +49,6 @@ class Objective:
     prompt: str | None = None
     answers: Mapping[str, str] | None = None
     truncate: bool = False
-    whole: bool = False
     types: int = 0
 
     def encode(self, examples: Examples) -> EncodedExamples:
@@ -73,7 +70,8 @@ class Objective:
         """Logits over which the loss is taken: classes, or the next token after the prompt."""
         if self.prompt is None:
             return _all_logits(model, batch)
-        rows, last = _last(batch)
+        last = batch["attention_mask"].sum(dim=1) - 1
+        rows = torch.arange(len(last), device=last.device)
         # Of the many words of a language model, only at the places that are read.
         places, column = last.unique(return_inverse=True)
         logits = _all_logits(model, batch, logits_to_keep=places.to(model.device))
@@ -85,21 +83,9 @@ class Objective:
         batch: Mapping[str, Tensor],
         targets: Int[Tensor, " batch"],
     ) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats: over examples or, if ``whole``, over tokens.
-
-        ``targets`` are the indices of the right logits of a batch, which is padded on the right.
-        """
-        if not self.whole:
-            logits = self.logits(model, batch)
-            return nn.functional.cross_entropy(logits, targets.to(logits.device))
-        rows, last = _last(batch)
-        following = batch["input_ids"].roll(-1, dims=1)
-        following[rows, last] = targets.to(following.device)
-        real = batch["attention_mask"] != 0
-        logits = _all_logits(model, batch)
-        return nn.functional.cross_entropy(
-            logits[real.to(logits.device)], following[real].to(logits.device)
-        )
+        """Mean cross-entropy over examples, in nats; ``targets`` are indices of right logits."""
+        logits = self.logits(model, batch)
+        return nn.functional.cross_entropy(logits, targets.to(logits.device))
 
     def correct(self, examples: Examples) -> Bool[Tensor, "example class"]:
         """Which classes are right for each example; an error for labels that match none."""
@@ -160,7 +146,6 @@ def answering(
     prompt: str,
     answers: Mapping[str, str],
     max_length: int | None = None,
-    whole: bool = False,
 ) -> Objective:
     """The objective of a causal language model that answers a prompt.
 
@@ -172,9 +157,8 @@ def answering(
     """
     columns = single_tokens(answers, answer_ids(answers, tokenizer, prompt))
     length = _length(model, tokenizer, max_length)
-    classes = tuple(answers)
     truncate = max_length is not None
-    return Objective(tokenizer, length, classes, columns, prompt, dict(answers), truncate, whole)
+    return Objective(tokenizer, length, tuple(answers), columns, prompt, dict(answers), truncate)
 
 
 def _all_logits(
@@ -187,12 +171,6 @@ def _all_logits(
     inputs = {name: batch[name].to(model.device) for name in names}
     logits: Tensor = model(**inputs, **options).logits
     return logits
-
-
-def _last(batch: Mapping[str, Tensor]) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
-    """Row and position of the last real token of every example."""
-    last = batch["attention_mask"].sum(dim=1) - 1
-    return torch.arange(len(last), device=last.device), last
 
 
 def _length(

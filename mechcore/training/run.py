@@ -174,15 +174,13 @@ def train_answering(
     *,
     prompt: str,
     answers: Mapping[str, str],
-    whole: bool = False,
     progress: bool = True,
     device: str | torch.device | None = None,
 ) -> pd.DataFrame:
     """Train a causal language model to answer ``prompt`` with the answer of the label.
 
     ``prompt`` has the places ``{a}`` and ``{b}``; ``answers`` gives the one-token answer of each
-    label; ``whole`` takes the loss over all tokens of both, as in pretraining. The other
-    arguments, the result and the errors are those of `train`.
+    label. The other arguments, the result and the errors are those of `train`.
     """
-    objective = answering(model, tokenizer, prompt, answers, settings.max_length, whole)
+    objective = answering(model, tokenizer, prompt, answers, settings.max_length)
     return train(model, objective, examples, evaluations, out, settings, progress, device)

@@ -48,7 +48,6 @@ def facts_of(
             "prompt": objective.prompt,
             "answers": objective.answers,
             "max_length": objective.max_length,
-            **({"whole": True} if objective.whole else {}),
         },
         "model": {
             "class": type(model).__name__,
@@ -114,15 +113,12 @@ def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Pa
 
 def remove_after(out: Path, step: int) -> None:
     """Remove the states and weights of steps after one, which are made again, and halves."""
-    for path in (out / STATE_FOLDER).glob("*-*"):
-        if int(path.name.rpartition("-")[2]) > step:
+    for path in [*(out / STATE_FOLDER).glob("*-*"), *out.glob("step-*")]:
+        number = path.name.rpartition("-")[2]
+        if path.is_dir() and number.isdigit() and int(number) > step:
             shutil.rmtree(path)
-    for path in out.iterdir():
-        number = path.name.removeprefix("step-")
-        later = number != path.name and number.isdigit() and int(number) > step
-        half = path.name.startswith(".") and (".step-" in path.name or path.name.endswith(FINAL))
-        if path.is_dir() and (later or half or path.name == FINAL):
-            shutil.rmtree(path)
+    for path in [*out.glob(".*.step-*"), *out.glob(f".*.{FINAL}"), out / FINAL]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def state_path(out: Path, step: int) -> Path:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import helpers
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.masking.means import MeanActivations
 
 ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
@@ -35,6 +37,17 @@ def encoded(name: str = "bert") -> EncodedExamples:
         options = {"prompt": "{a} , {b} .", "answers": ANSWERS}
     tokenizer = helpers.word_tokenizer(segments=name == "bert")
     return encode(Examples("few", frame), tokenizer, max_length=48, **options)
+
+
+def of_margins(
+    margin: Any, label: Any = 1, subsets: Any = "s", clusters: np.ndarray | None = None
+) -> Evaluation:
+    """Answers of a model with these log-odds of the second of two classes, by default the right."""
+    margin = np.asarray(margin, dtype=float)
+    logits = torch.tensor(np.stack([np.zeros_like(margin), margin], axis=1))
+    right = torch.tensor(np.eye(2, dtype=bool)[np.broadcast_to(label, margin.shape)])
+    names = np.broadcast_to(np.asarray(subsets, dtype=object), margin.shape)
+    return Evaluation(logits, right, names, "", clusters)
 
 
 def means_of(model: Any, data: EncodedExamples, **options: Any) -> MeanActivations:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers as hf
+from ablation.few import of_margins
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -25,7 +26,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from mechcore.ablation import Ablations, Answers, ComponentSet
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
-from mechcore.evaluation.evaluate import Evaluation
 from mechcore.models import load_model
 
 Rule = Literal["or", "and", "or of three"]
@@ -185,9 +185,7 @@ def game(
     rows = {name: np.atleast_1d(np.asarray(row, dtype=float)) for name, row in changes.items()}
     n = max(map(len, rows.values()))
     margin = np.zeros(n) if start is None else np.asarray(start, dtype=float)
-    logits = torch.tensor(np.stack([margin, np.zeros(n)], axis=1))
-    names = np.array(subsets or ["s"] * n, dtype=object)
-    full = Evaluation(logits, torch.tensor([[True, False]]).repeat(n, 1), names, "")
+    full = of_margins(margin, subsets=subsets or "s")
     without = {
         ComponentSet.of(name.split("+")): Answers(margin + row > 0, margin + row, np.zeros(n))
         for name, row in rows.items()

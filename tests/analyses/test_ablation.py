@@ -12,8 +12,7 @@ from pages import rows_of, tables_of, with_tables, words_of
 from study.sources import checkpoint_like, data_config
 
 from mechcore.analyses.ablation import Ablation
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.report.blocks import Drawing, Paragraph
 from mechcore.report.run_folder import RunFolder

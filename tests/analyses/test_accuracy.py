@@ -117,11 +117,11 @@ def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
 
 def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
     accuracy = run.tables["accuracy"].query("subset == 'all'")
-    for target, part in accuracy.groupby("target_sparsity"):
+    for target_sparsity, part in accuracy.groupby("target_sparsity"):
         values = {split: 100 * some.accuracy for split, some in part.groupby("split")}
         inside, outside = values["id"], values["ood"]
         assert (
-            f"target of {100 * target:.0f} % (3 seeds) have an accuracy of "
+            f"target of {100 * target_sparsity:.0f} % (3 seeds) have an accuracy of "
             f"{outside.min():.1f}\u2013{outside.max():.1f} % out-of-domain "
             f"(tiny-ood, {outside.max() - outside.min():.1f} points apart) and "
             f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
@@ -141,25 +141,29 @@ def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) ->
 
 def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder) -> None:
     _, section = sections(run)
-    first, kept, spread = tables_of(section.blocks)
+    first, kept = tables_of(section.blocks)
     subnetworks = run.tables["subnetworks"]
     assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
     assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
-    assert (first.folded, kept.folded, spread.folded) == (False, True, True)
+    assert (first.folded, kept.folded) == (False, True)
     assert (section.id, list(section.files)) == (
         "subnetworks",
         ["subnetworks.csv", "accuracy_spread.csv"],
     )
 
 
-def failed(*targets: float) -> pd.DataFrame:
-    reasons = [f"sparsity {target / 2}" for target in targets]
-    columns = {"subnetwork": [f"s{t:.2f}-seed9" for t in targets], "seed": 9, "reason": reasons}
-    return pd.DataFrame({**columns, "target_sparsity": targets})
+def failed(*target_sparsities: float) -> pd.DataFrame:
+    reasons = [f"sparsity {target_sparsity / 2}" for target_sparsity in target_sparsities]
+    columns = {
+        "subnetwork": [f"s{t:.2f}-seed9" for t in target_sparsities],
+        "seed": 9,
+        "reason": reasons,
+    }
+    return pd.DataFrame({**columns, "target_sparsity": target_sparsities})
 
 
 @pytest.mark.parametrize(
-    ("targets", "names", "gone"),
+    ("target_sparsities", "names", "gone"),
     [
         ([0.5], "1 of 7 masks (s0.50-seed9)", ""),
         (
@@ -170,15 +174,15 @@ def failed(*targets: float) -> pd.DataFrame:
     ],
 )
 def test_masks_that_are_missing_are_named(
-    run: RunFolder, targets: list[float], names: str, gone: str
+    run: RunFolder, target_sparsities: list[float], names: str, gone: str
 ) -> None:
     said = f"Training failed for {names}; everything here is about the others.{gone}"
-    _, section = sections(with_tables(run, missing_masks=failed(*targets)))
+    _, section = sections(with_tables(run, missing_masks=failed(*target_sparsities)))
     assert words_of(section.blocks) == said
     (missing,) = (
         t for t in tables_of(section.blocks) if t.caption.startswith("Masks that are missing")
     )
-    assert rows_of(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in targets]
+    assert rows_of(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in target_sparsities]
     assert "missing_masks.csv" in section.files
 
 

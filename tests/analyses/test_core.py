@@ -23,7 +23,7 @@ from mechcore.wording import SPACE
 
 def test_the_sparsities_whose_frequencies_are_compared_are_named() -> None:
     shape = ModelShape(3, 4, has_mlps=True)
-    subnetworks = random_subnetworks(shape, sparsity=[0.6, 0.2, 0.4], seeds=range(6))
+    subnetworks = random_subnetworks(shape, target_sparsities=[0.6, 0.2, 0.4], seeds=range(6))
     tables = core_tables(subnetworks)
     summary = tables["core_summary"].iloc[0]
     assert (summary["low_sparsity"], summary["high_sparsity"]) == (0.2, 0.6)
@@ -99,7 +99,7 @@ def test_a_core_of_one_seed_or_ranking_is_not_compared_with_chance(run: RunFolde
 
 
 def test_of_one_subnetwork_its_heads_are_the_core(tmp_path: Path) -> None:
-    world = World(seeds=(0,), sparsities=(0.5,), core=("L0.H3",))
+    world = World(seeds=(0,), target_sparsities=(0.5,), core=("L0.H3",))
     text = headline(read_run(write_run(tmp_path / "one", world)))
     assert text.startswith("1 of 32 heads is in the one subnetwork: L0.H3.")
     assert text.endswith("With one subnetwork, its heads are the core by definition.")

@@ -32,10 +32,10 @@ def table(out: Path, name: str) -> pd.DataFrame:
 def test_random_masks_do_not_depend_on_the_data(tmp_path: Path) -> None:
     run_study(replace(CONFIG, method="random", analyses=ANALYSES), tmp_path)
     overlap = table(tmp_path, "half_overlap").set_index(["compared", "target_sparsity"])["jaccard"]
-    for target in CONFIG.sparsities:
+    for target_sparsity in CONFIG.target_sparsities:
         for compared in ("two halves, one seed", "all data and a half, one seed"):
-            assert overlap[compared, target] == 1
-        assert overlap["one half, two seeds", target] < 1
+            assert overlap[compared, target_sparsity] == 1
+        assert overlap["one half, two seeds", target_sparsity] < 1
     cores = table(tmp_path, "half_cores")
     assert cores["n_subnetworks"].tolist() == [4] * 3
     assert cores["jaccard"].tolist() == [1] * 3
@@ -58,7 +58,13 @@ def test_cores_of_halves_are_those_of_their_examples(tmp_path: Path) -> None:
         assert len(data) == 8
         means = MeanActivations.compute(inputs.model, data)
         request = Request(
-            inputs.model, data, means, config.sparsities, (42,), config.prune, config.data.seed
+            inputs.model,
+            data,
+            means,
+            config.target_sparsities,
+            (42,),
+            config.prune,
+            config.data.seed,
         )
         kept = [set(each.mask.kept) for each in METHODS["attribution"](request)]
         heads = sorted(c for c in set.intersection(*kept) if c.is_head)

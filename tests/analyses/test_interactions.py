@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from study.sources import checkpoint_like, data_config
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.interactions import Interactions
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.report.blocks import Drawing, Paragraph
-from mechcore.report.groups import CANNOT_TELL
-from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.run_folder import RunFolder
 from mechcore.steps.config import ModelConfig
 from mechcore.wording import MINUS
 
@@ -141,12 +138,6 @@ def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
     without = words(interactions=none, missing_masks=failed, subnetworks=None)
     assert without == f"{few.partition(':')[0]}: there is no core, as no mask could be used."
     assert words(interactions=None) == "Not run: the joint ablation of sets of core heads."
-
-
-def test_one_label_is_told(tmp_path: Path, new_run: Callable[..., Path]) -> None:
-    run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
-    note = f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
-    assert Paragraph(note, note=True) in [*Interactions.blocks(run)]
 
 
 def test_asked_for_alone_they_come_from_the_ablation_of_the_core(tmp_path: Path) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.paths import Paths
-from mechcore.report.blocks import Block, Paragraph
-from mechcore.report.graph_block import Graph
+from mechcore.report.blocks import Block, Drawing, Paragraph
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.wording import SPACE
 
 
-def graph_of(blocks: Iterable[Block]) -> Graph:
-    return next(block for block in blocks if isinstance(block, Graph))
+def nodes_of(blocks: Iterable[Block]) -> dict[str, Any]:
+    """What is drawn, by name, with its place."""
+    drawing = next(block for block in blocks if isinstance(block, Drawing))
+    places = [dot.get_offsets()[0] for dot in drawing.figure.axes[0].collections]
+    return {spot.name: (spot, *at) for spot, at in zip(drawing.spots, places, strict=True)}
 
 
 @pytest.fixture(scope="module")
@@ -37,32 +40,36 @@ def test_the_verdict_comes_first(run: RunFolder, blocks: list[Block]) -> None:
 
 
 def test_readers_the_core_and_the_answer_are_drawn(blocks: list[Block]) -> None:
-    drawing = graph_of(blocks)
-    spots = {spot.node.name: spot for spot in drawing.spots}
+    spots = nodes_of(blocks)
     # Those with the largest change first, then the core: no other component loses anything.
     assert [*spots][:4] == ["L2.H2", "L3.H0", "L3.MLP", "L0.H3"]
     assert {"L0.H3", "L1.H5", "answer"} <= set(spots)
     left_to_right = ["L0.H3", "L1.H5", "L2.H2", "L3.H0", "L3.MLP", "answer"]
-    places = [spots[name].x for name in left_to_right]
+    places = [spots[name][1] for name in left_to_right]
     assert places == sorted(places)
-    assert spots["L2.H2"].node.words.replace(SPACE, " ") == (
+    assert spots["L2.H2"][0].words.replace(SPACE, " ") == (
         "L2.H2, in the core. Blind to the core: \u22128.0 points [\u22129.0, \u22127.0] out of "
         "domain; \u22124.0 points [\u22125.0, \u22123.0] in domain. An answer that does not see "
         "it: \u22128.0 points [\u22129.0, \u22127.0] out of domain."
     )
 
 
-def test_edges_are_as_wide_as_their_effects(blocks: list[Block]) -> None:
-    lines = {(e.edge.sender, e.edge.receiver): e for e in graph_of(blocks).lines}
-    assert lines["L2.H2", "answer"].width == 8  # the largest, 8 points
-    half = lines["L1.H5", "L2.H2"]
-    assert (half.edge.value, half.width) == pytest.approx((-0.04, 4.5))
-    assert half.edge.look == "worse"
-    assert lines["L0.H3", "L3.H0"].edge.look == "better"
-    assert lines["L0.H3", "L3.MLP"].edge.look == "worse unsure"  # 0.4 points, give or take 1
+def test_paths_are_drawn_with_their_effects(blocks: list[Block]) -> None:
+    drawing = next(block for block in blocks if isinstance(block, Drawing))
+    names = [spot.name for spot in drawing.spots]
+    lines = {}
+    for line in drawing.figure.axes[0].lines:
+        _, *ends = str(line.get_gid()).split("-")
+        lines[tuple(names[int(end)] for end in ends)] = line
+    assert lines["L2.H2", "answer"].get_linewidth() == 6  # the largest, 8 points
+    assert lines["L1.H5", "L2.H2"].get_linewidth() == pytest.approx(0.75 + 5.25 / 2)
+    looks = {ends: (line.get_linestyle(), line.get_alpha()) for ends, line in lines.items()}
+    assert looks["L1.H5", "L2.H2"] == ("-", 0.75)  # worse when cut
+    assert looks["L0.H3", "L3.H0"] == ("--", 0.75)  # better
+    assert looks["L0.H3", "L3.MLP"] == ("-", 0.3)  # 0.4 points, give or take 1
     assert ("L1.H5", "answer") not in lines  # 0.1 points
-    for line in lines.values():
-        assert line.start.x < line.end.x
+    assert " paths are not drawn: each changes less than 3 % of what the largest" in drawing.caption
+    assert all(line.get_xdata()[0] < line.get_xdata()[1] for line in lines.values())
 
 
 def test_the_components_that_change_most(blocks: list[Block]) -> None:
@@ -107,8 +114,8 @@ def test_one_label_out_of_domain(tmp_path: Path, new_run: Callable[..., Path]) -
     blocks = [*Paths.blocks(run)]
     (note,) = [block.text for block in blocks if isinstance(block, Paragraph) and block.note]
     assert "information is not known. The graph and the tables show the change in margin" in note
-    words = {spot.node.name: spot.node.words for spot in graph_of(blocks).spots}
-    assert f"Blind to the core: \u22120.80{SPACE}nats [" in words["L2.H2"]
+    words = nodes_of(blocks)["L2.H2"][0].words
+    assert f"Blind to the core: \u22120.80{SPACE}nats [" in words
     by_margin, direct = tables_of(blocks)
     assert by_margin.header[1:3] == ["without it (nats)", "blind to the core (nats)"]
     assert direct.header[1:] == ["margin out of domain (nats)", "margin in domain (nats)"]

@@ -14,7 +14,7 @@ from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.repair import Repair
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
+from mechcore.main_study.config import Analyses
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.config import DataConfig
 from mechcore.study.run import run_study

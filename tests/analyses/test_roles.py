@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ from mechcore.ablation.effects.confirmation import confirmation
 from mechcore.ablation.effects.roles import verdict
 from mechcore.analyses.roles import OPEN_ROWS, Roles, in_order
 from mechcore.evaluation.recalibration import CANNOT_TELL
-from mechcore.report.blocks import Paragraph, Section
+from mechcore.report.blocks import Drawing, Paragraph, Section
 from mechcore.report.run_folder import RunFolder, read_run
-from mechcore.report.scatter_block import Scatter
 from mechcore.wording import number
 
 
@@ -24,8 +24,12 @@ def section_of(run: RunFolder) -> Section:
     return section
 
 
-def drawing_of(section: Section) -> Scatter:
-    return next(block for block in section.blocks if isinstance(block, Scatter))
+def drawing_of(section: Section) -> Drawing:
+    return next(block for block in section.blocks if isinstance(block, Drawing))
+
+
+def dots_of(section: Section) -> dict[str, Any]:
+    return {dot.name: dot for dot in drawing_of(section).spots}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def test_the_verdict_comes_first(run: RunFolder, section: Section) -> None:
 def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Section) -> None:
     roles = run.table("roles")
     assert roles is not None
-    spots = {dot.spot.name: dot.spot for dot in drawing_of(section).dots}
+    spots = dots_of(section)
     assert set(spots) == set(roles["component"])
     for _, row in roles.iterrows():
         spot = spots[row["component"]]
@@ -128,18 +132,17 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
     assert len(notes) == 1
     assert "one label only" in notes[0]
     assert CANNOT_TELL in notes[0]
-    drawing = drawing_of(section)
-    assert drawing.y.title == "accuracy out of domain: change without it (points)"
-    assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
+    ax, dots = drawing_of(section).figure.axes[0], dots_of(section)
+    assert ax.get_ylabel() == "accuracy out of domain: change without it (points)"
+    assert all(CANNOT_TELL in dot.words for dot in dots.values())
     sweep = run.table("sweep")
     assert sweep is not None
     changes = sweep[(sweep["split"] == "ood") & (sweep["subset"] == "all")].set_index("set")
     # Heads of the core have their own ablation, whose made-up numbers differ.
-    alone = [dot for dot in drawing.dots if dot.spot.name not in run.core]
+    alone = {name: dot for name, dot in dots.items() if name not in run.core}
     assert len(alone) == 32
-    for dot in alone:
-        wanted = 100 * changes.at[dot.spot.name, "accuracy_change"]
-        assert dot.spot.y.value == pytest.approx(wanted)
+    for name, dot in alone.items():
+        assert dot.y.value == pytest.approx(100 * changes.at[name, "accuracy_change"])
 
 
 def test_components_are_listed_by_accuracy_where_information_is_unknown(run: RunFolder) -> None:
@@ -168,9 +171,9 @@ def test_missing_components_are_counted(run: RunFolder) -> None:
     gone = roles.copy()
     columns = [name for name in gone if str(name).startswith("information_")]
     gone.loc[gone["component"] == "L0.H0", columns] = float("nan")
-    drawing = drawing_of(section_of(RunFolder(run.path, run.config, {"roles": gone})))
-    assert "L0.H0" not in {dot.spot.name for dot in drawing.dots}
-    assert "1 of 36 are not drawn" in drawing.caption
+    section = section_of(RunFolder(run.path, run.config, {"roles": gone}))
+    assert "L0.H0" not in dots_of(section)
+    assert "1 of 36 are not drawn" in drawing_of(section).caption
 
 
 def test_without_the_sweep_there_is_no_such_section(

@@ -10,8 +10,7 @@ import pytest
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.search import Search
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.report.blocks import Drawing
 from mechcore.report.run_folder import RunFolder
 from mechcore.study.step import plain

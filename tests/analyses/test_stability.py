@@ -16,25 +16,22 @@ def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> No
     names = (*RANKINGS, "half_cores", "half_overlap")
     assert (section.id, section.files) == ("stability", [f"{name}.csv" for name in names])
     words = words_of(section.blocks)
-    halves, resamples, largest, cores, members, overlap = tables_of(section.blocks)
+    halves, cores, overlap = tables_of(section.blocks)
     assert words.startswith("Two random halves of the examples share none of them")
     assert "--with halves" not in words
     place = ["tiny-ood (out-of-domain)", "accuracy"]
-    figures = ["0.80 [0.75, 0.85]", "0.89", "10", "0.80 [0.75, 0.85]", "0.20"]
+    figures = ["0.80 [0.75, 0.85]", "0.89", "10", "0.80 [0.75, 0.85]", "0.20", "L0.H3 (0.80)"]
     assert rows_of(halves)[0] == ["36 components", *place, *figures]
     assert [row[0] for row in rows_of(halves)[::4]] == [
         *("36 components", "6 pairs of the core", "10 pairs that the search found"),
     ]
-    figure = "0.90 [0.85, 0.95]"
-    assert rows_of(resamples)[0] == ["36 components", *place, figure, "10", figure]
-    assert rows_of(largest)[4][3] == "L0.H3+L1.H5 (0.80)"
+    assert rows_of(halves)[4][-1] == "L0.H3+L1.H5 (0.80)"
     # Half 1 has the masks of all data, half 2 those of other seeds: the cores are the same.
     core = run.tables["half_cores"]["first_core"][0]
     size = len(core.split())
-    alike = ["6", f"{size}, {size}", str(size), "1.00", "1.00"]
+    alike = ["6", f"{size}, {size}", str(size), "1.00", "1.00", core, core]
     pairs = ("all data, half 1", "all data, half 2", "half 1, half 2")
     assert rows_of(cores) == [[pair, *alike] for pair in pairs]  # none by chance, of the same seeds
-    assert rows_of(members) == [[data, core] for data in ("all data", "half 1", "half 2")]
     overlaps = {tuple(row[:2]): row[2:] for row in rows_of(overlap)}
     assert overlaps["all data and a half, one seed", "50 %"][0] == "6"
     assert overlaps["all data and a half, one seed", "50 %"][-1] == "n/a"
@@ -64,7 +61,7 @@ def test_without_halves_of_the_training_data_the_way_to_them_is_named(run: RunFo
     examples = with_tables(run, half_cores=None, half_overlap=None)
     blocks = [*Stability.blocks(examples)]
     assert "--with halves (analyses: halves) finds subnetworks again" in words_of(blocks)
-    assert len(tables_of(blocks)) == 3
+    assert len(tables_of(blocks)) == 1
     assert [*Stability.sections(with_tables(examples, **dict.fromkeys(RANKINGS)))] == []
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,9 @@ from scipy import stats
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mechcore.attention import TokenInfo
+from mechcore.attention import HeadScores, TokenInfo, score_heads
+from mechcore.attention.reduction import BatchPatterns
+from mechcore.components import ModelShape
 
 ENCODER = ("first", "separator", "self", "previous", "next", "repeated", "other")
 CAUSAL = (*ENCODER[:-1], "induction", "other")
@@ -107,6 +110,29 @@ def token_infos(draw: st.DrawFn) -> TokenInfo:
         separators=separators & real,
         causal=draw(st.booleans()),
     )
+
+
+def score_patterns(
+    patterns: Tensor,
+    tokens: TokenInfo,
+    *,
+    resamples: int = 0,
+    seed: int = 0,
+    ignore: Collection[str] = (),
+) -> pd.DataFrame:
+    """The table of scores of patterns at hand, of one batch."""
+    shape = ModelShape(patterns.shape[0], patterns.shape[2])
+    scores = HeadScores(shape, tokens.causal, resamples, seed, ignore)
+    batch = BatchPatterns(tokens, shape.n_heads, scores.ignore)
+    for layer, pattern in enumerate(patterns):
+        batch.add(layer, pattern)
+    scores.count(batch, range(len(tokens.real)))
+    return scores.table()
+
+
+def attention_scores(model: Any, data: Any, **options: Any) -> pd.DataFrame:
+    """The table of scores of a model's heads."""
+    return score_heads(model, data, **options).table()
 
 
 # -- intervals ------------------------------------------------------------------------------------

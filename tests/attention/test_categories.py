@@ -1,13 +1,9 @@
 """Categories of (query, key) pairs on hand-written tables; the registry of categories."""
 
-from pathlib import Path
-
-import pandas as pd
 import pytest
 import torch
 from attention.planted import stacked, token_infos, tokens_of
 from hypothesis import given, settings
-from transformers import BertTokenizerFast
 
 from mechcore.attention import (
     TokenInfo,
@@ -17,8 +13,6 @@ from mechcore.attention import (
     register_category,
     unregister_category,
 )
-from mechcore.data.encoding import encode
-from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 
 LETTERS = {
@@ -113,32 +107,6 @@ def test_empty_second_segments_make_a_row_one_segment() -> None:
     assert repeated[1, 1].nonzero().flatten().tolist() == [3]
 
 
-def test_a_repeated_word_split_into_pieces_counts_whole(tmp_path: Path) -> None:
-    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] the dog play ##ing s ! is"
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary.split()))
-    tokenizer = BertTokenizerFast.from_pretrained(tmp_path)
-    frame = pd.DataFrame(
-        [("The dog playing !", "Playing is the dog !", "x", "s")],
-        columns=["text_a", "text_b", "label", "subset"],
-    )
-    data = encode(Examples("pieces", frame), tokenizer, max_length=20, words=True)
-    batch = next(data.batches())
-    # 0 [CLS] 1 the 2 dog 3 play 4 ##ing 5 ! 6 [SEP] 7 play 8 ##ing 9 is 10 the 11 dog 12 ! 13 [SEP]
-    assert batch["input_ids"].shape == (1, 14)
-    repeated = partition(TokenInfo.of(batch, causal=False))["repeated"][0]
-    keys = {q: repeated[q].nonzero().flatten().tolist() for q in range(14) if repeated[q].any()}
-    assert keys == {
-        1: [10],
-        2: [11],
-        3: [7, 8],
-        4: [7, 8],
-        7: [3, 4],
-        8: [3, 4],
-        10: [1],
-        11: [2],
-    }
-
-
 def test_batch_without_words_is_an_error() -> None:
     ids = torch.ones(1, 2, dtype=torch.long)
     with pytest.raises(InputError, match=r"no segments and no words and no separators.*words=True"):
@@ -184,7 +152,7 @@ def test_claims_of_a_causal_model() -> None:
 
 
 @given(token_infos())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_partition_gives_every_pair_to_the_first_that_claims_it(tokens: TokenInfo) -> None:
     claimed_by, parts = claims(tokens), partition(tokens)
     assert list(parts) == [*claimed_by, "other"]

@@ -3,22 +3,19 @@
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from attention.planted import one_hot, random_patterns, stacked, tokens_of
+from attention.planted import one_hot, random_patterns, score_patterns, stacked, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from mechcore.attention import (
-    LabelAgreement,
     Thresholds,
     categorise,
     explain,
     label_agreement,
-    score_patterns,
 )
 from mechcore.components import Component
 from mechcore.errors import InputError
@@ -217,16 +214,6 @@ def test_explaining_from_another_table_is_an_error() -> None:
 # -- agreement ------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
-
-
-def test_agreement_by_hand() -> None:
-    # Equal in 3 of 5; by chance in (2/5)(1/5) + (2/5)(2/5) + (1/5)(2/5) = 8/25.
-    found = label_agreement(["a", "a", "b", "b", "c"], ["a", "b", "b", "c", "c"])
-    assert (found.n, found.share) == (5, 0.6)
-    assert found.kappa == pytest.approx((0.6 - 8 / 25) / (1 - 8 / 25))
-    assert label_agreement(["a", "b"], ["b", "a"]) == LabelAgreement(2, 0.0, -1.0)
-    assert label_agreement(pd.Series(["a", "b"]), np.array(["a", "b"])) == LabelAgreement(2, 1, 1)
-    assert label_agreement(["a", "a"], ["b", "b"]) == LabelAgreement(2, 0.0, 0.0)
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40))

@@ -1,34 +1,30 @@
-"""Ways to predict interactions: each against loops of its own, and on models of known truth."""
+"""Ways to predict interactions: each against loops of its own."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ablation.few import encoded, means_of, plain_logits, plain_margin
-from ablation.planted import DIRECT, PAIR, SIZE, TRIPLE, examples, game, planted
+from ablation.planted import examples, game
 from helpers import Cases
 
 from mechcore.ablation import ComponentSet
-from mechcore.ablation.interactions.predictors import MaskedMargins, PairRequest
+from mechcore.ablation.joint.predictors import MaskedMargins, PairRequest
 from mechcore.bench.methods import PREDICTORS
 from mechcore.bench.predictors import N_POINTS
 from mechcore.components import ModelShape, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
 
-NAMES = ("L0.H1", "L0.MLP", "L1.H0", "L1.MLP")
+NAMES = ("L0.H1", "L0.MLP", "L1.MLP")
 PAIRS = list(itertools.combinations(range(len(NAMES)), 2))
 DATA = examples()
-RULES = ("or", "and", "or of three")
-WHOLE = "+".join(PAIR)
-TOLERANCE = 1e-4
 
 
 def predict(name: str, request: PairRequest) -> dict[str, float]:
@@ -97,7 +93,7 @@ def test_exact_interactions_are_those_of_four_runs(plain: Plain, decoder: Plain)
     for model in (plain, decoder):
         margins = {
             without: model.margin(dict.fromkeys(without, 0.0))
-            for without in [(), (0,), (1,), (2,), (3,), *PAIRS]
+            for without in [(), (0,), (1,), (2,), *PAIRS]
         }
         expected = model.by_pair(lambda a, b, m=margins: m[a, b] + m[()] - m[a,] - m[b,])
         assert_near(predict("exact", model.request), expected, 1e-5)
@@ -142,61 +138,6 @@ def test_co_ablation_is_the_growth_of_an_effect_on_the_answers(plain: Plain) -> 
     assert_near(predict("co-ablation", plain.request), expected, 2e-6)
 
 
-# -- on models of known truth ---------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return {rule: planted(tmp_path_factory.mktemp(rule), rule) for rule in RULES}  # type: ignore[arg-type]
-
-
-def of_planted(model: Any, names: Any = None, **options: Any) -> PairRequest:
-    components = ModelShape.of(model).components if names is None else parse_components(names)
-    run: dict[str, Any] = {"fill": "zero", "batch_size": 5, "sweep": {"split": "ood"}}
-    return PairRequest(model, DATA, None, components, **run, **options)
-
-
-@pytest.mark.parametrize(("rule", "size"), [("or", -SIZE), ("and", SIZE), ("or of three", 0.0)])
-def test_screening_sees_a_backup_but_not_how_far_it_goes(
-    models: Any, rule: str, size: float
-) -> None:
-    """With one head ablated the rule is a slope in the other, up to the kink and not to zero."""
-    found = predict("screening", of_planted(models[rule], (*TRIPLE, DIRECT)))
-    expected = dict.fromkeys(found, 0.0) | {WHOLE: size / 0.75}
-    assert found == pytest.approx(expected, abs=TOLERANCE)
-
-
-def gelu(x: float) -> float:
-    return x * (1 + math.erf(x / math.sqrt(2))) / 2
-
-
-def gelu_curvature(x: float) -> float:
-    return (2 - x * x) * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-
-def rule_of(function: Any, x: float) -> float:
-    """The OR of `planted` as a function of the sum of what its two heads write, in nats."""
-    return SIZE * (function(x) - function(x - 1.25) / 0.75)
-
-
-def test_second_derivatives_see_a_backup_where_the_model_is_smooth(tmp_path: Path) -> None:
-    model = planted(tmp_path, "or", activation="gelu")
-    request = of_planted(model, (*PAIR, DIRECT))
-    exact = rule_of(gelu, 2) - 2 * rule_of(gelu, 1) + rule_of(gelu, 0)
-    assert predict("exact", request)[WHOLE] == pytest.approx(exact, abs=TOLERANCE)
-    # At mask values t the heads write 2t, the derivative of which is 1 by either value.
-    hessian = rule_of(gelu_curvature, 2)
-    found = predict("hessian", request)
-    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: hessian}, abs=TOLERANCE)
-    points = [1 / 8, 3 / 8, 5 / 8, 7 / 8]
-    weights = [-t * math.log(t) for t in points]
-    curves = [rule_of(gelu_curvature, 2 * t) for t in points]
-    integrated = np.dot(weights, curves) / sum(weights)
-    found = predict("integrated-hessian", request)
-    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: integrated}, abs=TOLERANCE)
-    assert max(exact, hessian) < -1.5
-
-
 # -- the proxy on games ---------------------------------------------------------------------------
 
 
@@ -234,10 +175,11 @@ def test_the_proxy_recovers_every_pair_of_a_game(monkeypatch: pytest.MonkeyPatch
     assert found.cost == Cost(forwards=1 + len(seen))
 
 
-def test_the_proxy_needs_different_masks(models: Any) -> None:
+def test_the_proxy_needs_different_masks() -> None:
+    request = PairRequest(None, DATA, None, parse_components(["L0.H0", "L0.H1", "L0.H2"]))
     message = "proxy: 4 different sets of 3 components; expected at least 10"
     with pytest.raises(InputError, match=message):
-        predict("proxy", of_planted(models["or"], TRIPLE))
+        predict("proxy", request)
 
 
 # -- all of them ----------------------------------------------------------------------------------
@@ -245,7 +187,7 @@ def test_the_proxy_needs_different_masks(models: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "backwards"),
-    [("screening", 5), ("hessian", 9), ("integrated-hessian", 36)],
+    [("screening", 4), ("hessian", 7), ("integrated-hessian", 28)],
 )
 def test_costs_are_passes(
     cases: Cases, monkeypatch: pytest.MonkeyPatch, name: str, backwards: int

@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.interactions.predictors import INTERACTION_METHODS, PairRequest, Predictions
+from mechcore.ablation.joint.predictors import INTERACTION_METHODS, PairRequest, Predictions
 from mechcore.bench.case import Case
 from mechcore.bench.cases import case_names, load_case
 from mechcore.bench.planted import CATALOGUE

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechcore.ablation.cuts import ComponentSet
@@ -41,6 +41,7 @@ def test_rankings_by_hand() -> None:
     assert node_auroc(np.zeros((2, 3)), truth, SHAPE) == 0.5
 
 
+@settings(max_examples=20)
 @given(st.data())
 def test_right_and_reversed_rankings(draw: st.DataObject) -> None:
     shape = ModelShape(draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 4)))

@@ -13,8 +13,7 @@ import typer
 from mechcore.analyses import question_names
 from mechcore.cli import app, main
 
-WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "train-world", "trials"}
-WITHOUT_MODELS |= {"train-base", "facts"}
+WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "trials", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
 
 ASKED = {

@@ -55,7 +55,7 @@ def test_commands_stand_in_groups() -> None:
     assert found.pop("Options") == ["--version", "--help"]
     assert found == {
         "Main job": ["run", "demo", "report", "export"],
-        "Models and methods": ["train", "train-world", "bench"],
+        "Models and methods": ["train", "bench"],
         "Questions": [name.replace("_", "-") for name in question_names()],
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
@@ -67,7 +67,7 @@ def test_commands_of_groups() -> None:
     assert {each for each in found if each.startswith("study ")} == {
         f"study {name}" for name in ("init", "status", "clean")
     }
-    papers = ("cognitive", "trials", "train-base", "extractive", "facts")
+    papers = ("cognitive", "trials", "extractive", "facts")
     assert {f"reproduce {name}" for name in papers} <= found
 
 
@@ -99,7 +99,8 @@ def test_ways_to_ask_for_help(
         ("Data", "--train --label-map --max-ood"),
         (
             "Pruning",
-            "--prune-method --prune-preset --prune-settings --prune-steps --seeds --sparsities",
+            "--prune-method --prune-preset --prune-settings --prune-steps --seeds "
+            "--target-sparsities",
         ),
         ("Analyses", "--fill --tolerance --resamples --with --without --only --ood-mean"),
         ("Compute", "--cpus --device --executor --batch-size"),

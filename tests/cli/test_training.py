@@ -155,16 +155,3 @@ def test_bad_input_is_refused_in_one_line(
     assert message in error[-1]
     assert error[-1].startswith("mechcore: error: ")
     assert not (tmp_path / "run").exists()
-
-
-def test_an_embedded_model_that_is_interrupted_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mechcore.worlds.tiny_encoder.train_tiny_encoder", interrupted)
-    with pytest.raises(SystemExit, match="130"):
-        main(["train-world", "--out", str(tmp_path / "world")])
-    expected = "mechcore: error: interrupted; remove what it wrote and rerun to begin anew\n"
-    assert capsys.readouterr().err == expected

@@ -35,7 +35,7 @@ model: {{source: {model}}}
 data: {{task: toy, folder: {data}}}
 method: late-first
 seeds: [1]
-sparsities: [0.5]
+target_sparsities: [0.5]
 n_resamples: 10
 analyses:
   heads: {{max_examples: 8}}
@@ -158,7 +158,7 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
         mechcore("ablation", *options, *small, "--out", str(tmp_path / fill))
         changes[fill] = pd.read_csv(tmp_path / fill / "tables/ablation.csv")["margin_change"]
     assert (changes["mean"] - changes["half"]).abs().max() > 1e-6
-    options = ("--prune-method", "late-first", "--seeds", "1", "--sparsities", "0.5")
+    options = ("--prune-method", "late-first", "--seeds", "1", "--target-sparsities", "0.5")
     mechcore("accuracy", *options, *small, "--out", str(tmp_path / "out"))
     assert (tmp_path / "out" / "masks" / "late-first-s0.50-seed1.safetensors").is_file()
 

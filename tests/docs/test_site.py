@@ -143,7 +143,7 @@ def test_notebooks_are_pages_with_their_outputs_and_can_be_downloaded(site: Path
 def test_the_reference_of_commands_has_every_command(site: Path) -> None:
     text = (site / "api" / "commands.html").read_text(encoding="utf-8")
     assert "Usage: mechcore run" in text
-    assert "--sparsities" in text
+    assert "--target-sparsities" in text
     assert "mkdocs serve" not in text
 
 

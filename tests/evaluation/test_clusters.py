@@ -89,30 +89,6 @@ def test_a_share_of_clusters_is_that_of_as_many_examples_as_say_as_much() -> Non
     )
 
 
-def test_without_clusters_intervals_are_what_they_always_were() -> None:
-    """A plain copy of the formulas before there were clusters."""
-    n, generator = 24, np.random.default_rng(4)
-    centred = SKEWED - SKEWED.mean(1, keepdims=True)
-    draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(100)]
-    weights = np.stack(draws, axis=1) / n
-    means = centred @ weights
-    t = means / np.sqrt((centred**2 @ weights - means**2) / (n - 1))
-    student = stats.t.ppf(0.975, n - 1)
-    low, high = np.quantile(np.clip(t, -3 * student, 3 * student), [0.025, 0.975], axis=1)
-    error, mean = SKEWED.std(1, ddof=1) / np.sqrt(n), SKEWED.mean(1)
-    expected = [mean, mean - np.maximum(high, student) * error]
-    expected.append(mean - np.minimum(low, -student) * error)
-    found = ends(mean_intervals(SKEWED, n_resamples=100, seed=4))
-    np.testing.assert_allclose(found.T, expected, atol=1e-9)
-    centre = ANSWERS.sum(1) / (n + 2)
-    reach = student * np.sqrt((((ANSWERS**2).sum(1) + 1) / (n + 2) - centre**2) / (n + 2))
-    found = ends(mean_intervals(ANSWERS, answers=True))
-    np.testing.assert_allclose(found.T[1:], [centre - reach, centre + reach], atol=1e-9)
-    share = stats.binomtest(17, n).proportion_ci(0.95, method="wilson")
-    wilson = share_interval(np.arange(n) < 17)
-    assert (wilson.low, wilson.high) == pytest.approx((share.low, share.high), abs=1e-9)
-
-
 @pytest.mark.parametrize("n_clusters", [1, FEWEST - 1, FEWEST])
 def test_few_clusters_have_a_figure_and_no_interval(n_clusters: int) -> None:
     clusters = np.arange(24) % n_clusters

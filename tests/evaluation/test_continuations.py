@@ -17,8 +17,8 @@ from mechcore.components import Component, Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.evaluation.continuations import Continuations
 from mechcore.evaluation.evaluate import evaluate
+from mechcore.evaluation.readout import Continuations
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings, attribution_scores

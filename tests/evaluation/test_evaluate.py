@@ -1,7 +1,6 @@
 """Accuracy, margins and intervals against written-out numbers and Hugging Face's own answers."""
 
 import importlib
-import itertools
 import math
 import warnings
 from pathlib import Path
@@ -12,13 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import transformers as hf
 from helpers import Case, Cases, padded, reference_logits, texts
 
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
-from mechcore.data.readers import read_examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import (
     Evaluation,
@@ -28,7 +25,7 @@ from mechcore.evaluation.evaluate import (
 )
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models import load_model, load_tokenizer
+from mechcore.models import load_model
 
 PAIRS = [
     ("the cat saw a dog", "the cat saw"),
@@ -172,7 +169,7 @@ def test_padding_never_changes_an_evaluation_of_plain_batches(case: Case, side: 
     assert result.table()["subset"].tolist() == ["all"]
 
 
-@pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("permutation", [(1, 2, 0), (2, 1, 0)])
 def test_the_order_of_the_classes_in_a_checkpoint_does_not_matter(
     cases: Cases, tmp_path: Path, permutation: tuple[int, ...]
 ) -> None:
@@ -315,23 +312,17 @@ def test_answers_of_a_language_model_are_read_after_the_prompt(cases: Cases) -> 
     assert result.correct.tolist() == [i in w for i, w in zip(best, wanted, strict=True)]
 
 
-def check_answers(model: Any, reference: Any, side: str) -> None:
-    rows = texts()
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_answers_are_read_at_the_last_real_position(cases: Cases, side: str) -> None:
+    case, rows = cases.get("gpt2-lm"), texts()
     labels = torch.tensor([5, 39, 0, 17, 2])
     batch = {**padded(rows, side, extra=3, noise=7), "labels": labels}
-    result = evaluate(model, batch, in_domain=False)
-    expected = reference_logits(reference, rows)
+    result = evaluate(case.model, batch, in_domain=False)
+    expected = reference_logits(case.reference, rows)
     assert result.logits.shape == (5, helpers.VOCABULARY)
     close(result.logits, expected)
     np.testing.assert_array_equal(result.correct, expected.argmax(1) == labels)
-    with_best = evaluate(model, {**batch, "labels": expected.argmax(1)})
-    assert with_best.accuracy == 1
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_answers_are_read_at_the_last_real_position(cases: Cases, side: str) -> None:
-    case = cases.get("gpt2-lm")
-    check_answers(case.model, case.reference, side)
+    assert evaluate(case.model, {**batch, "labels": expected.argmax(1)}).accuracy == 1
 
 
 def test_a_language_model_needs_answers(cases: Cases) -> None:
@@ -346,33 +337,6 @@ def test_a_masked_language_model_has_no_answer_position() -> None:
 
 
 # -- changes --------------------------------------------------------------------------------------
-
-
-# -- a real model ---------------------------------------------------------------------------------
-
-
-@pytest.mark.real
-def test_a_real_classifier_masked_and_not(real_data: Path) -> None:
-    path = real_data / "models" / "minilm-nli"
-    model = load_model(path)
-    reference = hf.AutoModelForSequenceClassification.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    mnli = read_examples(real_data / "data" / "mnli_dev_matched.tsv.gz").sample(16, seed=0)
-    data = encode(mnli, load_tokenizer(path), max_length=128)
-    result = evaluate(model, data, batch_size=8)
-    expected = plain_logits(reference, data)
-    close(result.logits, expected, 1e-4)
-    names = [reference.config.id2label[i] for i in expected.argmax(1).tolist()]
-    right = [a == b for a, b in zip(names, mnli.frame["label"], strict=True)]
-    assert result.correct.tolist() == right
-    assert result.accuracy > 0.5
-
-    means = MeanActivations.compute(model, data, n_samples=0)
-    components = {(2, 5): means.z[2, 5], (3, 7): means.z[3, 7]}
-    other = helpers.edited(reference, components, {4: means.mlp[4]})
-    mask = Mask.full(model).without("2.5", "3.7", "4.mlp")
-    close(evaluate(model, data, mask=mask, means=means).logits, plain_logits(other, data), 1e-4)
 
 
 def hand_made(correct: list[bool]) -> Evaluation:

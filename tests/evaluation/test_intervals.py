@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,18 @@ from hypothesis.extra import numpy as npst
 from scipy import stats
 
 from mechcore.errors import InputError
+from mechcore.evaluation.clusters import drawn_clusters
 from mechcore.evaluation.intervals import (
-    bootstrap_weights,
-    mean_interval,
+    Interval,
     mean_intervals,
     ratio_intervals,
     share_at_most,
     share_interval,
 )
+
+
+def mean_interval(values: np.ndarray, **options: Any) -> Interval:
+    return mean_intervals(values[None], **options)[0]
 
 
 def test_differences_of_answers_by_hand() -> None:
@@ -57,7 +62,7 @@ def test_a_share_by_hand() -> None:
 def test_measured_values_against_resamples_one_by_one() -> None:
     values = np.random.default_rng(5).exponential(size=20)
     found = mean_interval(values, n_resamples=300, level=0.9, seed=3)
-    counts = np.rint(bootstrap_weights(20, 300, 3) * 20).astype(int)
+    counts = drawn_clusters(np.random.default_rng(3), 20, 300)
     t = []
     for column in counts.T:
         drawn = np.repeat(values, column)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mechcore
-from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
+from mechcore import Mask, MeanActivations, categorize_heads, evaluate, load_model
 from mechcore.ablation import (
     ComponentSet,
     ablate,
@@ -31,8 +31,8 @@ from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.lab import Lab
 from mechcore.lab.questions import written
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.main_study.config import Analyses, Resources, StudyConfig
+from mechcore.models.encoded import as_encoded
 from mechcore.pruning import PruneSettings
 from mechcore.settings import entries
 from mechcore.study.engine import StudyError
@@ -42,14 +42,14 @@ from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny
 
 SMALL = StudyConfig(
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
-    sparsities=(0.3,),
+    target_sparsities=(0.3,),
     n_resamples=20,
     analyses=Analyses(heads=Heads(16), paths=Paths(controls=1, max_examples=10)),
     resources=Resources(cpus=1),
 )
 FRAMES = {
     split: tiny_world.generate(split, n, seed=5).frame  # type: ignore[arg-type]
-    for split, n in (("train", 24), ("id", 140), ("ood", 140))
+    for split, n in (("train", 24), ("id", 100), ("ood", 100))
 }
 
 
@@ -106,7 +106,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     lab = mechcore.open(
         tiny_decoder_dir(), **FRAMES, prompt=prompt, answers=answers, store=store, settings=SMALL
     )
-    costs = lab.sweep().table.query("set == 'L1.H2'")
+    costs = lab.sweep(components="mlps").table.query("set == 'L1.MLP'")
     model = load_model(tiny_decoder_dir())
     encoded = {
         split: as_encoded(model, frame, prompt=prompt, answers=answers)
@@ -114,7 +114,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     }
     means = MeanActivations.compute(model, encoded["train"])
     full = evaluate(model, encoded["ood"], in_domain=False)
-    other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
+    other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.MLP"), means=means)
     (row,) = costs[(costs["split"] == "ood") & (costs["subset"] == "all")].to_dict("records")
     assert row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
@@ -158,7 +158,7 @@ def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> 
     places = [page.index(part) for part in (answer.headline, "<img", "<table", "28 rows")]
     assert places == sorted(places)
     assert page.count("<tr") <= 21
-    for asked in ("roles", "heads", "paths"):  # dots, a grid and a graph
+    for asked in ("roles", "heads"):  # dots and a grid
         lab.ask(asked).plot().savefig(tmp_path / f"{asked}.pdf")
     with pytest.raises(InputError, match="smallest: has no figure; its tables are smallest"):
         lab.smallest().plot()
@@ -166,12 +166,12 @@ def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> 
 
 
 def test_settings_for_one_question(lab: Lab) -> None:
-    assert lab.blame(alpha=0.2, components="heads").table["component"].str.contains("H").all()
+    assert lab.blame(alpha=0.2, components="mlps").table["component"].str.contains("MLP").all()
     assert lab.smallest(loss=0.5).table["limit"].tolist() == [0.5, 0.5]
     with pytest.raises(InputError, match="roles: no setting 'alhpa'; expected components, ood_m"):
         lab.roles(alhpa=0.1)
     with pytest.raises(InputError, match="core: no setting 'sparsity'; it has none"):
-        lab.core(sparsity=0.5)
+        lab.core(target_sparsities=0.5)
     with pytest.raises(InputError, match="smallest: loss is 5; expected"):
         lab.smallest(loss=5)
 
@@ -191,6 +191,7 @@ def test_components_may_be_objects_or_one_alone() -> None:
 
 def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Path) -> None:
     lab.roles()
+    lab.core()
     lab.heads()
     pending = prepare(lab.config, tmp_path / "study", store=store).pending
     kinds = {job.step.kind for job in pending}
@@ -208,11 +209,11 @@ def test_another_lab_finds_what_was_done(
         store=store,
         settings=SMALL,
     )
-    keys = again.store.keys()
+    keys = again.store.all_keys()
     monkeypatch.setattr("mechcore.ablation.sweeps.TreeEngine.run", None)
     assert [each.mask for each in again.subnetworks()] == [each.mask for each in trained]
     pd.testing.assert_frame_equal(again.roles().table, roles)
-    assert again.store.keys() == keys
+    assert again.store.all_keys() == keys
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
 
 

@@ -10,8 +10,7 @@ from safetensors import safe_open
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.main_study.config import Analyses, Resources, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.steps.config import DataConfig
 
@@ -19,7 +18,7 @@ CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=12, max_ood=12),
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1, save_every=1),
     seeds=(42, 43),
-    sparsities=(0.3, 0.5),
+    target_sparsities=(0.3, 0.5),
     seeds_per_job=1,
     n_resamples=10,
     analyses=Analyses(

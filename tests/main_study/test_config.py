@@ -29,16 +29,15 @@ from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.examples import POPULATIONS
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import RESERVED, Resources, StudyConfig
+from mechcore.main_study.config import RESERVED, Analyses, Resources, StudyConfig
 from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import DataConfig, ModelConfig, check_name
-from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.results import STORE
 from mechcore.study.results import STUDY as STUDY_FILE
-from mechcore.study.step import plain
+from mechcore.study.step import TABLES_FOLDER, plain
 from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------
@@ -51,9 +50,9 @@ from mechcore.training.settings import train_settings
         (StudyConfig, {"seeds": (1, 1)}, "each once"),
         (StudyConfig, {"seeds": (-1,)}, "seed -1"),
         (StudyConfig, {"seeds": (2**63,)}, "whole number from 0 to"),
-        (StudyConfig, {"sparsities": (1.0,)}, r"in \[0, 1\)"),
-        (StudyConfig, {"sparsities": (math.nan,)}, r"in \[0, 1\)"),
-        (StudyConfig, {"sparsities": ()}, "sparsities .*at least one"),
+        (StudyConfig, {"target_sparsities": (1.0,)}, r"in \[0, 1\)"),
+        (StudyConfig, {"target_sparsities": (math.nan,)}, r"in \[0, 1\)"),
+        (StudyConfig, {"target_sparsities": ()}, "sparsities .*at least one"),
         (StudyConfig, {"seeds_per_job": 0}, "seeds_per_job is 0; expected a whole number from 1"),
         (StudyConfig, {"batch_size": 0}, "batch_size is 0"),
         (StudyConfig, {"n_resamples": 2**31}, f"from 1 to {2**31 - 1}"),
@@ -81,7 +80,7 @@ from mechcore.training.settings import train_settings
         (Ablation, {"max_non_core": -1}, "ablation: max_non_core"),
         (EffectiveSize, {"tolerance": 1.0}, "effective_size: tolerance is 1.0"),
         (EffectiveSize, {"tolerance": math.nan}, "tolerance is nan"),
-        (EffectiveSize, {"sparsities": (0.5, 0.5)}, "each once"),
+        (EffectiveSize, {"target_sparsities": (0.5, 0.5)}, "each once"),
         (Resources, {"cpus": 0}, "resources: cpus is 0"),
         (Resources, {"gpus": -0.5}, "resources: gpus is -0.5"),
         (Resources, {"gpus": math.inf}, "resources: gpus is inf"),
@@ -146,8 +145,8 @@ def test_a_training_that_ends_when_it_will_has_no_series_and_watches_a_role() ->
 
 
 def test_without_sparsities_there_must_be_checkpoints() -> None:
-    config = StudyConfig(sparsities=(), checkpoints=("embedded",))
-    assert config.sparsities == ()
+    config = StudyConfig(target_sparsities=(), checkpoints=("embedded",))
+    assert config.target_sparsities == ()
     with pytest.raises(InputError, match="at least one"):
         replace(config, checkpoints=())
     with pytest.raises(InputError, match="each once"):
@@ -263,7 +262,7 @@ configs = st.builds(
     method=st.sampled_from(["l0", "random", "mine"]),
     prune=schedules,
     seeds=runs,
-    sparsities=grids,
+    target_sparsities=grids,
     seeds_per_job=counts,
     analyses=st.builds(
         Analyses,
@@ -317,7 +316,7 @@ single = (
         configs,
         model=models.map(lambda model: replace(model, source=None)),
         checkpoints=st.lists(words, min_size=1, max_size=3).map(tuple),
-        sparsities=st.just(()) | grids,
+        target_sparsities=st.just(()) | grids,
     )
 )
 studies = single | st.builds(

@@ -27,8 +27,7 @@ from mechcore.cli import main
 from mechcore.cli.questions import show_run
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError, MechcoreWarning
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.discretise import DISCRETISATIONS
 from mechcore.steps.config import DataConfig
@@ -46,7 +45,7 @@ CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=20, max_ood=12),
     prune=PRUNE,
     seeds=SEEDS,
-    sparsities=(LOW, HIGH),
+    target_sparsities=(LOW, HIGH),
     n_resamples=10,
     analyses=Analyses(heads=None, ablation=None, paths=None, dose=None),
 )
@@ -61,9 +60,9 @@ def histories(masks: Path) -> dict[str, tuple[float, float]]:
     found = {}
     for path in masks.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            target = float(file.metadata()["target"])
+            target_sparsity = float(file.metadata()["target"])
             reached = float(file.get_tensor("history")[-1, 1])
-            found[path.stem] = (abs(reached - target), target)
+            found[path.stem] = (abs(reached - target_sparsity), target_sparsity)
     return found
 
 
@@ -98,7 +97,7 @@ def out(whole: Path, tmp_path: Path) -> Path:
 
 def test_it_is_said_at_once_that_examples_are_too_few(tmp_path: Path) -> None:
     analyses = Analyses(heads=None, sweep=None, ablation=None, paths=None, dose=None, search=None)
-    config = replace(CONFIG, sparsities=(LOW,), seeds=(42,), analyses=analyses)
+    config = replace(CONFIG, target_sparsities=(LOW,), seeds=(42,), analyses=analyses)
     with warnings.catch_warnings():
         warnings.simplefilter("error", MechcoreWarning)  # nothing needs more
         run_study(config, tmp_path / "out")
@@ -123,6 +122,7 @@ def table(out: Path, name: str) -> pd.DataFrame:
     return pd.read_csv(out / "tables" / f"{name}.csv")
 
 
+@pytest.mark.everyday
 def test_one_mask_off_its_target_costs_only_itself(
     whole: Path,
     out: Path,
@@ -196,9 +196,9 @@ def test_without_any_mask_the_report_is_about_the_full_model(
     reasons = table(out, "missing_masks")["reason"]
     text = seen(report)
     for seed in SEEDS:
-        for target in (LOW, HIGH):
-            assert reasons.str.contains(f"target {target}, seed {seed} ended at").any()
-            assert f"target {target}, seed {seed} ended at" in text
+        for target_sparsity in (LOW, HIGH):
+            assert reasons.str.contains(f"target {target_sparsity}, seed {seed} ended at").any()
+            assert f"target {target_sparsity}, seed {seed} ended at" in text
     assert "Training failed for 6 of 6 masks (s0.02-seed42" in text
     assert "Not run" not in text.split("What can go?")[0]
     show_run(out)
@@ -233,9 +233,9 @@ def test_discretisation_reuses_the_training(whole: Path, out: Path) -> None:
 def test_masks_without_a_threshold_are_there_when_ranked(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(scores: object, target: float, shape: ModelShape) -> Mask:
+    def nothing(scores: object, target_sparsity: float, shape: ModelShape) -> Mask:
         full = Mask.full(shape)
-        return full if target == LOW else full.without(*shape.components)
+        return full if target_sparsity == LOW else full.without(*shape.components)
 
     out, config = (
         tmp_path / "out",
@@ -262,13 +262,13 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
         data=DataConfig(**files),
         checkpoints=(str(path), str(final)),
         seeds=(42, 43),
-        sparsities=(),
+        target_sparsities=(),
         analyses=Analyses(
             heads=None,
             ablation=None,
             paths=None,
             dose=None,
-            effective_size=EffectiveSize(sparsities=(0.02, 0.04, 0.5)),
+            effective_size=EffectiveSize(target_sparsities=(0.02, 0.04, 0.5)),
         ),
     )
     out = tmp_path / "out"

@@ -12,8 +12,7 @@ from study.sources import data_config
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.search import Search
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers
@@ -31,7 +30,7 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
         model=ModelConfig(source=str(cases.path("bert")), class_names=CLASSES),
         data=data_config(tmp_path / "data"),
         seeds=(1, 2, 3),
-        sparsities=(0.5,),
+        target_sparsities=(0.5,),
         seeds_per_job=2,
         prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
         analyses=Analyses(heads=Heads(20), ablation=Ablation(max_joint=4, max_non_core=6)),

@@ -26,8 +26,7 @@ from mechcore.analyses.search import Search
 from mechcore.analyses.smallest import Smallest
 from mechcore.analyses.sweep import Sweep
 from mechcore.errors import InputError
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.main_study.config import Analyses, Resources, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
 from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers
@@ -54,7 +53,7 @@ def config(tmp_path: Path) -> StudyConfig:
         model=ModelConfig(source=str(model)),
         data=data_config(tmp_path / "data"),
         seeds=(1, 2, 3),
-        sparsities=(0.3, 0.5),
+        target_sparsities=(0.3, 0.5),
         seeds_per_job=2,
         prune=PruneSettings(steps=9, batch_size=4),
         analyses=Analyses(sweep=Sweep("heads")),
@@ -76,7 +75,7 @@ def keys(plan: Plan, *labels: str) -> set[str]:
 
 def target_and_seeds(job: Job) -> tuple[float, tuple[int, ...]]:
     assert isinstance(job.step, AcceptMasks)
-    return job.step.target, job.step.seeds
+    return job.step.target_sparsity, job.step.seeds
 
 
 def changed(before: Plan, after: Plan) -> set[str]:
@@ -139,15 +138,15 @@ class World:
         return self.config
 
     def data_moved(self, split: str, name: str) -> StudyConfig:
-        target = self.folder / "elsewhere" / name
-        target.parent.mkdir()
-        shutil.move(str(getattr(self.config.data, split)), target)
-        return self.data(**{split: str(target)})
+        target_sparsity = self.folder / "elsewhere" / name
+        target_sparsity.parent.mkdir()
+        shutil.move(str(getattr(self.config.data, split)), target_sparsity)
+        return self.data(**{split: str(target_sparsity)})
 
     def model_moved(self) -> StudyConfig:
-        target = self.folder / "elsewhere"
-        (self.folder / "model").rename(target)
-        return self.model(source=str(target))
+        target_sparsity = self.folder / "elsewhere"
+        (self.folder / "model").rename(target_sparsity)
+        return self.model(source=str(target_sparsity))
 
     def longer(self, split: str) -> StudyConfig:
         write_data(Path(getattr(self.config.data, split)), 20)
@@ -209,7 +208,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "discretisation": (lambda w: w.prune(discretisation="threshold"), READ),
     "seeds_per_job": (lambda w: w.set(seeds_per_job=3), MASKS),
     "order of seeds": (lambda w: w.set(seeds=(3, 1, 2)), set()),
-    "order of sparsities": (lambda w: w.set(sparsities=(0.5, 0.3)), set()),
+    "order of sparsities": (lambda w: w.set(target_sparsities=(0.5, 0.3)), set()),
     # analyses
     "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | SWEPT | {"smallest"}),
     "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
@@ -251,9 +250,12 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_invalidates_what_depends_on_it(
-    what: str, config: StudyConfig, tmp_path: Path
+    what: str, config: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, expected = CHANGES[what]
+    # Code, which none of these changes, takes most of the time.
+    monkeypatch.setattr("mechcore.study.step.code_digests", lambda things: {})
+    monkeypatch.setattr("mechcore.steps.bench.architecture_code", lambda *_: [])
     before = make_plan(config)
     assert {label(job) for job in before.jobs} == EVERYTHING
     after = make_plan(change(World(config, tmp_path)))
@@ -276,14 +278,14 @@ def test_versions_and_code_invalidate_everything(
 
 def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: Path) -> None:
     """Its module is found by name: no step imports it."""
-    modules = {"bert": ("bert", "encoder"), "llama": ("llama",)}
+    modules = {"bert": ("bert", "encoder"), "llama": ("decoders",)}
     for kind, own in modules.items():
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
         code = {job.step.kind: job.recipe["code"] for job in make_plan(config).jobs}
         there = {f"mechcore.models.architectures.{name}" for name in own}
         for step in ("means", "prune", "answers", "swept", "paths"):
             assert there <= set(code[step]), (kind, step)
-        others = {f"mechcore.models.architectures.{name}" for name in {"bert", "llama"} - {*own}}
+        others = {f"mechcore.models.architectures.{name}" for name in {"bert", "decoders"} - {*own}}
         assert not others & set(code["prune"])
 
 
@@ -354,7 +356,7 @@ def test_seeds_added_at_the_end_keep_full_chunks(config: StudyConfig) -> None:
 def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> None:
     kinds = ("describe", "means", "prune", "full id", "full ood", "sub id", "sub ood", "scores")
     before = keys(make_plan(config), *kinds)
-    after = keys(make_plan(replace(config, sparsities=(0.3, 0.4, 0.5))), *kinds)
+    after = keys(make_plan(replace(config, target_sparsities=(0.3, 0.4, 0.5))), *kinds)
     assert before < after
     assert len(after - before) == 6  # two chunks, each pruned and answered twice
 
@@ -388,7 +390,7 @@ def embedded(**settings: Any) -> StudyConfig:
         StudyConfig(
             data=DataConfig(max_train=8, max_id=8, max_ood=8),
             seeds=(1,),
-            sparsities=(0.5,),
+            target_sparsities=(0.5,),
             analyses=Analyses(effective_size=EffectiveSize((0.3, 0.5))),
         ),
         **settings,
@@ -407,7 +409,7 @@ def test_checkpoints_share_what_the_study_has(tmp_path: Path) -> None:
     # Two sparsities at every checkpoint, of which the last is the model itself, at 0.5.
     assert len(pruned) == 2 * n
     assert len(plan.parts[0].masks) == 1
-    only = make_plan(embedded(checkpoints=("embedded",), sparsities=()))
+    only = make_plan(embedded(checkpoints=("embedded",), target_sparsities=()))
     assert keys(only) <= keys(plan)
     assert "core" not in only.parts[0].jobs
 
@@ -528,4 +530,4 @@ def test_a_ranking_is_worked_out_once(
     assert (kinds.count("prune"), kinds.count("masks")) == (n_jobs, n_masks)
     for job in plan.jobs:
         if isinstance(job.step, AcceptMasks):
-            assert job.step.target in job.needs["trained"].step.targets  # type: ignore[attr-defined]
+            assert job.step.target_sparsity in job.needs["trained"].step.target_sparsities  # type: ignore[attr-defined]

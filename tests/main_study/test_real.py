@@ -13,8 +13,7 @@ from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig
@@ -45,7 +44,7 @@ def config(folder: Path, n: int) -> StudyConfig:
         ),
         prune=PruneSettings(steps=2, warmup=0, batch_size=4, tolerance=1),
         seeds=(42, 43),
-        sparsities=(0.5, 0.8),
+        target_sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
         analyses=Analyses(

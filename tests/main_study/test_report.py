@@ -19,7 +19,7 @@ from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.main_study.report import REPORT, findings, opening, sections, tiles
-from mechcore.report.blocks import Block, Paragraph, Scatter, Table, Tile
+from mechcore.report.blocks import Block, Drawing, Paragraph, Table, Tile
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.config import ModelConfig
 from mechcore.training import TrainSettings
@@ -70,7 +70,7 @@ def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder
     assert (part.id, part.title) == ("blame", "Which components are to blame?")
     assert part.files == ["roles.csv", "flips.csv"]
     kinds = [type(block) for block in part.blocks]
-    assert kinds == [Paragraph, Scatter, Table, Table, Table]
+    assert kinds == [Paragraph, Drawing, Table, Table, Table]
     ids = [section.id for section in sections(run)]
     assert ids[0] == "data"
     assert not {"blame", "flips"} & {*ids, *(finding.section for finding in findings(run))}
@@ -101,7 +101,7 @@ def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequ
 
 
 def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -> None:
-    sizes = RunFolder(run.path, {"sparsities": []}, {"data": run.tables["data"]})
+    sizes = RunFolder(run.path, {"target_sparsities": []}, {"data": run.tables["data"]})
     assert [section.id for section in sections(sizes)] == ["data"]
 
 

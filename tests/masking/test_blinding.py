@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import Path, PathSet, Receiver
 from mechcore.errors import InputError, MechcoreError
-from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
+from mechcore.masking.blinding import blind, runs_in_parallel
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.protocol import forward, model_inputs
+from mechcore.models.protocol import forward
 
+QKV = ("query", "key", "value")
 N_LAYERS = 3
 HEADS = helpers.N_HEADS
 SIZES: dict[str, Any] = {
@@ -57,13 +58,11 @@ class Plain:
 
     model: Any
     layers: Sequence[Any]
-    attention: Callable[[Any], nn.Module]
     mlp: Callable[[Any], nn.Module]
     project: Callable[[Any], nn.Module]
-    inputs: Callable[[Any], dict[str, nn.Module]]
+    inputs: Callable[[Any], dict[str, nn.Module]] = lambda layer: {}
     after: Callable[[Any, Tensor, Tensor], Tensor] = lambda layer, x, out: x + out
     after_mlp: Callable[[Any, Tensor, Tensor], Tensor] = lambda layer, x, out: x + out
-    parallel: bool = False
     z: dict[int, Tensor] = field(default_factory=dict)
     out: dict[int, Tensor] = field(default_factory=dict)
 
@@ -194,57 +193,47 @@ class Plain:
         return seen
 
 
-def plain(name: str, model: Any) -> Plain:
-    if name == "bert":
-        return Plain(
+Kind = tuple[Any, Any, dict[str, Any], Callable[[Any], Plain]]
+CLASSES: dict[str, Kind] = {
+    "bert": (
+        hf.BertConfig,
+        hf.BertForSequenceClassification,
+        {},
+        lambda model: Plain(
             model,
             model.bert.encoder.layer,
-            lambda b: b.attention,
             lambda b: b.output.dense,
             lambda b: b.attention.output.dense,
-            lambda b: {
-                what[0]: getattr(b.attention.self, what) for what in ("query", "key", "value")
-            },
+            lambda b: {name[0]: getattr(b.attention.self, name) for name in QKV},
             lambda b, x, out: b.attention.output.LayerNorm(x + out),
             lambda b, x, out: b.output.LayerNorm(x + out),
-        )
-    if name == "gpt2":
-        return Plain(
-            model,
-            model.transformer.h,
-            lambda b: b.attn,
-            lambda b: b.mlp,
-            lambda b: b.attn.c_proj,
-            lambda b: {},
-        )
-    if name == "llama":
-        return Plain(
+        ),
+    ),
+    "gpt2": (
+        hf.GPT2Config,
+        hf.GPT2ForSequenceClassification,
+        {},
+        lambda model: Plain(model, model.transformer.h, lambda b: b.mlp, lambda b: b.attn.c_proj),
+    ),
+    "llama": (
+        hf.LlamaConfig,
+        hf.LlamaForSequenceClassification,
+        {"num_key_value_heads": 2},
+        lambda model: Plain(
             model,
             model.model.layers,
-            lambda b: b.self_attn,
             lambda b: b.mlp,
             lambda b: b.self_attn.o_proj,
-            lambda b: {what: getattr(b.self_attn, f"{what}_proj") for what in "qkv"},
-        )
-    return Plain(
-        model,
-        model.gpt_neox.layers,
-        lambda b: b.attention,
-        lambda b: b.mlp,
-        lambda b: b.attention.dense,
-        lambda b: {},
-        parallel=True,
-    )
-
-
-CLASSES = {
-    "bert": (hf.BertConfig, hf.BertForSequenceClassification, {}),
-    "gpt2": (hf.GPT2Config, hf.GPT2ForSequenceClassification, {}),
-    "llama": (hf.LlamaConfig, hf.LlamaForSequenceClassification, {"num_key_value_heads": 2}),
+            lambda b: {name[0]: getattr(b.self_attn, f"{name[0]}_proj") for name in QKV},
+        ),
+    ),
     "neox": (
         hf.GPTNeoXConfig,
         hf.GPTNeoXForSequenceClassification,
         {"use_parallel_residual": True},
+        lambda model: Plain(
+            model, model.gpt_neox.layers, lambda b: b.mlp, lambda b: b.attention.dense
+        ),
     ),
 }
 
@@ -267,13 +256,13 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
 
     @cache
     def load(name: str) -> Loaded:
-        config, kind, own = CLASSES[name]
+        config, kind, own, plain = CLASSES[name]
         made = kind(config(**SIZES, **own, attn_implementation="eager")).eval()
         helpers.randomise(made)
         made.save_pretrained(folder / name)
         model = load_model(folder / name)
         means = MeanActivations.compute(model, padded(texts((7, 3, 8, 8), seed=9)))
-        return Loaded(name, model, plain(name, made), means)
+        return Loaded(name, model, plain(made), means)
 
     return load
 
@@ -329,24 +318,13 @@ def test_what_is_not_kept_is_cut_as_in_a_circuit_of_edges(
 ) -> None:
     """A circuit keeps some edges; every receiver reads the fill along all others (AutoCircuit)."""
     of = loaded("gpt2")
-    shape = ModelShape.of(of.model)
-    edges = [
-        Path(sender, receiver)
-        for receiver in [*map(Receiver, shape.components), Receiver(None)]
-        for sender in shape.components
-        if receiver.component is None or _before(sender, receiver.component)
-    ]
+    edges = every_path_out_of(ModelShape.of(of.model).components, of.model).paths
     kept = torch.rand(len(edges), generator=torch.Generator().manual_seed(2)) < 0.4
     cut = PathSet.of([edge for edge, keep in zip(edges, kept, strict=True) if not keep])
     row = texts((6,))[0]
     found = logits(of.model, cut, of.means, padded([row]))
     expected = of.plain.run(row[None], cut, *of.fills)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-def _before(sender: Component, receiver: Component) -> bool:
-    beside = sender.layer == receiver.layer and sender.is_head and not receiver.is_head
-    return sender.layer < receiver.layer or beside
 
 
 # -- written out ----------------------------------------------------------------------------------
@@ -455,7 +433,7 @@ def test_a_group_is_blind_to_all_that_one_of_its_heads_is(
     torch.testing.assert_close(apart, both, rtol=0, atol=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_sets_side_by_side_are_each_alone(
     loaded: Callable[[str], Loaded], draw: st.DataObject
@@ -471,31 +449,6 @@ def test_sets_side_by_side_are_each_alone(
     for each, mine in zip(sets, together, strict=True):
         alone = logits(of.model, each, of.means, batch)
         torch.testing.assert_close(mine, alone, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("what", ["all", "q", "k", "v"])
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_blind_receiver_is_one_ablated_with_what_it_would_put_out(
-    loaded: Callable[[str], Loaded], name: str, what: str
-) -> None:
-    of = loaded(name)
-    shape, batch = ModelShape.of(of.model), padded(texts((6, 9, 3)))
-    senders = [Component(0, 1), Component(0)]
-    fill = Blindness(of.model, of.means, 0, senders, what, "mean")
-    fill.read(model_inputs(of.model, batch))
-    for receiver in [Component(1, 2), Component(2, 0), *[Component(2)] * (what == "all")]:
-        cut = PathSet.of([Path(sender, Receiver(receiver, what)) for sender in senders])
-        expected = logits(of.model, cut, of.means, batch)
-        ablated = [receiver]
-        if what in "kv" and name == "llama":  # heads 2 and 3 share keys and values, and 0 and 1
-            ablated = [Component(receiver.layer, h + receiver.head // 2 * 2) for h in (0, 1)]
-        mask = Mask.full(shape).without(ablated)
-        with torch.no_grad(), masked(of.model, mask, of.means, lambda *_: fill) as run:
-            torch.testing.assert_close(run(batch), expected, rtol=0, atol=1e-5)
-    answer = PathSet.between(senders, "answer")
-    torch.testing.assert_close(
-        fill.answers, logits(of.model, answer, of.means, batch), rtol=0, atol=1e-5
-    )
 
 
 # -- state and errors -----------------------------------------------------------------------------

@@ -166,17 +166,18 @@ def test_in_a_race_an_example_has_the_pair_that_it_has_in_a_sweep(
 ) -> None:
     case = cases.get("bert")
     data = labelled(encoded_for("bert", 40), ["entailment", "neutral"] * 20)
-    arguments = case.model, ["L0.H0", "L1.MLP"], data, MeanActivations.compute(case.model, data)
+    means = MeanActivations.compute(case.model, data)
+    names = ["L0.H0+L1.MLP", "L0.H1+L1.H2"]
+    members = [name for pair in names for name in pair.split("+")]
     for fill in ("counterfactual", Counterfactual.of(data.part([*range(5, 40), *range(5)]))):
         options: dict[str, Any] = {"fill": fill, "split": "ood", "seed": 4}
         folder = tmp_path / f"race-{isinstance(fill, str)}"
-        found = race(*arguments, effect="change", least=1e-9, state=folder, **options)
-        expected = ablate(*arguments, **options)
-        exact = found.decisions["exact"].to_numpy()
-        assert exact.any()
-        drops = np.array([expected.changes(each, "margin").mean() for each in expected.sets])
-        got = found.decisions["effect"].to_numpy()
-        np.testing.assert_allclose(got[exact], drops[exact], rtol=0, atol=1e-5)
+        found = race(case.model, names, data, means, least=1e-9, state=folder, **options)
+        swept = ablate(case.model, [*names, *members], data, means, **options)
+        changes = {str(cut): swept.changes(cut, "margin").mean() for cut in swept.sets}
+        expected = [changes[n] - sum(changes[c] for c in n.split("+")) for n in names]
+        assert found.decisions["exact"].all()
+        np.testing.assert_allclose(found.decisions["effect"], expected, rtol=0, atol=1e-5)
 
 
 def test_pairs_have_another_label_and_the_nearest_length() -> None:

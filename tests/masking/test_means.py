@@ -139,7 +139,7 @@ def test_samples_are_drawn_uniformly(cases: Cases) -> None:
     rows = texts((4, 2, 3, 1, 2))
     tokens = occurring(case.reference, rows)
     batches = [padded(rows[:1]), padded(rows[1:2]), padded(rows[2:4], "left"), padded(rows[4:])]
-    draws, n_samples = 240, 4
+    draws, n_samples = 72, 4
     inclusions: Counter[int] = Counter()
     first: Counter[int] = Counter()
     for seed in range(draws):
@@ -148,11 +148,11 @@ def test_samples_are_drawn_uniformly(cases: Cases) -> None:
         )
         inclusions.update(found)
         first[found[0]] += 1
-    # Each of the 12 tokens is in a sample of 4 with probability 1/3: in 80 +- 7.3 of 240.
+    # Each of the 12 tokens is in a sample of 4 with probability 1/3: in 24 +- 4 of 72.
     assert set(inclusions) == set(range(12))
-    assert all(abs(count - 80) < 4 * 7.3 for count in inclusions.values())
-    # The order within a sample is random too: each is the first with probability 1/12, 20 +- 4.3.
-    assert all(abs(first[token] - 20) < 4 * 4.3 for token in range(12))
+    assert all(abs(count - 24) < 4 * 4 for count in inclusions.values())
+    # The order within a sample is random too: each is the first with probability 1/12, 6 +- 2.3.
+    assert all(abs(first[token] - 6) < 4 * 2.3 for token in range(12))
 
 
 # -- files and identity ---------------------------------------------------------------------------
@@ -201,16 +201,6 @@ def test_means_of_another_model_are_refused_by_name(cases: Cases, tmp_path: Path
         masked(other, Mask.full(other).without("0.0"), means),
     ):
         pass
-
-
-def test_means_of_weights_that_changed_since_are_refused(cases: Cases) -> None:
-    model = load_model(cases.path("gpt2"))
-    means = MeanActivations.compute(model, padded(texts()))
-    means.check(model)
-    weight = model.original_model.transformer.h[1].mlp.c_proj.weight
-    weight[0, 0] += 1
-    with pytest.raises(MismatchError, match="differ: weights"):
-        means.check(model)
 
 
 def test_files_that_hold_no_means_are_refused(cases: Cases, tmp_path: Path) -> None:

@@ -16,14 +16,6 @@ from mechcore.errors import InputError
 from mechcore.models.protocol import forward
 
 
-def test_logits_need_no_attention_mask(case: Case) -> None:
-    rows = texts((5, 5))
-    with torch.no_grad():
-        logits = forward(case.model, {"input_ids": torch.stack(rows).tolist(), "labels": "unread"})
-    expected = reference_logits(case.reference, rows)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_segment_ids_reach_bert_and_move_with_their_tokens(cases: Cases, side: str) -> None:
     case = cases.get("bert")

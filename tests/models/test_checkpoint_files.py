@@ -207,47 +207,24 @@ def test_the_folder_around_checkpoints(bert: Path) -> None:
     assert f"no weights (model.safetensors) in this directory; {rest}int-1500" in refusal(run)
 
 
-@pytest.mark.parametrize(
-    ("file", "remedy"),
-    [
-        ("tf_model.h5", "TensorFlow's or Flax's: load it with transformers 4 (from_tf=True"),
-        ("flax_model.msgpack", "TensorFlow's or Flax's: load it with transformers 4"),
-        ("global_step100/states.pt", "DeepSpeed's: join its parts with zero_to_fp32.py"),
-        ("pytorch_model_fsdp_0/__0_0.distcp", "FSDP's: join its parts with `accelerate merge"),
-        ("adapter_model.bin", "an adapter: merge it into its model"),
-        ("q4.gguf", "name the .gguf file itself"),
-        ("model-00001-of-00002.safetensors", "its index is missing: copy model.safetensors.inde"),
-        ("model.fp16.safetensors", "name it model.safetensors if it has all weights"),
-    ],
-)
-def test_weights_of_other_formats(bert: Path, file: str, remedy: str) -> None:
-    (bert / "model.safetensors").unlink()
-    (bert / file).parent.mkdir(exist_ok=True)
-    (bert / file).write_bytes(b"x")
-    message = refusal(bert)
-    assert f"found {', '.join(sorted({'config.json', file.split('/')[0]}))}" in message.replace(
-        ", tokenizer.json, tokenizer_config.json", ""
-    )
-    assert remedy in message
-
-
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
 
 
+POINTER = (LFS, "a Git LFS pointer (`git lfs pull` gets the file)")
+
+
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("file", "content", "what"),
     [
-        (LFS, "a Git LFS pointer (`git lfs pull` gets the file)"),
-        ("\n<!DOCTYPE html><html>", "a web page"),
-        ("\ufeff<?xml version='1.0'?><Error>", "a web page"),
-        ("", "empty"),
-    ],
-)
-@pytest.mark.parametrize(
-    "file",
-    [
-        *("config.json", "model.safetensors", "part-1.safetensors", "pytorch_model.bin"),
-        *("model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"),
+        ("config.json", "\n<!DOCTYPE html><html>", "a web page"),
+        ("config.json", "\ufeff<?xml version='1.0'?><Error>", "a web page"),
+        ("model.safetensors", *POINTER),
+        ("part-1.safetensors", *POINTER),
+        ("pytorch_model.bin", *POINTER),
+        ("model.safetensors.index.json", "", "empty"),
+        ("tokenizer.json", *POINTER),
+        ("tokenizer_config.json", "", "empty"),
+        ("vocab.txt", *POINTER),
     ],
 )
 def test_what_came_in_place_of_a_file(bert: Path, file: str, content: str, what: str) -> None:
@@ -281,14 +258,14 @@ LAST = "bert.encoder.layer.1.output.dense.weight"
 
 @pytest.mark.parametrize("pickle", [False, True])
 @pytest.mark.parametrize(
-    ("quantization", "why"),
+    ("dtype", "quantization", "why"),
     [
-        (None, "as a quantization_config is missing in its config.json"),
-        ({"quant_method": "unheard-of"}, "as a quantization_config was not applied"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
+        ("int8", None, "as a quantization_config is missing in its config.json"),
+        ("float8_e4m3fn", None, "as a quantization_config is missing in its config.json"),
+        ("int8", {"quant_method": "unheard-of"}, "as a quantization_config was not applied"),
+        ("int8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
     ],
 )
-@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
 def test_quantized_weights(
     bert: Path, dtype: str, quantization: Any, why: str, pickle: bool
 ) -> None:
@@ -303,7 +280,8 @@ def test_quantized_weights(
         torch.save(weights, bert / "pytorch_model.bin")
         file.unlink()
     message = refusal(bert, allow_pickle=pickle)
-    assert f"its files hold the weights {LAST} ({dtype.removesuffix('fn')}" in message
+    stored = dtype if pickle else {"int8": "I8", "float8_e4m3fn": "F8_E4M3"}[dtype]
+    assert f"its files hold the weights {LAST} ({stored})" in message
     assert why in message
     assert "before it was quantized" in message
 
@@ -348,14 +326,11 @@ def test_weights_in_parts(bert: Path, cases: Cases) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        "../part-1.safetensors",
         "inner/../../part-1.safetensors",
         "{outside}/part-1.safetensors",
         "..\\part-1.safetensors",
         "part-1.bin",
         5,
-        None,
-        ["part-1.safetensors"],
     ],
 )
 def test_parts_outside_the_checkpoint(bert: Path, file: Any) -> None:
@@ -369,9 +344,7 @@ def test_parts_outside_the_checkpoint(bert: Path, file: Any) -> None:
     assert "expected a file inside the checkpoint that ends in .safetensors" in message
 
 
-@pytest.mark.parametrize(
-    "content", ["5", "[]", "{}", '{"weight_map": []}', '{"weight_map": null}', "[" * 100_000]
-)
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": []}', "[" * 100_000])
 def test_an_index_that_is_none(bert: Path, content: str) -> None:
     shard(bert)
     (bert / "model.safetensors.index.json").write_text(content)

@@ -51,7 +51,7 @@ def offload(hf_model: Any, folder: Path) -> None:
 # -- device maps ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device_map", [{"": "cpu"}, {"": torch.device("cpu")}, "auto", "cpu"])
+@pytest.mark.parametrize("device_map", [{"": "cpu"}, "auto"])
 def test_a_model_placed_by_accelerate_is_the_same(case: Case, device_map: Any) -> None:
     model = load_model(case.path, device_map=device_map)
     assert ModelIdentity.of(model) == ModelIdentity.of(case.model)
@@ -60,21 +60,6 @@ def test_a_model_placed_by_accelerate_is_the_same(case: Case, device_map: Any) -
         logits = forward(model, padded(rows, "left", noise=3))
     torch.testing.assert_close(logits, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_a_map_that_leaves_modules_out(cases: Cases) -> None:
-    message = refusal(cases.path("bert"), device_map={"bert": "cpu"})
-    assert message == (
-        "device_map: gives no device for classifier.weight; expected one for every module"
-    )
-
-
-def test_a_map_of_another_model(cases: Cases) -> None:
-    message = refusal(cases.path("bert"), device_map={"": "cpu", "transformer.h": "cpu"})
-    assert message == (
-        "device_map: BertForSequenceClassification has no module 'transformer.h'; expected names "
-        "of its modules: bert, dropout, classifier and what they hold"
-    )
 
 
 def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> None:
@@ -112,14 +97,8 @@ def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> 
     [
         ({"device_map": "auto", "device": "cpu"}, "device_map and device (cpu) exclude each other"),
         ({"device_map": "fastest"}, "found fastest; expected auto, balanced, cpu, or the device"),
-        ({"device_map": {"": "nowhere"}}, "device_map: '' is on nowhere; expected a device, as"),
-        ({"device_map": {"": None}}, "device_map: '' is on None; expected a device, as cpu"),
-        ({"device_map": {"bert": "disk"}}, "'bert' is on disk; expected devices that hold"),
-        ({"device_map": {"bert": "meta"}}, "'bert' is on meta; expected devices that hold"),
-        ({"device_map": {"": 90}}, "device cuda:90: this machine has "),
         ({"device_map": "cpu", "backend": "hooked"}, 'device_map: is for backend "bridge"'),
         ({"dtype": "double"}, "dtype: found double; expected float32, bfloat16, float16 or a"),
-        ({"dtype": 16}, "dtype: found 16; expected float32"),
     ],
 )
 def test_places_and_precisions_that_are_none(
@@ -136,7 +115,7 @@ def test_a_built_model_stays_where_it_is(cases: Cases) -> None:
 # -- devices of this machine, and precisions ------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda")])
 def test_a_device_that_is_not_there(
     cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any
 ) -> None:

@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import DataLoader
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-import mechcore
-from mechcore import MeanActivations, as_encoded, categorize_heads, evaluate
+from mechcore import MeanActivations, categorize_heads, evaluate
+from mechcore.ablation import sweep
 from mechcore.data.encoding import encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.models import load_tokenizer
-from mechcore.models.encoded import tokenizer_of
+from mechcore.models import load_model, load_tokenizer
+from mechcore.models.encoded import as_encoded, tokenizer_of
 from mechcore.papers.cognitive.probing import activations_at
 from mechcore.pruning import PruneSettings, attribution_scores, prune
 
@@ -65,7 +65,7 @@ SETTINGS = PruneSettings(steps=4, warmup=1, batch_size=3, tolerance=1)
 CALLS: dict[str, Callable[[Any, Any, MeanActivations], Any]] = {
     "means": lambda model, data, means: MeanActivations.compute(model, data).z,
     "evaluate": lambda model, data, means: evaluate(model, data, in_domain=False).logits,
-    "sweep": lambda model, data, means: mechcore.sweep(
+    "sweep": lambda model, data, means: sweep(
         model, ["L0.H1"], data, means, split="ood", n_resamples=5
     ).drop(columns="data"),
     "attribution": attribution_scores,
@@ -103,7 +103,7 @@ def loader(encoded: Any) -> Any:
     return DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads", "activations"])
+@pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads"])
 def test_a_data_loader_where_batches_do(
     call: str, model: Any, encoded: Any, means: MeanActivations
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_data_loader_where_batches_do(
 def test_a_prompt_and_answers_for_a_language_model(cases: helpers.Cases) -> None:
     case = cases.get("gpt2-lm")
     frame = FRAME.assign(label=["yes", "no", "yes", "no", "no"])
-    with pytest.raises(InputError, match=r"answer words.*mechcore.as_encoded"):
+    with pytest.raises(InputError, match=r"answer words.*mechcore.models.encoded.as_encoded"):
         evaluate(case.model, frame)
     found = as_encoded(
         case.model, frame, prompt="{a} . {b}", answers={"yes": "yes", "no": "no"}, split="ood"
@@ -164,7 +164,7 @@ def zip_texts() -> tuple[list[str], list[str]]:
 
 def test_batches_are_no_examples(model: Any, encoded: Any, means: MeanActivations) -> None:
     with pytest.raises(InputError, match=r"train data: found DataLoader; expected a file"):
-        prune(model, loader(encoded), means, sparsity=0.5)
+        prune(model, loader(encoded), means, target_sparsities=0.5)
 
 
 def test_the_tokenizer_is_read_once_and_goes_with_the_model(
@@ -172,7 +172,7 @@ def test_the_tokenizer_is_read_once_and_goes_with_the_model(
 ) -> None:
     from mechcore.models import encoded as module
 
-    model = mechcore.load_model(cases.path("bert"))
+    model = load_model(cases.path("bert"))
     first = tokenizer_of(model)
     monkeypatch.setattr(module, "load_tokenizer", None)
     assert tokenizer_of(model) is first

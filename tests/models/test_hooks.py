@@ -8,15 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import helpers
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers import CLASSES, Cases, padded, texts
 from torch import Tensor, nn
 
-from mechcore.ablation import ablate
-from mechcore.attention import attention_scores
+from mechcore.attention import score_heads
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
@@ -25,7 +23,6 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.hooks import evaluating, hooked
 from mechcore.models.protocol import forward, hook_z, weights_of
-from mechcore.pruning import attribution_scores
 
 N = 12
 MASK = ("L0.H1", "L1.MLP")
@@ -95,36 +92,16 @@ def _zero(model: Any, **options: Any) -> Any:
     return masked(model, Mask.full(model).without(*MASK), fill="zero", **options)
 
 
-def _masked(model: Any, data: EncodedExamples) -> Any:
-    with torch.no_grad(), _zero(model) as run:
-        return run(data.rows(range(N)))
-
-
 def _the_model_itself(model: Any, data: EncodedExamples) -> Any:
     with torch.no_grad(), _zero(model):
         return model(padded(texts())["input_ids"])
 
 
-def _swept(engine: Any) -> Call:
-    def call(model: Any, data: EncodedExamples) -> Any:
-        found = ablate(model, ["L0.H1", "L1.MLP"], data, fill="zero", engine=engine, split="ood")
-        drops = [found.changes(each, "margin") for each in found.without]
-        return found.full.logits, torch.tensor(np.stack(drops))
-
-    return call
-
-
 CALLS: dict[str, Call] = {
     "forward": lambda model, data: forward(model, data.rows(range(N))).detach(),
     "means": _means,
-    "masked": _masked,
     "the model itself": _the_model_itself,
-    "tree": _swept("tree"),
-    "reference": _swept("reference"),
-    "attribution": lambda model, data: attribution_scores(
-        model, data, MeanActivations.compute(model, data, n_samples=0)
-    ),
-    "heads": lambda model, data: attention_scores(model, data, resamples=0),
+    "heads": lambda model, data: score_heads(model, data, resamples=0).table(),
 }
 
 
@@ -260,11 +237,3 @@ def test_what_another_thread_runs_is_not_recorded(cases: Cases) -> None:
     assert len(seen) == 1
     logits_of(model)
     assert len(seen) == 1
-
-
-def test_nothing_of_hooks_stays(case: helpers.Case) -> None:
-    point = case.model.hook_dict[hook_z(0)]
-    for _ in range(2):
-        with _zero(case.model):
-            assert len(point._forward_pre_hooks) == len(point._forward_hooks) == 1
-        assert len(point._forward_pre_hooks) == len(point._forward_hooks) == 0

@@ -120,21 +120,6 @@ def test_segments_are_embedded(cases: Cases) -> None:
     assert (found.logits[:, 0] - helpers.reference_logits(case.reference, [row])).abs().max() > 1e-3
 
 
-def test_rows_of_several_masks_are_the_batch_again_and_again(subject: Subject) -> None:
-    inputs = subject.inputs("left", extra=1)
-    for read in (None, subject.read(inputs)):
-        context = subject.stack.context(inputs, read)
-        with torch.no_grad():
-            x = subject.stack.embed(inputs)
-            repeated = torch.cat([x, 2 * x, x])
-            for layer in range(helpers.N_LAYERS):
-                one, two = (subject.stack.z(layer, y, context, HEADS) for y in (x, 2 * x))
-                found = subject.stack.z(layer, repeated, context, HEADS)
-                close(found, torch.cat([one, two, one]))
-                kept = subject.stack.kept_positions(layer, repeated, context)
-                assert torch.equal(kept[5:10], 2 * subject.stack.kept_positions(layer, x, context))
-
-
 # -- parts of it ----------------------------------------------------------------------------------
 
 
@@ -367,14 +352,6 @@ def test_norms_by_hand() -> None:
     root = math.sqrt(4)
     expected = torch.tensor([[3 / root, -2 / root, 1 / root, 1 / root]])
     close(Norm(weight, None, 1.0, rms=True)(x), expected, 1e-6)
-
-
-def test_joined_maps_stand_one_after_another() -> None:
-    one = Linear(torch.tensor([[1.0, 0.0]]), None)
-    two = Linear(torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.tensor([0.5, 0.25]))
-    x = torch.tensor([3.0, 4.0])
-    assert Linear.joined([one, two])(x).tolist() == [3.0, 8.5, 7.25]
-    assert Linear.joined([one, one]).bias is None
 
 
 N_HEADS, D_HEAD, D_MODEL = 4, 4, 8

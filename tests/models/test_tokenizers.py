@@ -16,13 +16,13 @@ import pytest
 import torch
 import transformers as hf
 
-from mechcore import as_encoded
 from mechcore.data import tokenizer_checks
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.architectures import trial
+from mechcore.models.encoded import as_encoded
 from mechcore.models.protocol import forward
 from mechcore.training.objectives import classification
 
@@ -187,8 +187,8 @@ OF_FILE: dict[str, tuple[str, Change, str | None]] = {
     "case": (
         "tokenizer.json",
         lambda file: file["normalizer"].update(lowercase=False),
-        r"1 of 2 texts compared have other tokens in BertTokenizer of .*: row 0, 'The cat ran. / a "
-        r"dog ran', has \['the', 'cat', 'ran', '.'\] from token 1 on, in the file \['\[UNK\]', 'ca",
+        r"1 of 2 texts compared have other tokens .* in BertTokenizer of .*: row 0, 'The cat ran. "
+        r"/ a dog ran', has \[\('the', .* from token 1 on, in the file \[\('\[UNK\]', ",
     ),
     "normaliser": (
         "tokenizer.json",
@@ -200,7 +200,7 @@ OF_FILE: dict[str, tuple[str, Change, str | None]] = {
     "words": (
         "tokenizer.json",
         lambda file: file.update(pre_tokenizer={"type": "WhitespaceSplit"}),
-        r"1 of 2 .* has \['.', '\[SEP\]', 'a', 'dog'\] from token 4 on, in the file \['##.', ",
+        r"1 of 2 .* has \[\('.', .* from token 4 on, in the file \[\('##.', ",
     ),
     "no unknown": (
         "tokenizer.json",
@@ -213,13 +213,13 @@ OF_FILE: dict[str, tuple[str, Change, str | None]] = {
     "ids": (
         "tokenizer.json",
         lambda file: file["post_processor"]["special_tokens"]["[CLS]"].update(ids=[4]),
-        r"2 of 2 .* other ids in .* has \[2, \d+, \d+, \d+\] from token 0 on, in the file \[4, ",
+        r"2 of 2 .* has .* from token 0 on, in the file \[\('\[CLS\]', 4, ",
     ),
-    "types": ("tokenizer.json", of_second(0), r"2 of 2 texts compared have other token types"),
+    "types": ("tokenizer.json", of_second(0), r"2 of 2 texts compared have other tokens"),
     "configuration": (
         "tokenizer_config.json",
         lambda config: config.update(cls_token="[MASK]"),
-        r"2 of 2 .* has \['\[MASK\]', 'the', 'cat', 'ran'\] from token 0 on",
+        r"2 of 2 .* has \[\('\[MASK\]', .* from token 0 on",
     ),
     "as it was": ("tokenizer.json", lambda file: None, None),
     "truncation and padding": (

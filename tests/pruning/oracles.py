@@ -230,7 +230,7 @@ def plain_pruning(
     data: EncodedExamples,
     batches: list[list[int]],
     settings: PruneSettings,
-    target: float,
+    target_sparsity: float,
     seed: int,
 ) -> PlainRun:
     generator = torch.Generator().manual_seed(seed)
@@ -255,7 +255,7 @@ def plain_pruning(
             sparsity = torch.stack([1 - one.mean() for one in ([z] if n == 1 else z)])
         else:
             sparsity = torch.sigmoid(-2 / 3 * math.log(11) - leaf).mean()[None]
-        wanted = target * min(1.0, step / (settings.ramp * settings.steps))
+        wanted = target_sparsity * min(1.0, step / (settings.ramp * settings.steps))
         gap = wanted - sparsity
         (kl + (both[0] * gap + both[1] * gap**2).mean()).backward()
         assert leaf.grad is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,31 +11,22 @@ import torch
 from helpers import Case, Cases
 from pruning.oracles import (
     PLANTED,
-    assert_same,
+    QUICK,
     encoded_for,
-    full_logits,
     inputs_of_row,
     names,
-    plain_kl,
     plain_logits,
     slopes,
-    snapshot,
 )
 
-from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
-from mechcore.components import Mask, ModelShape
+from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
-from mechcore.evaluation.evaluate import evaluate
-from mechcore.masking.counterfactual import paired
 from mechcore.masking.means import MeanActivations
-from mechcore.models import load_model
-from mechcore.models.protocol import forward, weights_of
-from mechcore.pruning import attribute
+from mechcore.pruning import METHODS, Request, Subnetwork
 from mechcore.pruning.attribution import attribution_scores, margin_slopes
 
-ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
+ARCHITECTURES = ["bert", "gpt2-lm"]
 ONES = torch.ones(2, 5, dtype=torch.float64)
 N = 6
 
@@ -51,6 +40,12 @@ def prepared(
     assert len({len(ids) for ids in data.input_ids}) > 3  # batches are padded
     means = MeanActivations.compute(case.model, data, n_samples=0, per_position=per_position)
     return case, data, means
+
+
+def by_attribution(model: Any, data: Any, means: MeanActivations, sparsity: float) -> Subnetwork:
+    """The subnetwork of the ranking."""
+    (found,) = METHODS["attribution"](Request(model, data, means, [sparsity], [1], QUICK))
+    return found
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, share: float = 1e-5) -> None:
@@ -81,8 +76,9 @@ def mean_slopes(case: Case, data: EncodedExamples, means: MeanActivations) -> to
     return total / len(data)
 
 
-@pytest.mark.parametrize("per_position", [False, True])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("architecture", "per_position"), [("bert", False), ("gpt2-lm", False), ("bert", True)]
+)
 def test_attribution_is_the_mean_size_of_finite_differences(
     cases: Cases, architecture: str, per_position: bool
 ) -> None:
@@ -94,15 +90,11 @@ def test_attribution_is_the_mean_size_of_finite_differences(
     close(found, expected)
 
 
-@pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_batches_and_padding_change_nothing(
-    cases: Cases, architecture: str, scores: Callable[..., torch.Tensor]
-) -> None:
+def test_batches_and_padding_change_nothing(cases: Cases, architecture: str) -> None:
     case, data, means = prepared(cases, architecture)
-    alone = scores(case.model, data, means, batch_size=1)
-    for batch_size in (3, 32):
-        close(scores(case.model, data, means, batch_size=batch_size), alone)
+    found = [attribution_scores(case.model, data, means, batch_size=n) for n in (1, 4)]
+    close(*found)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2"])
@@ -129,104 +121,6 @@ def test_slopes_with_other_means_differ_by_the_effect_of_the_difference(
     close(found[0] - found[1], expected)
 
 
-# -- the path from everything at its mean to the full model ---------------------------------------
-
-
-@pytest.mark.parametrize("per_position", [False, True])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_integrated_attribution_is_the_mean_slope_along_the_path(
-    cases: Cases, architecture: str, per_position: bool
-) -> None:
-    case, data, means = prepared(cases, architecture, per_position)
-
-    full = full_logits(case.reference, means, data, range(N))
-
-    def kl(z: torch.Tensor) -> torch.Tensor:
-        return plain_kl(case.reference, means, z, data, range(N), full)
-
-    # The midpoints of three pieces.
-    expected = -sum(slopes(kl, point * ONES) for point in (1 / 6, 3 / 6, 5 / 6)) / 3
-    assert float(expected.abs().max()) > 5e-4
-    found = integrated_scores(case.model, data, means, n_points=3)
-    assert found.shape == (2, 5)
-    close(found, expected, 1e-4)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_eap_ig_is_the_mean_slope_along_the_path_from_the_pairs(
-    cases: Cases, architecture: str
-) -> None:
-    case, data, means = prepared(cases, architecture)
-    pairs = data.part([*range(2, N), 0, 1])
-    full = full_logits(case.reference, means, data, range(N))
-
-    def kl(z: torch.Tensor) -> torch.Tensor:
-        return plain_kl(case.reference, means, z, data, range(N), full, pairs)
-
-    expected = -sum(slopes(kl, point * ONES) for point in (1 / 4, 3 / 4)) / 2
-    assert float(expected.abs().max()) > 5e-4
-    found = eap_ig_scores(case.model, data, means, pairs=pairs, n_points=2, batch_size=4)
-    close(found, expected, 1e-4)
-
-
-def test_eap_ig_makes_pairs_of_another_label_by_itself(cases: Cases) -> None:
-    case, data, means = prepared(cases, "bert")
-    labels = ["entailment", "neutral", "entailment"] * (N // 3)
-    data = replace(data, examples=Examples("x", data.examples.frame.assign(label=labels)))
-    found = eap_ig_scores(case.model, data, means, seed=2, n_points=1)
-    expected = eap_ig_scores(case.model, data, means, pairs=paired(data, 2), n_points=1)
-    assert torch.equal(found, expected)
-    alike = data.part([0, 2])
-    with pytest.raises(InputError, match="at least two labels; found 'entailment'"):
-        eap_ig_scores(case.model, alike, means)
-    assert torch.isfinite(eap_ig_scores(case.model, alike, means, pairs=alike, n_points=1)).all()
-
-
-# -- gradients through one layer after the other dropped ------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A GPT-2 of three layers, loaded by the package and by Hugging Face alone."""
-    path = tmp_path_factory.mktemp("deep")
-    model = helpers.gpt2_language_model(n_layer=3)
-    model.save_pretrained(path)
-    return load_model(path, dtype=torch.float64), model.double()
-
-
-def test_gradient_drop_is_a_loop_over_layers_whose_outputs_are_detached(
-    deep: tuple[Any, Any],
-) -> None:
-    model, reference = deep
-    data = encoded_for("gpt2-lm", N)
-    means = MeanActivations.compute(model, data, n_samples=0)
-    expected, plain = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(3, 5)
-    for row in range(N):
-        for dropped in (None, 0, 1, 2):
-            z = torch.ones(3, 5, dtype=torch.float64, requires_grad=True)
-            p = plain_logits(reference, means, z, data, row, dropped=dropped).softmax(-1).max()
-            (gradient,) = torch.autograd.grad((p / (1 - p)).log(), z)
-            if dropped is None:
-                plain += gradient.abs() / N
-            else:
-                assert not gradient[dropped].any()
-                expected += gradient.abs() / 2 / N  # L - 1 = 2
-    found = gradient_drop_scores(model, data, means, batch_size=4)
-    close(found, expected)
-    close(attribution_scores(model, data, means), plain)
-    assert float((found - plain).abs().max()) > 1e-3
-    # The last layer acts directly alone: its score is the plain one.
-    close(found[2], plain[2])
-
-
-@pytest.mark.hooked
-def test_gradient_drop_needs_two_layers() -> None:
-    model, data = adding_model(), two_words([[0, 1]])
-    means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
-    with pytest.raises(InputError, match="the model has one layer"):
-        gradient_drop_scores(model, data, means)
-
-
 # -- written-out numbers --------------------------------------------------------------------------
 
 
@@ -247,15 +141,6 @@ def test_hand_computed_scores() -> None:
     # (1.5, 0) - (3, 0) = (-1.5, 0): -2, -.5 and -1.5. The scores are means of sizes.
     found = attribution_scores(model, two_words([[0, 1], [1, 0]]), means)
     assert found.tolist() == [[1.25, 1.25, 3.0]]
-
-    # "A B" with every mask value at 1/2, the only midpoint: z = (.75 | .25), x = (.75, 1.25),
-    # mlp = (3, 0) + ((0, .75) - (3, 0)) / 2 = (1.5, .375): the logits are (2.25, 1.625), their
-    # softmax q = (.651355, .348645). That of (.5, 3) is p = (.075858, .924142). The slope of the
-    # KL by the logits is q - p = (.575497, -.575497). Slopes of the logits: head 0 (-.5, 0),
-    # head 1 (0, .5 + 1.5 / 2) = (0, 1.25), the MLP's own (0, .75) - (3, 0) = (-3, .75).
-    found = integrated_scores(model, two_words([[0, 1]]), means, n_points=1)
-    expected = [0.575497 * 0.5, 0.575497 * 1.25, 0.575497 * 3.75]
-    assert found[0].tolist() == pytest.approx(expected, abs=2e-6)
 
 
 def adding_model(attn_only: bool = False) -> Any:
@@ -299,7 +184,7 @@ def test_models_without_mlps_have_scores_of_heads() -> None:
     means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
     # As above, without the MLP: the logits are x = (.5, 1.5), their slopes (-.5, 0) and (0, .5).
     assert attribution_scores(model, data, means).tolist() == [[0.5, 0.5]]
-    (found,) = attribute(model, data, means, sparsity=0.5)
+    found = by_attribution(model, data, means, 0.5)
     assert found.mask.shape == ModelShape(1, 2, has_mlps=False)
     assert len(found.mask.kept) == 1
 
@@ -310,7 +195,7 @@ def test_models_without_mlps_have_scores_of_heads() -> None:
 def test_the_planted_components_come_out_on_top(
     planted: Any, planted_means: MeanActivations, data: EncodedExamples
 ) -> None:
-    (found,) = attribute(planted, data, planted_means, sparsity=0.7)
+    found = by_attribution(planted, data, planted_means, 0.7)
     assert names(found.mask) == PLANTED
     loud = found.mask.values == 1
     assert float(found.scores[loud].min()) > 1e-2
@@ -321,113 +206,25 @@ def test_the_planted_components_come_out_on_top(
 # -- the model stays as it is ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_model_stays_as_it_is(
-    trainable: Any,
-    data: EncodedExamples,
-    fails: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    means = MeanActivations.compute(trainable, data, n_samples=0)
-    batch = data.rows([0, 1, 2])
-    before, logits = snapshot(trainable), forward(trainable, batch).detach()
-    real, calls = torch.autograd.grad, []
-
-    def grad(*args: Any, **options: Any) -> Any:
-        calls.append(args)
-        assert not any(p.requires_grad for p in weights_of(trainable).parameters())
-        if fails and len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(*args, **options)
-
-    monkeypatch.setattr(torch.autograd, "grad", grad)
-    if fails:
-        with pytest.raises(KeyboardInterrupt):
-            attribute(trainable, data, means, sparsity=0.5)
-    else:
-        attribute(trainable, data, means, sparsity=0.5)
-    assert len(calls) == 2  # 48 examples are two batches
-    assert_same(before, snapshot(trainable))
-    assert torch.equal(forward(trainable, batch).detach(), logits)
-
-
 # -- what cannot be done --------------------------------------------------------------------------
 
 
 def test_rankings_that_make_no_sense(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.autograd, "grad", None)  # refused before any work
-    arguments = (loud[0], data, loud_means)
-    for options, message in [
-        ({"sparsity": 1.0}, r"sparsity 1\.0: expected a share"),
-        ({"sparsity": [0.5, 0.96]}, "sparsity 0.96: keeps none of the model's 10 components"),
-        ({"sparsity": [0.5, math.nan]}, "sparsity nan: expected a share"),
-        ({"sparsity": [0.5, 0.5]}, r"sparsities \[0\.5, 0\.5\]: expected at least one, each once"),
-        ({"sparsity": []}, r"sparsities \[\]: expected at least one"),
-        ({"sparsity": 0.5, "seed": -1}, "seed -1: expected a whole number"),
-        (
-            {"sparsity": 0.5, "method": "gradient"},
-            "attribution: method is 'gradient'; expected attribution or ugs",
-        ),
-    ]:
-        with pytest.raises(InputError, match=message):
-            attribute(*arguments, **options)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="n_points is 0; expected at least 1"):
-        integrated_scores(*arguments, n_points=0)
-
-
-@pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])
-def test_what_has_no_scores(
     cases: Cases,
     planted: Any,
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    scores: Callable[..., torch.Tensor],
-) -> None:
-    with pytest.raises(MismatchError, match="computed on another model"):
-        scores(planted, data, loud_means)
-    language_model = cases.get("gpt2-lm").model
-    plain = encoded_for("gpt2")
-    means = MeanActivations.compute(language_model, plain, n_samples=0)
-    with pytest.raises(InputError, match="a language model needs answer words"):
-        scores(language_model, plain, means)
-    assert helpers.hook_counts(language_model) == helpers.hook_counts(
-        load_model(cases.path("gpt2-lm"))
-    )
-
-
-@pytest.mark.parametrize("scores", [attribution_scores, integrated_scores])
-def test_batches_without_examples_are_refused(
     loud: tuple[Any, Any],
     loud_means: MeanActivations,
     data: EncodedExamples,
-    scores: Callable[..., torch.Tensor],
 ) -> None:
-    with pytest.raises(InputError, match=r"expected (at least|a whole number from) 1"):
-        scores(loud[0], data, loud_means, batch_size=0)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_integrated_attribution_adds_up_to_the_kl_of_the_means(
-    cases: Cases, architecture: str
-) -> None:
-    case, data, means = prepared(cases, architecture)
-    nothing = Mask.full(case.model).only()
-    full = evaluate(case.model, data, in_domain=False).logits.double().log_softmax(-1)
-    bare = evaluate(case.model, data, mask=nothing, means=means).logits.double().log_softmax(-1)
-    kl = float((full.exp() * (full - bare)).sum(-1).mean())
-    assert kl == pytest.approx(
-        plain_kl(case.reference, means, 0 * ONES, data, range(N)).item(), rel=1e-4
-    )
-    assert kl > 1e-3
-    sums = [
-        float(integrated_scores(case.model, data, means, n_points=n).double().sum())
-        for n in (4, 64)
-    ]
-    assert sums[1] == pytest.approx(kl, rel=1e-3)
-    # Midpoints leave an error that falls with the square of their number.
-    assert abs(sums[1] - kl) < abs(sums[0] - kl) / 20
+    with pytest.raises(InputError, match=r"sparsity 0\.96: keeps none of the model's 10 comp"):
+        by_attribution(loud[0], data, loud_means, 0.96)
+    with pytest.raises(InputError, match="expected at least 1"):
+        attribution_scores(loud[0], data, loud_means, batch_size=0)
+    with pytest.raises(MismatchError, match="computed on another model"):
+        attribution_scores(planted, data, loud_means)
+    language_model, plain = cases.get("gpt2-lm").model, encoded_for("gpt2")
+    means = MeanActivations.compute(language_model, plain, n_samples=0)
+    before = helpers.hook_counts(language_model)
+    with pytest.raises(InputError, match="a language model needs answer words"):
+        attribution_scores(language_model, plain, means)
+    assert helpers.hook_counts(language_model) == before

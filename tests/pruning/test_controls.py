@@ -32,34 +32,36 @@ SIGMAS = 4.5
     ids=str,
 )
 def test_random_subnetworks_keep_as_many_as_asked(shape: ModelShape, kept: list[int]) -> None:
-    targets = [0.4, 0.0, 0.33, 0.93, 0.8]
-    found = random_subnetworks(shape, sparsity=targets, seeds=[4, 2])
-    assert [(each.target, each.seed) for each in found] == [(t, s) for t in targets for s in (4, 2)]
+    target_sparsities = [0.4, 0.0, 0.33, 0.93, 0.8]
+    found = random_subnetworks(shape, target_sparsities=target_sparsities, seeds=[4, 2])
+    assert [(each.target_sparsity, each.seed) for each in found] == [
+        (t, s) for t in target_sparsities for s in (4, 2)
+    ]
     assert [len(each.mask.kept) for each in found] == [n for n in kept for _ in (4, 2)]
     for each in found:
         assert each.mask.shape == shape
         assert each.method == "random"
-        assert each.mask == discretise(each.scores, each.target, shape)
+        assert each.mask == discretise(each.scores, each.target_sparsity, shape)
         assert len(each.history) == 0
     assert found[0].name == "random-s0.40-seed4"
 
 
 def test_random_subnetworks_are_those_of_their_seed_and_nested() -> None:
-    targets = [0.2, 0.4, 0.6, 0.8]
-    found = random_subnetworks(SHAPE, sparsity=targets, seeds=7)
-    again = random_subnetworks(SHAPE, sparsity=targets, seeds=[7])
+    target_sparsities = [0.2, 0.4, 0.6, 0.8]
+    found = random_subnetworks(SHAPE, target_sparsities=target_sparsities, seeds=7)
+    again = random_subnetworks(SHAPE, target_sparsities=target_sparsities, seeds=[7])
     assert [each.mask for each in found] == [each.mask for each in again]
     for larger, smaller in itertools.pairwise(found):
         assert names(smaller.mask) < names(larger.mask)
-    (alone,) = random_subnetworks(SHAPE, sparsity=0.6, seeds=7)
+    (alone,) = random_subnetworks(SHAPE, target_sparsities=0.6, seeds=7)
     assert alone.mask == found[2].mask
-    many = random_subnetworks(SHAPE, sparsity=0.5, seeds=range(40))  # C(15, 8) = 6435
+    many = random_subnetworks(SHAPE, target_sparsities=0.5, seeds=range(40))  # C(15, 8) = 6435
     assert len({tuple(sorted(names(each.mask))) for each in many}) > 35
 
 
 def test_all_components_are_kept_equally_often() -> None:
     n = 500
-    found = random_subnetworks(SHAPE, sparsity=0.6, seeds=range(n))
+    found = random_subnetworks(SHAPE, target_sparsities=0.6, seeds=range(n))
     flat = torch.stack([each.mask.values.flatten() for each in found])
     # 6 of 15 are kept: 200 +- 11 each.
     assert float((flat.sum(0) - 200).abs().max()) < SIGMAS * 11
@@ -73,10 +75,10 @@ def test_all_components_are_kept_equally_often() -> None:
 
 
 def subnetwork(
-    values: Any, seed: int = 5, has_mlps: bool = True, target: float = 0.4
+    values: Any, seed: int = 5, has_mlps: bool = True, target_sparsity: float = 0.4
 ) -> Subnetwork:
     values = torch.as_tensor(values, dtype=torch.float32)
-    return Subnetwork(Mask(values, has_mlps=has_mlps), target, seed, values)
+    return Subnetwork(Mask(values, has_mlps=has_mlps), target_sparsity, seed, values)
 
 
 @st.composite
@@ -95,7 +97,7 @@ def test_matches_keep_as_many_heads_and_the_same_mlps(each: Subnetwork) -> None:
     assert torch.equal(match.mask.heads.sum(1), each.mask.heads.sum(1))
     assert torch.equal(match.mask.mlps, each.mask.mlps)
     assert match.sparsity == each.sparsity
-    assert (match.target, match.seed, match.method) == (0.4, each.seed, "layer-matched")
+    assert (match.target_sparsity, match.seed, match.method) == (0.4, each.seed, "layer-matched")
     assert match.name == f"layer-matched-s0.40-seed{each.seed}"
     assert layer_matched([each])[0].mask == match.mask
 
@@ -115,7 +117,7 @@ def test_matches_are_drawn_apart_from_the_random_subnetwork_of_their_seed() -> N
     # Otherwise the match of a random subnetwork is that subnetwork, and the two controls of one
     # trained mask are not two draws.
     shape = ModelShape(4, 12)
-    found = random_subnetworks(shape, sparsity=0.5, seeds=range(5))
+    found = random_subnetworks(shape, target_sparsities=0.5, seeds=range(5))
     matches = layer_matched(found)
     assert not any(a.mask == b.mask for a, b in zip(found, matches, strict=True))
 

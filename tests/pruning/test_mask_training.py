@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,12 +25,12 @@ def one_draw(**settings: Any) -> PruneSettings:
 
 def trained(
     settings: PruneSettings,
-    target: float = 0.5,
+    target_sparsity: float = 0.5,
     seed: int = 1,
     gradient: Callable[[int], torch.Tensor] = lambda step: NOTHING,
 ) -> MaskTraining:
     """A training that met these gradients, and a KL of 0.25 per step number."""
-    training = MaskTraining(settings, SHAPE, target, seed)
+    training = MaskTraining(settings, SHAPE, target_sparsity, seed)
     while not training.is_done:
         training.draw()
         training.update(0.25 * training.step, gradient(training.step))
@@ -76,20 +75,6 @@ def test_histories_by_hand() -> None:
     assert torch.equal(found.log_alpha, torch.full((2, 3), HALF))
 
 
-def test_sampled_sparsity_is_that_of_the_drawn_values() -> None:
-    settings = one_draw(
-        steps=6, warmup=0, log_alpha_mean=0.0, sparsity="sampled", tolerance=1, lr_lambda=0.0
-    )
-    training = MaskTraining(settings, SHAPE, 0.5, 3)
-    drawn = []
-    while not training.is_done:
-        values = training.draw()
-        drawn.append(1 - float(values.mean()))
-        training.update(0.0, NOTHING)
-    assert training.subnetwork().history["sparsity"].tolist() == pytest.approx(drawn)
-    assert max(drawn) - min(drawn) > 0.1
-
-
 def test_each_of_several_draws_has_its_own_sampled_sparsity() -> None:
     """As micro-batches have, whose losses are averaged: the mean of squares, not its square."""
     settings = PruneSettings(
@@ -122,56 +107,6 @@ def test_weight_decay_shrinks_scores_and_multipliers_by_rate_times_decay() -> No
     assert training.multipliers.tolist() == pytest.approx([2 * 0.9] * 2, abs=1e-3)
 
 
-def test_draws_are_those_of_the_distribution_and_of_the_seed() -> None:
-    settings = one_draw(log_alpha_mean=0.5, log_alpha_std=0.1)
-    generator = torch.Generator().manual_seed(9)
-    start = torch.randn(2, 3, generator=generator)
-    first = hard_concrete.sample(0.5 + 0.1 * start, torch.rand(2, 3, generator=generator))
-    assert torch.equal(MaskTraining(settings, SHAPE, 0.5, 9).draw(), first)
-    assert not torch.equal(MaskTraining(settings, SHAPE, 0.5, 10).draw(), first)
-
-
-def test_a_gradient_moves_scores_against_it() -> None:
-    # Adam's first step has the size of the learning rate wherever there is a gradient.
-    settings = one_draw(
-        steps=1, warmup=0, lr=0.1, log_alpha_mean=0.0, log_alpha_std=0.0, tolerance=1
-    )
-    training = MaskTraining(settings, SHAPE, 0.5, 9)
-    inside = ((values := training.draw()) > 0) & (values < 1)
-    sign = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
-    training.update(1.0, sign)
-    moved = training.subnetwork().log_alpha
-    torch.testing.assert_close(moved[inside], -0.1 * sign[inside], rtol=0, atol=1e-6)
-    assert int(inside.sum()) >= 3
-    # At a value of exactly 0 or 1 a small change of the score changes nothing.
-    assert bool((moved[~inside] == 0).all())
-
-
-def test_several_draws_are_of_one_distribution_and_their_gradients_add_up() -> None:
-    settings = replace(
-        one_draw(steps=1, warmup=0, log_alpha_mean=0.0, log_alpha_std=0.0, tolerance=1),
-        draws=3,
-        batch_size=7,
-    )
-    training = MaskTraining(settings, SHAPE, 0.5, 9)
-    values = training.draw()
-    generator = torch.Generator().manual_seed(9)
-    torch.randn(2, 3, generator=generator)
-    noise = torch.rand(3, 2, 3, generator=generator)
-    scores = torch.zeros(2, 3, requires_grad=True)
-    expected = hard_concrete.sample(scores, noise)
-    assert torch.equal(values, expected.detach())
-    weights = torch.arange(18.0).view(3, 2, 3) - 8
-    (expected * weights).sum().backward()
-    training.update(1.0, weights)
-    moved = training.subnetwork().log_alpha
-    assert scores.grad is not None
-    torch.testing.assert_close(moved, -settings.lr * scores.grad.sign(), rtol=0, atol=1e-5)
-
-
-# -- length ---------------------------------------------------------------------------------------
-
-
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
@@ -189,14 +124,16 @@ def test_a_training_that_is_not_finite_is_off_track(bad: float, where: str) -> N
         training.update(*((bad, NOTHING) if where == "loss" else (0.1, gradient)))
 
 
-def ended(course: list[float], target: float = 0.6, tolerance: float = 0.2) -> MaskTraining:
+def ended(
+    course: list[float], target_sparsity: float = 0.6, tolerance: float = 0.2
+) -> MaskTraining:
     """A training whose sparsity took this course; the target rises over the first half."""
     settings = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=1)
-    done = trained(settings, target)
+    done = trained(settings, target_sparsity)
     state = done.state()
     state["history"][:, COLUMNS.index("sparsity")] = torch.tensor(course)
     strict = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=tolerance)
-    training = MaskTraining(strict, SHAPE, target, 1)
+    training = MaskTraining(strict, SHAPE, target_sparsity, 1)
     training.restore(state)
     return training
 
@@ -242,9 +179,6 @@ def test_a_mask_that_no_threshold_keeps_anything_of_is_off_track() -> None:
         trained(settings, 0.6).subnetwork()
 
 
-# -- saving and going on --------------------------------------------------------------------------
-
-
 # -- the result -----------------------------------------------------------------------------------
 
 
@@ -257,7 +191,7 @@ def test_the_result_is_a_ranking_or_a_threshold() -> None:
     by_threshold = trained(one_draw(**high, discretisation="threshold")).subnetwork()
     assert len(by_threshold.mask.kept) == 6
     assert torch.equal(by_threshold.log_alpha, ranked.log_alpha)
-    assert (ranked.target, ranked.seed, ranked.method) == (0.5, 1, "l0")
+    assert (ranked.target_sparsity, ranked.seed, ranked.method) == (0.5, 1, "l0")
     # No ranking has a mask for a target that rounds to all six; the nearest threshold has one.
     high["log_alpha_std"] = 8.0
     extreme = trained(one_draw(**high, discretisation="threshold"), 0.95).subnetwork()

@@ -16,8 +16,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.evaluation.cost import counted
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import METHODS, RANKINGS, Ranking, Request, discretise
-from mechcore.pruning.methods import PruningMethod, by_ranking
+from mechcore.pruning import METHODS, Request, discretise
+from mechcore.pruning.methods import PruningMethod, attribution, ugs
 
 N = 10
 SHORT: dict[str, dict[str, Any]] = {
@@ -28,15 +28,14 @@ SHORT: dict[str, dict[str, Any]] = {
 
 
 SHORT_RANKINGS = {
-    name: Ranking(partial(each.scores, **SHORT.get(name, {})), each.seed)
-    for name, each in {**RANKINGS, **methods.RANKINGS}.items()
+    each.name: replace(each, scores=partial(each.scores, **SHORT.get(each.name, {})))
+    for each in (attribution, ugs, *methods.RANKINGS)
 }
 
 
 def method_of(name: str) -> PruningMethod:
     """Trained rankings take two steps."""
-    short = SHORT_RANKINGS.get(name)
-    return METHODS[name] if short is None else by_ranking(name, short)
+    return SHORT_RANKINGS.get(name) or METHODS[name]
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +49,20 @@ def request_(loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedEx
 @pytest.mark.parametrize("name", SHORT_RANKINGS)
 def test_every_ranking_is_a_method(request_: Request, name: str) -> None:
     assert name in methods.RANKERS
-    assert (name in METHODS) == (name in RANKINGS)
+    assert (name in METHODS) == (name in ("attribution", "ugs"))
     before = snapshot(request_.model)
     found = method_of(name)(request_)
     assert_same(before, snapshot(request_.model))
     seeds = [5, 6] if name == "ugs" else [3]
-    assert [(each.seed, each.target) for each in found] == [
-        (seed, target) for seed in seeds for target in (0.7, 0.3)
+    assert [(each.seed, each.target_sparsity) for each in found] == [
+        (seed, target_sparsity) for seed in seeds for target_sparsity in (0.7, 0.3)
     ]
     shape, ranking = ModelShape.of(request_.model), SHORT_RANKINGS[name]
     for each in found:
         of_seed = {} if ranking.seed is None else {"seed": each.seed}
         scores = ranking.scores(request_.model, request_.data, request_.means, **of_seed)
         assert torch.equal(each.scores, scores)
-        assert each.mask == discretise(scores, each.target, shape)
+        assert each.mask == discretise(scores, each.target_sparsity, shape)
         assert each.method == name
         assert each.mask.identity is not None
     assert len({tuple(each.scores.flatten().tolist()) for each in found}) == len(seeds)

@@ -23,18 +23,20 @@ SCORES = torch.tensor([[0.25, -1e-9, 3.0], [-2.5, 1 / 3, 7.0]])
 
 
 def subnetwork(**changes: Any) -> Subnetwork:
-    return Subnetwork(**{"mask": Mask(KEPT), "target": 0.3, "seed": 42, "scores": SCORES} | changes)
+    return Subnetwork(
+        **{"mask": Mask(KEPT), "target_sparsity": 0.3, "seed": 42, "scores": SCORES} | changes
+    )
 
 
 # -- what it says of itself -----------------------------------------------------------------------
 
 
 def test_names_are_short_and_distinct() -> None:
-    assert subnetwork(target=0.5).name == "s0.50-seed42"
-    assert subnetwork(target=0.0, seed=0).name == "s0.00-seed0"
-    assert subnetwork(target=0.12).name != subnetwork(target=0.125).name
-    assert subnetwork(target=0.125).name == "s0.125-seed42"
-    assert subnetwork(target=0.5, method="random").name == "random-s0.50-seed42"
+    assert subnetwork(target_sparsity=0.5).name == "s0.50-seed42"
+    assert subnetwork(target_sparsity=0.0, seed=0).name == "s0.00-seed0"
+    assert subnetwork(target_sparsity=0.12).name != subnetwork(target_sparsity=0.125).name
+    assert subnetwork(target_sparsity=0.125).name == "s0.125-seed42"
+    assert subnetwork(target_sparsity=0.5, method="random").name == "random-s0.50-seed42"
     assert subnetwork_name(0.7, 3, "layer-matched") == "layer-matched-s0.70-seed3"
     assert len({subnetwork_name(0.5, 1, method) for method in METHODS}) == len([*METHODS])
 
@@ -57,11 +59,15 @@ def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, m
     mask = Mask(KEPT, has_mlps=has_mlps)
     rows = [[0.1, 0.2, 1 / 3, -4.0, 5.5], [1e-9, 0.25, 0.5, -3.0, 6e6]]
     history = pd.DataFrame(rows[: 2 if method == "l0" else 0], columns=HISTORY, dtype="float32")
-    each = subnetwork(mask=mask, target=1 / 3, seed=2**40, method=method, history=history)
+    each = subnetwork(mask=mask, target_sparsity=1 / 3, seed=2**40, method=method, history=history)
     path = tmp_path / "a.safetensors"
     each.save(path)
     back = Subnetwork.load(path)
-    assert (back.mask, back.target, back.seed) == (each.mask, each.target, each.seed)
+    assert (back.mask, back.target_sparsity, back.seed) == (
+        each.mask,
+        each.target_sparsity,
+        each.seed,
+    )
     assert back.mask.shape == each.mask.shape
     assert (back.method, back.name) == (method, each.name)
     assert torch.equal(back.scores, SCORES)
@@ -70,11 +76,11 @@ def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, m
 
 
 def test_targets_and_seeds_of_numpy_are_numbers(tmp_path: Path) -> None:
-    target, seed = np.linspace(0, 1, 4)[1], np.arange(3)[2]
-    each = subnetwork(target=target, seed=seed)
+    target_sparsity, seed = np.linspace(0, 1, 4)[1], np.arange(3)[2]
+    each = subnetwork(target_sparsity=target_sparsity, seed=seed)
     each.save(tmp_path / "a.safetensors")
     back = Subnetwork.load(tmp_path / "a.safetensors")
-    assert (back.target, back.seed) == (1 / 3, 2)
+    assert (back.target_sparsity, back.seed) == (1 / 3, 2)
     assert each.name == back.name == "s0.3333333333333333-seed2"
 
 
@@ -97,7 +103,7 @@ def test_other_files_are_refused(
         Subnetwork.load(tmp_path / "text.safetensors")
 
 
-FACTS = {"target": "0.5", "seed": "3", "method": "l0", "has_mlps": "true"}
+FACTS = {"target_sparsity": "0.5", "seed": "3", "method": "l0", "has_mlps": "true"}
 TENSORS = {"mask": KEPT, "scores": SCORES, "history": torch.zeros(2, 5)}
 
 
@@ -106,10 +112,10 @@ TENSORS = {"mask": KEPT, "scores": SCORES, "history": torch.zeros(2, 5)}
     [
         ({"method": "Magic!"}, "", "method 'Magic!', expected a name in small letters"),
         ({"method": None}, "", "'method'"),
-        ({"target": "much"}, "", "could not convert string to float: 'much'"),
+        ({"target_sparsity": "much"}, "", "could not convert string to float: 'much'"),
         ({"seed": "1.5"}, "", "invalid literal for int"),
-        ({"target": "nan"}, "", "target sparsity nan, expected a share"),
-        ({"target": "1.5"}, "", "target sparsity 1.5, expected a share"),
+        ({"target_sparsity": "nan"}, "", "target sparsity nan, expected a share"),
+        ({"target_sparsity": "1.5"}, "", "target sparsity 1.5, expected a share"),
         ({}, "scores", "scores"),
         ({}, "history", "history"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import Cases
-from pruning.oracles import encoded_for, full_logits, plain_kl, slopes, snapshot
+from pruning.oracles import encoded_for, full_logits, plain_kl, slopes
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
@@ -210,12 +210,3 @@ def test_examples_of_one_pass_come_in_the_order_of_the_seed_alone() -> None:
 
 
 # -- freezing -------------------------------------------------------------------------------------
-
-
-def test_freezing_ends_with_the_block(trainable: Any) -> None:
-    before = snapshot(trainable)["flags"]
-    assert 0 < sum(before) < len(before)
-    with pytest.raises(ZeroDivisionError), frozen(trainable):  # noqa: PT012
-        assert not any(p.requires_grad for p in weights_of(trainable).parameters())
-        raise ZeroDivisionError
-    assert snapshot(trainable)["flags"] == before

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from mechcore.report import ablation_figures as figures
@@ -115,14 +113,6 @@ def test_single_changes_of_a_metric_and_a_subset(
     assert ends(figure) == pytest.approx((float(largest), -float(largest)))
 
 
-def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
-    table = ablation_table({f"L{i}.MLP": float(i) for i in range(6)})
-    figure = figures.single_changes(table[table["split"] == "ood"], "margin")
-    assert titles(figure) == ["out-of-domain: hans"]
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
-    assert sorted(texts(figure.axes[0]).values()) == ["-1.0", "-2.0", "-3.0", "-4.0", "-5.0", "0.0"]
-
-
 def test_changes_of_nothing_can_be_drawn() -> None:
     figure = figures.single_changes(ablation_table(dict.fromkeys(LOSSES, 0.0)), "margin")
     assert set(texts(figure.axes[0]).values()) == {"0.0"}
@@ -204,13 +194,6 @@ def test_an_atlas_shows_every_race_with_the_colours_of_all() -> None:
     assert ends(figure) == pytest.approx((-0.7425, 0.7425))
 
 
-def test_of_many_races_two_stand_beside_each_other() -> None:
-    figure = figures.atlas({f"race {i}": race_table(PAIRS) for i in range(5)})
-    assert titles(figure) == [f"race {i}" for i in range(5)]
-    assert [ax.get_subplotspec().is_first_col() for ax in figure.axes[:4]] == [True, False] * 2
-    assert not figure.axes[5].get_visible()
-
-
 def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
     named = interaction_table({**PAIRS, "the pair": 7.0, "one+other": 8.0}, {"the pair": 2})
     figure = figures.pair_interactions(named)
@@ -218,71 +201,3 @@ def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
     assert ends(figure) == (-0.75, 0.75)
     singles = figures.single_changes(ablation_table({**LOSSES, "my head": 99.0}), "margin")
     assert "99" not in texts(singles.axes[0]).values()
-
-
-# -- bars -----------------------------------------------------------------------------------------
-
-
-def bars(figure: Figure) -> dict[str, list[float]]:
-    """Heights by name of the series."""
-    series = [c for c in figure.axes[0].containers if isinstance(c, BarContainer)]
-    return {c.get_label(): [patch.get_height() for patch in c.patches] for c in series}
-
-
-def intervals(figure: Figure) -> list[list[tuple[float, float]]]:
-    """Ends of the error bars, by series."""
-    return [
-        [(segment[0][1], segment[1][1]) for segment in lines.get_segments()]
-        for lines in figure.axes[0].collections
-    ]
-
-
-def test_bars_of_sets() -> None:
-    table = ablation_table({"L0.H0": 4.0, "L0.H0+L1.H0": 20.0})
-    figure = figures.set_bars(table, "ood", "hans")
-    assert {name: pytest.approx(heights) for name, heights in bars(figure).items()} == {
-        "full model": [90, 90],
-        "L0.H0": [86, 89.6],
-        "L0.H0+L1.H0": [70, 88],
-    }
-    labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
-    assert labels == ["all", "swap"]
-    # The change is 3 points less to 2 points more.
-    first, second = intervals(figure)
-    np.testing.assert_allclose(first, [(83, 88), (86.6, 91.6)])
-    np.testing.assert_allclose(second, [(67, 72), (85, 90)])
-    assert figure.axes[0].get_ylim() == (0, 100)
-    assert titles(figure) == ["out-of-domain: hans"]
-    legend = [t.get_text() for t in figure.legends[0].get_texts()]
-    assert legend == ["full model", "L0.H0", "L0.H0+L1.H0"]
-    # Next to each other, without overlap.
-    edges = sorted((p.get_x(), p.get_x() + p.get_width()) for p in figure.axes[0].patches)
-    assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(edges))
-
-
-def test_bars_of_chosen_sets_in_domain() -> None:
-    figure = figures.set_bars(
-        ablation_table({"a": 4.0, "b": 8.0, "c": 20.0}), "id", "mnli", ["c", "a"]
-    )
-    assert list(bars(figure)) == ["full model", "c", "a"]
-    assert bars(figure)["c"][0] == pytest.approx(80)
-
-
-def test_more_sets_than_colours_are_hatched() -> None:
-    table = ablation_table({f"s{i}": float(i) for i in range(12)})
-    figure = figures.set_bars(table, "ood", "hans")
-    first = [c.patches[0] for c in figure.axes[0].containers if isinstance(c, BarContainer)][1:]
-    looks = [(to_hex(patch.get_facecolor()), patch.get_hatch()) for patch in first]
-    assert len(set(looks)) == 12
-
-
-def test_bars_without_an_interval_have_no_whiskers() -> None:
-    table = ablation_table({"L0.H1": 3.0, "L0.H1+L1.H0": 8.0})
-    ends = ["accuracy_change_low", "accuracy_change_high"]
-    table.loc[table["subset"] == "swap", ends] = np.nan
-    figure = figures.set_bars(table, "ood", "hans")
-    figure.canvas.draw()
-    for lines in figure.axes[0].collections:
-        heights = [np.ptp(path.vertices[:, 1]) for path in lines.get_paths()]
-        assert sorted(np.nan_to_num(heights)) == pytest.approx([0, 5])
-    assert len(figure.axes[0].collections) == 2

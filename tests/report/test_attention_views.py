@@ -79,6 +79,8 @@ def test_heads_together() -> None:
     assert props["tokens"] == ["[CLS]", "a\u2081", "[SEP]", "a\u2082", "[SEP]"]
     assert props["maskUpperTri"] is False
     assert (props["minValue"], props["maxValue"]) == (0, 1)
+    ((_, element, props),) = calls(attention_view([PAIR]).html("alone"))
+    assert (element, props["attention"]) == ("AttentionPattern", PAIR.pattern)
 
 
 def test_one_segment_is_not_marked() -> None:
@@ -93,10 +95,10 @@ def test_every_view_has_places_of_its_own() -> None:
 
 def test_hostile_tokens_stay_in_their_script() -> None:
     hostile = replace(PAIR, tokens=[HOSTILE] * 5, category=HOSTILE)
-    html = attention_view([hostile]).html()
+    html = attention_view([hostile] * 2).html()
     parsed = Scripts(html)
     assert [tag for tag, _ in parsed.tags] == ["div", "div", "script"]
-    assert calls(html)[0][2]["attentionHeadNames"] == [f"L0.H1 {HOSTILE}"]
+    assert calls(html)[0][2]["attentionHeadNames"] == [f"L0.H1 {HOSTILE}"] * 2
     assert calls(html)[0][2]["tokens"][1] == HOSTILE + "\u2081"
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.report.embedding import JSON, archive, data_uri, download, script_json
+from mechcore.report.embedding import JSON, data_uri, download, script_json
 
 
 @given(st.recursive(st.text() | st.integers() | st.none(), st.lists))
@@ -40,25 +38,7 @@ def test_a_file_is_carried_whole(tmp_path: Path) -> None:
     assert data_uri(content, JSON) == carried.uri
 
 
-def test_an_archive_has_every_file_and_is_the_same_every_time(tmp_path: Path) -> None:
-    paths = [tmp_path / "b.csv", tmp_path / "a.csv"]
-    for path in paths:
-        path.write_text(path.name * 100)
-    first, second = archive(paths, "all.zip"), archive(paths, "all.zip")
-    assert first == second
-    content = base64.b64decode(first.uri.partition("base64,")[2])
-    assert (first.name, first.size) == ("all.zip", len(content))
-    with zipfile.ZipFile(io.BytesIO(content)) as bundle:
-        assert bundle.testzip() is None
-        assert bundle.namelist() == ["b.csv", "a.csv"]
-        assert bundle.read("a.csv").decode() == "a.csv" * 100
-    assert first.size < 500
-
-
 def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path) -> None:
     path = tmp_path / "a\u202eb.csv"
     path.write_text("x")
     assert download(path).name == "a\\u202eb.csv"
-    content = base64.b64decode(archive([path], "all.zip").uri.partition("base64,")[2])
-    with zipfile.ZipFile(io.BytesIO(content)) as bundle:
-        assert bundle.namelist() == ["a\\u202eb.csv"]

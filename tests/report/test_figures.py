@@ -88,11 +88,11 @@ def test_frequency_has_a_panel_per_sparsity_with_every_component(small: RunFolde
         "target sparsity 50\u00a0%, 3 seeds",
         "target sparsity 70\u00a0%, 3 seeds",
     ]
-    for ax, target in zip(panels, (0.5, 0.7), strict=True):
+    for ax, target_sparsity in zip(panels, (0.5, 0.7), strict=True):
         (cells,) = [c for c in ax.collections if isinstance(c, PatchCollection)]
         assert len(cells.get_paths()) == 36
         frequency = small.tables["head_frequency"]
-        counts = frequency.loc[frequency["target_sparsity"] == target, "count"]
+        counts = frequency.loc[frequency["target_sparsity"] == target_sparsity, "count"]
         assert [int(text.get_text()) for text in ax.texts] == counts.tolist()
         assert len([p for p in ax.patches if isinstance(p, Rectangle)]) == 4
         assert ax.get_xticklabels()[-1].get_text() == "MLP"

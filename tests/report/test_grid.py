@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from mechcore.report.about import components_of, facts
+from mechcore.report.about import components_of, panels
+from mechcore.report.blocks import Paragraph
 from mechcore.report.drawing import ink
 from mechcore.report.grid import grid_of
 from mechcore.report.run_folder import RunFolder
@@ -107,4 +108,5 @@ def test_nothing_to_colour_by_is_no_grid() -> None:
     folder = run(core=core)
     assert components_of(folder) == ["L0.H0"]
     assert grid_of(folder, ["L0.H0"]) is None
-    assert facts(folder).about["L0.H0"].lead == "In the heuristic core: every subnetwork keeps it."
+    text = "In the heuristic core: every subnetwork keeps it."
+    assert panels(folder) == {"L0.H0": [Paragraph(text)]}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import re
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,20 +13,23 @@ import pandas as pd
 import pytest
 from drawn import leave_out_figures
 from markupsafe import Markup
-from pages import Page
+from pages import Page, with_tables, words_of
 from study_pages import page_of
 
 from mechcore.errors import InputError
 from mechcore.report import (
     ablation_figures,
     build_report,
+    component_figures,
     figures,
     interaction_figures,
     subnetwork_figures,
     training_figures,
 )
+from mechcore.report.about import panels
 from mechcore.report.attention_views import library_script
-from mechcore.report.kinds import schemas_of
+from mechcore.report.grid import grid_of
+from mechcore.report.kinds import report_of, schemas_of
 from mechcore.report.page import Explainer, environment, method_tables
 from mechcore.report.run_folder import read_run
 
@@ -37,6 +38,7 @@ FIGURES = {
     "head_categories attention_patterns",
     interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_changes",
+    component_figures: "scatter graph",
     subnetwork_figures: "head_overlap effective_sizes",
     training_figures: "training_curves",
 }
@@ -81,11 +83,9 @@ def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
     carried = {
         str(attrs["download"]): base64.b64decode(str(attrs["href"]).partition("base64,")[2])
         for tag, attrs in rich.tags
-        if tag == "a" and str(attrs.get("href")).startswith("data:")
+        if tag == "a" and re.match("data:(?!image)", str(attrs.get("href")))
     }
     tables = {path.name: path.read_bytes() for path in (rich_run / "tables").iterdir()}
-    with zipfile.ZipFile(io.BytesIO(carried.pop("tables.zip"))) as archive:
-        assert {name: archive.read(name) for name in archive.namelist()} == tables
     assert carried.pop("config.json") == (rich_run / "config.json").read_bytes()
     assert carried == tables
     assert len(tables) == 33
@@ -104,9 +104,13 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     images = [attrs for tag, attrs in rich.tags if tag == "img"]
     assert len(images) == 15
     assert all(attrs.get("alt") for attrs in images)
+    drawn = [attrs["role"] for tag, attrs in rich.tags if tag == "svg"]
+    assert drawn == ["group"] * 2  # of all components, and of paths
     views = rich.attributes("figure", "class")
-    assert views == ["scatter", "view", "scatter graph"]
-    assert sum(tag == "figcaption" for tag, _ in rich.tags) == len(images) + len(views)
+    assert views == ["view"] * len(views)
+    assert len(views) == 1 + 4 + 2  # of the core, of each of its heads, and on texts that flip
+    n_figures = len(images) + len(views) + len(drawn)
+    assert sum(tag == "figcaption" for tag, _ in rich.tags) == n_figures
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in rich.tags if tag == "th")
     ids = [value for _, attrs in rich.tags if (value := attrs.get("id"))]
     assert len(ids) == len(set(ids))
@@ -141,18 +145,28 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
 
 
 NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "missing_half_masks", "full", "grid"}
-NOT_MADE_UP |= {"smallest", "race", "sweep_ood_mean", "information_ood_mean"}
+NOT_MADE_UP |= {"smallest", "race", "information_ood_mean"}
 NOT_MADE_UP |= {"methods", "dividends", "shapley", "failure", "failure_sets"}
+OF_COMPONENTS = {"roles", "head_frequency", "head_categories", "core", "ablation", "sweep"}
+OF_COMPONENTS |= {"interactions", "superadditive", "flips", "subnetworks"}
 
 
 @pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize("table", sorted({*schemas_of({})} - NOT_MADE_UP))
-def test_a_missing_table_only_leaves_out_its_step(copy_of_rich: Path, table: str) -> None:
-    (copy_of_rich / "tables" / f"{table}.csv").unlink()
-    page = page_of(copy_of_rich)
-    whole_step = {"accuracy", "subnetworks", "core_summary", "ablation", "interactions"}
-    whole_step |= {"head_categories"}
-    assert ("Not run:" in page.text) == (table in whole_step)
+def test_a_missing_table_only_leaves_out_its_step(rich_run: Path) -> None:
+    run, study = read_run(rich_run), report_of({})
+    whole_steps = {"accuracy", "subnetworks", "core_summary", "ablation", "interactions"}
+    whole_steps |= {"head_categories"}
+    for table in {*schemas_of({})} - NOT_MADE_UP:
+        without = with_tables(run, **{table: None})
+        if table in OF_COMPONENTS:
+            assert all(panels(without).values())
+        assert grid_of(without, ["L0.H0"])
+        assert list(study.tiles(without))
+        assert list(study.findings(without))
+        opening = study.opening(without)
+        parts = [*study.sections(without), *([opening] if opening else [])]
+        words = " ".join(words_of(part.blocks) for part in parts)
+        assert ("Not run:" in words) == (table in whole_steps), table
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -182,7 +196,7 @@ def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> No
         if path.stem not in ("data", "effective_size", "mean_effective_size", "full", "grid"):
             path.unlink()
     config = json.loads((copy_of_rich / "config.json").read_text())
-    (copy_of_rich / "config.json").write_text(json.dumps(config | {"sparsities": []}))
+    (copy_of_rich / "config.json").write_text(json.dumps(config | {"target_sparsities": []}))
     text = page_of(copy_of_rich).text
     assert "Effective size of hub/base, trained here" in text
     assert "Heuristic core of" not in text
@@ -218,7 +232,8 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     page = page_of(run)
     tags = [tag for tag, _ in page.tags]
     assert "b" not in tags
-    assert tags.count("script") == 4  # a view, the data, the library and our own
+    # Five views, the colours of the grid, the library and our own.
+    assert tags.count("script") == 8
     assert len(page.attributes("img", "src")) == 10
     assert HOSTILE in page.text
     assert "Heuristic core of m/<img src=x>" in page.text
@@ -246,7 +261,6 @@ def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -270,13 +284,14 @@ def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_broken_files_are_named(copy_of_rich: Path, name: str, content: str, message: str) -> None:
-    (copy_of_rich / name).write_text(content)
+def test_broken_files_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=re.escape(message)) as error:
-        build_report(copy_of_rich)
-    assert (Path(name).name if "model_type" not in content else str(copy_of_rich)) in str(
-        error.value
-    )
+        read_run(tmp_path)
+    named = Path(name).name if "model_type" not in content else str(tmp_path)
+    assert named in str(error.value)
 
 
 def test_no_line_begins_with_the_comma_after_a_component() -> None:

@@ -41,7 +41,7 @@ def test_lines_of_methods_are_means_over_seeds() -> None:
     table = pd.DataFrame(rows, columns=columns)
     ax = figures.kl_by_sparsity(table.assign(kl_low=0.1, kl_high=1.0)).axes[0]
     lines = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
-    assert lines["trained (L0)"] == [[30, pytest.approx(0.2)], [70, 0.5]]
+    assert lines["l0"] == [[30, pytest.approx(0.2)], [70, 0.5]]
     assert lines["random"] == [[30, 1.0]]
     assert len(lines) == 2
 

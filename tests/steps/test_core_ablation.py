@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from steps.few_inputs import inputs_of
 
 from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, ablation_table, sets
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS
+from mechcore.ablation.effects.changes import ABLATION_CONTROLS
 from mechcore.analyses.ablation import Ablation
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.evaluation.evaluate import evaluate

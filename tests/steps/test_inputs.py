@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import helpers
 import pandas as pd
 import pytest
@@ -20,7 +19,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.fitting import Fitting
-from mechcore.steps.inputs import Inputs, check_names, open_model, read_split
+from mechcore.steps.inputs import Inputs, open_model, read_split
 from mechcore.training import train_settings
 
 MODEL = ModelConfig(source="mine")
@@ -172,16 +171,3 @@ def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
         given = replace(given, data={})
         given.add("train", pairs, 1)
         given.add("id", Examples("pairs", pairs.frame.assign(text_a="cat")), 1)
-
-
-def test_numbers_of_labels_whose_names_are_known_may_be_given_meanings(tmp_path: Path) -> None:
-    features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["pos", "neg"])}
-    )
-    rows = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [0, 1, -1]}, features)
-    rows.to_parquet(str(tmp_path / "file.parquet"))
-    splits = dict.fromkeys(("train", "id", "ood"), str(tmp_path / "file.parquet"))
-    for meanings in ({"0": "x", "1": "y"}, {"pos": "x", "1": "y", "-1": "-"}):
-        check_names(ModelConfig("bert"), DataConfig(**splits, label_map=meanings))
-    with pytest.raises(InputError, match="no row has the label '2'"):
-        check_names(ModelConfig("bert"), DataConfig(**splits, label_map={"2": "x"}))

@@ -14,7 +14,7 @@ import pandas as pd
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 from mechcore.report.kinds import REPORTS, StudyReport, Words
-from mechcore.study.engine import Results
+from mechcore.study.engine import Results, Study
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.kinds import STUDIES, StudyKind
 from mechcore.study.step import Input, Job, Step, Work
@@ -120,7 +120,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Study):
     """Reads all numbers, adds them up, then adds as many ones as the sum says, up to three."""
 
     settings: Settings
@@ -143,13 +143,6 @@ class Sums:
     @property
     def cost(self) -> float:
         return 10.0
-
-    @property
-    def folders(self) -> Sequence[str]:
-        return [""]
-
-    def check(self, pending: Sequence[Job], device: str) -> None:
-        return None
 
     def results(self) -> Mapping[str, Results]:
         rows = [(each.name, read(self.store.whole(each.key))) for each in self.jobs()]
@@ -179,24 +172,6 @@ def registered(name: str, plan: Callable[..., Any]) -> Iterator[str]:
     yield name
     STUDIES.remove(name)
     REPORTS.remove(name)
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A study whose jobs are all known."""
-
-    all_jobs: Sequence[Job]
-    folders: Sequence[str] = ("",)
-    cost: float = 1.0
-
-    def jobs(self) -> Sequence[Job]:
-        return self.all_jobs
-
-    def check(self, pending: Sequence[Job], device: str) -> None:
-        return None
-
-    def results(self) -> Mapping[str, Results]:
-        return {}
 
 
 def job(step: Step, name: str, *needs: Job, path: Path | None = None) -> Job:

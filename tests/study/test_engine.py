@@ -19,19 +19,17 @@ from study.arithmetic import (
     Add,
     Apply,
     Fail,
-    Fixed,
     Read,
     Settings,
     Sums,
     job,
     read,
     registered,
-    write,
 )
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.study.engine import StudyError, perform
+from mechcore.study.engine import Jobs, Study, StudyError, perform
 from mechcore.study.executors import Local, Receipt, done, n_cores
 from mechcore.study.kinds import STUDIES
 from mechcore.study.run import job_table, run_study
@@ -102,7 +100,13 @@ def sums() -> Iterator[str]:
 
 
 def do(jobs: Sequence[Job], store: Store, executor: Any) -> None:
-    perform(Fixed(jobs), store, executor, store.path.parent / "out")
+    perform(Jobs(jobs), store, executor, store.path.parent / "out")
+
+
+class Costly(Jobs):
+    """Says beforehand what it costs."""
+
+    cost = 6.0
 
 
 def failures_of(error: StudyError) -> list[tuple[str, str, str | None]]:
@@ -150,9 +154,8 @@ def test_progress_reaches_the_cost_that_was_told(
 ) -> None:
     reads = [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(3)]
     total = job(Add(), "total", *reads)  # as much as the three together
-    study = Fixed([total], cost=6.0)
     with progress.shown():
-        perform(study, store, Local(), Path("out"))
+        perform(Costly([total]), store, Local(), Path("out"))
     shown = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
     assert shown == ["study: 17 %", "study: 33 %", "study: 50 %", "study: 100 %"]
 
@@ -323,23 +326,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Doubled:
+class Doubled(Study):
     """Reads a file, applies an operation, adds."""
 
     settings: Settings
     store: Store
-    cost: float = 1.0
-    folders: Sequence[str] = ("",)
 
     def jobs(self) -> Sequence[Job]:
         one = job(Read(self.settings.factor), "read", path=Path(self.settings.folder) / "0")
         return [job(Add(self.settings.more), "total", job(Apply("double"), "double", one))]
-
-    def check(self, pending: Sequence[Job], device: str) -> None:
-        return None
-
-    def results(self) -> dict[str, Any]:
-        return {}
 
 
 @pytest.fixture
@@ -376,62 +371,6 @@ def test_why_a_job_is_to_be_done_again(
         assert why(out)["read"] == (
             "package torch, package transformers, package accelerate and 3 more"
         )
-
-
-# -- processes ------------------------------------------------------------------------------------
-
-
-def test_processes_give_the_same_results(tmp_path: Path, numbers: Path, sums: str) -> None:
-    settings, out = Settings(str(numbers)), tmp_path / "out"
-    run_study(settings, tmp_path / "one", kind=sums)
-    run_study(settings, out, kind=sums, executor=Local(workers=2, cpus=1))
-    for name in ("tables/numbers.csv", "last.txt"):
-        assert (out / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
-    stores = [Store(tmp_path / name / "store") for name in ("one", "out")]
-    assert stores[0].all_keys() == stores[1].all_keys()
-    made = [stores[1].manifest(key).machine["process"] for key in stores[1].all_keys()]
-    assert os.getpid() not in made
-    assert stores[1].leftovers() == []
-
-
-@dataclass(frozen=True)
-class Plain(Step):
-    """Does nothing."""
-
-    kind: ClassVar[str] = "plain"
-
-    def run(self, work: Work) -> None:
-        write(work, 1)
-
-
-def test_processes_refuse_what_they_do_not_know(store: Store, numbers: Path) -> None:
-    """And do the rest; of a failure in a process the study says the same as in this one."""
-    one = job(Read(), "read", path=numbers / "0")
-
-    @dataclass(frozen=True)
-    class Local_(Plain):
-        """Of no module."""
-
-    edited = job(Plain(), "edited")
-    edited.recipe["code"]["study.test_engine"] = "as it was before the edit"
-    OPERATIONS.register("here alone")(abs)
-    apply = job(Apply("here alone"), "apply", one)
-    with (
-        pytest.warns(MechcoreWarning, match="bad: something is odd"),
-        pytest.raises(StudyError) as failure,
-    ):
-        do([apply, job(Local_(), "local"), edited, job(Fail(), "bad")], store, Local(workers=2))
-    OPERATIONS.remove("here alone")
-    found = {each.job.name: each.message for each in failure.value.failures}
-    assert set(found) == {"apply", "local", "edited", "bad"}
-    assert found.pop("bad") == "it cannot be"
-    assert "operation 'here alone': unknown" in found["apply"]
-    assert "Local_" in found["local"]
-    assert "study/test_engine.py" in found["edited"]
-    for message in found.values():
-        assert message.startswith("another process finds other things than the first (")
-        assert message.endswith("as an entry point, or run with one worker in this process")
-    assert store.all_keys() == [one.key]
 
 
 @pytest.mark.parametrize("name", ["workers", "cpus"])

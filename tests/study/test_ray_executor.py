@@ -66,7 +66,10 @@ def workers() -> list[Any]:
     return [
         process
         for process in psutil.process_iter(["name", "cmdline"])
-        if any("ray::_work" in part for part in process.info["cmdline"] or [process.info["name"]])
+        if any(
+            "ray::done_elsewhere" in part
+            for part in process.info["cmdline"] or [process.info["name"]]
+        )
     ]
 
 
@@ -85,7 +88,7 @@ def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> 
                     process.kill()
                     killed.append(process.pid)
 
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target_sparsity=kill)
     killer.start()
     try:
         run_study(CONFIG, out, executor=OnRay())
@@ -110,7 +113,7 @@ def test_a_job_on_cuda_has_one_gpu_and_sees_no_other(
     def seen(*_: Any) -> tuple[list[str], list[Any]]:
         return os.environ["CUDA_VISIBLE_DEVICES"].split(","), ray.get_gpu_ids()
 
-    monkeypatch.setattr(ray_executor, "_work", seen)
+    monkeypatch.setattr(ray_executor, "done_elsewhere", seen)
     with OnRay(cpus=1, device="cuda")(Store(tmp_path)) as workers:
         assert workers.capacity == 2 * 2, "as many wait as run"
         visible, given = ray.get(workers.task.remote())

@@ -19,14 +19,7 @@ from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation.effects.changes import members_of
-from mechcore.ablation.effects.confirmation import ROLES_TABLE
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS
-from mechcore.ablation.effects.failure import FAILURE
-from mechcore.ablation.effects.flips import FLIPS
-from mechcore.ablation.effects.information import INFORMATION
-from mechcore.ablation.effects.net import FAILURE_SETS
-from mechcore.ablation.effects.stability import STABILITY
+from mechcore.ablation.effects.changes import ablation_table
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
@@ -36,20 +29,23 @@ from mechcore.analyses.sweep import Swept, SweptOodMean
 from mechcore.components import Component, Mask, ModelShape, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
+from mechcore.report.kinds import schemas_of
 from mechcore.steps import masks
-from mechcore.steps.ablation import INFORMATION_OOD_MEAN, SWEEP, SWEEP_OOD_MEAN
-from mechcore.steps.answers import Answers
+from mechcore.steps.answers import (
+    INFORMATION_OOD_MEAN,
+    INJECTED_FILE,
+    Answers,
+    ablations_in,
+)
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
-from mechcore.subnetworks.smallest import SMALLEST
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_encoder_dir
 
@@ -60,7 +56,7 @@ CONFIG = StudyConfig(
     data=DataConfig(max_train=48, max_id=40, max_ood=40),
     prune=PRUNE,
     seeds=(42, 43),
-    sparsities=(0.3, 0.5),
+    target_sparsities=(0.3, 0.5),
     n_resamples=40,
     analyses=Analyses(
         heads=Heads(8),
@@ -78,40 +74,22 @@ STEPS = {
         *(Swept, SweptOodMean, *(ANALYSES[name] for name in ANALYSES)),
     )
 }
-OF_PATHS = {s.name: " ".join(s.required) for s in (*Paths.schemas, *Dose.schemas)}
-COLUMNS = {
-    "data": "data split subset label n share",
-    "group_accuracy": "subnetwork target_sparsity seed split group accuracy n_subsets subsets "
-    "missing",
-    "accuracy": "subnetwork target_sparsity seed data split subset n accuracy accuracy_low "
-    "accuracy_high margin balanced_accuracy information",
-    "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
-    "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
-    "head_frequency": "component layer head target_sparsity n_seeds count frequency",
-    "head_overlap": "first second shared either jaccard expected p_value expected_uniform "
-    "p_uniform",
-    "accuracy_spread": "target_sparsity data split subset n_seeds full mean std low high spread "
-    "balanced_accuracy_spread information_spread",
-    "core": "component layer head n_subnetworks rate_low",
-    "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
-    "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
-    "ablation": "set kind size data split subset n accuracy accuracy_change accuracy_change_low "
-    "accuracy_change_high margin margin_change margin_change_low margin_change_high kl",
-    "ablation_controls": " ".join(ABLATION_CONTROLS.required),
-    "smallest": " ".join(SMALLEST.names),
-    "sweep": " ".join(SWEEP.required),
-    "information": " ".join(INFORMATION.required),
-    "sweep_ood_mean": " ".join(SWEEP_OOD_MEAN.required),
-    "information_ood_mean": " ".join(INFORMATION_OOD_MEAN.required),
-    "roles": " ".join(ROLES_TABLE.names),
-    "flips": " ".join(FLIPS.required),
-    "failure": " ".join(FAILURE.names),
-    "failure_sets": " ".join(FAILURE_SETS.names),
-    **OF_PATHS,
-    "stability": " ".join(STABILITY.required),
-    "interaction_stability": " ".join(STABILITY.required),
-    "interactions": "set size data split subset n metric joint_change sum_of_single_changes "
-    "interaction low high p p_adjusted superadditive floor ceiling",
+SCHEMAS = schemas_of({})
+OPTIONAL = {
+    "accuracy": ("balanced_accuracy", "information"),
+    "subnetworks": ("method", "id_accuracy_macro", "ood_accuracy_macro"),
+    "core": ("rate_low",),
+    "core_summary": ("low_sparsity", "high_sparsity"),
+    "accuracy_spread": ("std", "balanced_accuracy_spread", "information_spread"),
+}
+"""Columns that the tables of a run have though others may lack them; these have all of theirs."""
+WITH_ALL = ("smallest", "roles")
+OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)}
+TABLES = OF_PATHS | {
+    *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),
+    *("accuracy_spread", "core", "core_summary", "ablation", "ablation_controls", "smallest"),
+    *("sweep", "information", "information_ood_mean", "roles", "flips"),
+    *("stability", "interaction_stability", "interactions", "head_categories"),
 }
 
 
@@ -143,7 +121,7 @@ class Finished:
         return result.table().set_index("subset")
 
 
-@pytest.fixture(scope="module", params=["encoder", "decoder"])
+@pytest.fixture(scope="module", params=["encoder", pytest.param("decoder", marks=pytest.mark.slow)])
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     config = replace(CONFIG, model=ModelConfig(embedded=request.param))
     return Finished(config, tmp_path_factory.mktemp(request.param) / "run")
@@ -153,10 +131,12 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_every_table_has_its_columns(finished: Finished) -> None:
-    found = {path.stem for path in (finished.out / "tables").iterdir()}
-    assert found == {*COLUMNS, "head_categories"}
-    for name, columns in COLUMNS.items():
-        assert list(finished.table(name).columns) == columns.split(), name
+    assert {path.stem for path in (finished.out / "tables").iterdir()} == TABLES
+    for name in TABLES - {"head_categories"}:
+        schema = SCHEMAS[name]
+        more = schema.names if name in WITH_ALL else OPTIONAL.get(name, ())
+        expected = [column for column in schema.names if column in {*schema.required, *more}]
+        assert list(finished.table(name).columns) == expected, name
     categories = finished.table("head_categories")
     assert {"component", "layer", "head", "category", "in_core"} <= set(categories.columns)
     assert len(categories) == finished.n_heads
@@ -180,7 +160,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert facts["mechcore"] == version("mechcore")
     assert facts["versions"]["torch"] == version("torch")
     assert facts["versions"]["transformer-lens"] == version("transformer-lens")
-    assert (facts["seeds"], facts["sparsities"]) == ([42, 43], [0.3, 0.5])
+    assert (facts["seeds"], facts["target_sparsities"]) == ([42, 43], [0.3, 0.5])
     assert facts["settings"]["prune"]["steps"] == 6
     assert facts["settings"]["data"]["max_ood"] == 40
     assert facts["settings"]["model"]["embedded"] == finished.config.model.embedded
@@ -315,8 +295,8 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
 ) -> None:
     model, data = finished.inputs.model, finished.inputs.data["ood"]
     own = MeanActivations.compute(model, data)
-    sweep = SWEEP_OOD_MEAN.read(finished.out / "tables" / "sweep_ood_mean.csv")
-    assert set(sweep["split"]) == {"ood"}
+    [path] = (finished.out / "store").rglob(INJECTED_FILE)
+    sweep = ablation_table(ablations_in(path.parent, {"ood": "ood"})["ood"], n_resamples=2)
     table = INFORMATION_OOD_MEAN.read(finished.out / "tables" / "information_ood_mean.csv")
     slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
     full = evaluate(model, data, in_domain=False)
@@ -325,7 +305,7 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_train
         without = Mask.full(model).without([name])
         other = evaluate(model, data, mask=without, means=own, in_domain=False)
         injected = (slopes[0] - slopes[1])[(..., *ModelShape.of(model).index(component))]
-        for subset, members in members_of(full):
+        for subset, members in full.groups():
             here = f"set == '{name}' and subset == '{subset}'"
             change = (other.margin - full.margin)[members].mean()
             assert sweep.query(here)["margin_change"].item() == pytest.approx(change, abs=1e-4)
@@ -456,9 +436,9 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, **ABLATED)
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, **ABLATED)),
-        ({"analyses": replace(TINY.analyses, ablation=None)}, counts(failure=1)),
+        ({"target_sparsities": (0.3,)}, OF_SUBNETWORKS),
+        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, ablation=1)),
+        ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
             counts(masks=2, answers=4) + OF_SUBNETWORKS,
@@ -482,12 +462,10 @@ def test_a_change_redoes_what_depends_on_it(
 
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
-    run_study(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
+    run_study(replace(TINY, seeds=(7,), target_sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
     # What the study did not write stays.
-    assert {p.stem for p in (done / "tables").iterdir()} == (
-        {*COLUMNS, "head_categories", "mine"} - {*OF_PATHS}
-    )
+    assert {p.stem for p in (done / "tables").iterdir()} == (TABLES | {"mine"}) - OF_PATHS
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
     summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
     assert summary["n_subnetworks"] == 1
@@ -516,14 +494,14 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     run_study(BARE, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
-    run_study(replace(BARE, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
+    run_study(replace(BARE, target_sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
     assert calls == counts(accuracy=1, smallest=1, core=1)
     assert not (tmp_path / "two" / "store").exists()
 
 
 def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
     analyses = replace(TINY.analyses, heads=Heads(7))
-    config = replace(TINY, sparsities=(0.3,), analyses=analyses)
+    config = replace(TINY, target_sparsities=(0.3,), analyses=analyses)
     calls.fail_at, calls.error = "scores", MechcoreError("no heads today")
     with pytest.raises(
         StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
@@ -578,11 +556,8 @@ def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) ->
     assert results(tmp_path / "both" / "a") == results(tiny)
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith(EARLY.name)
-    own = {"model.checkpoint", "seeds", "prune.steps"}
-    assert {facts["origins"][name] for name in own} == {"Python"}
-    assert not {"method", "variants"} & set(facts["origins"])
-    facts = json.loads((tmp_path / "both" / "a" / "config.json").read_text())
-    assert "model.checkpoint" not in facts["origins"]
+    assert {facts["origins"][name] for name in ("variants", "seeds", "prune.steps")} == {"Python"}
+    assert not {"method", "model.checkpoint"} & set(facts["origins"])
     # A variant that is no longer part of it goes; a folder of someone else stays.
     (tmp_path / "both" / "mine").mkdir()
     (tmp_path / "both" / "mine" / "config.json").write_text("{}")
@@ -625,7 +600,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     out = shutil.copytree(tiny, tmp_path_factory.mktemp("empty") / "run")
     with pytest.MonkeyPatch.context() as patch:
         leave_out_the_report(patch)
-        run_study(replace(TINY, sparsities=(0.9, 0.96)), out)
+        run_study(replace(TINY, target_sparsities=(0.9, 0.96)), out)
     return out
 
 
@@ -633,16 +608,16 @@ def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
 def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     ablation = Ablation(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
-    run_study(replace(TINY, sparsities=(0.9, 0.96), analyses=wanted), empty)
-    assert calls == counts(**ABLATED)
+    run_study(replace(TINY, target_sparsities=(0.9, 0.96), analyses=wanted), empty)
+    assert calls == counts(ablation=1)
     tables = {path.stem: pd.read_csv(path) for path in (empty / "tables").iterdir()}
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
     assert not tables["head_categories"]["in_core"].any()
     assert set(tables["ablation"]["kind"]) == ({"non-core"} if max_non_core else set())
-    assert list(tables["ablation"].columns) == COLUMNS["ablation"].split()
+    assert list(tables["ablation"].columns) == SCHEMAS["ablation"].required
     assert tables["interactions"].empty
-    assert list(tables["interactions"].columns) == COLUMNS["interactions"].split()
+    assert list(tables["interactions"].columns) == SCHEMAS["interactions"].required
 
 
 # -- configurations -------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.main_study.analyses import Analyses
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
 from mechcore.steps.config import ModelConfig
 from mechcore.study.kinds import DEFAULT
@@ -31,7 +30,7 @@ class Study:
             model=ModelConfig(source=str(checkpoint_like(folder / "model"))),
             data=data_config(folder / "data"),
             seeds=(1, 2),
-            sparsities=(0.5,),
+            target_sparsities=(0.5,),
             seeds_per_job=1,
             analyses=Analyses(heads=None, ablation=None, paths=None, dose=None, sweep=None),
         )
@@ -81,26 +80,10 @@ def test_states_of_jobs(study: Study) -> None:
 
     summary = status_table(table).set_index("kind")
     # One job each, two prunings, answers of the full model and of two masks on two test sets.
-    assert summary["jobs"].to_dict() == {
-        "describe": 1,
-        "means": 1,
-        "answers": 6,
-        "prune": 2,
-        "masks": 2,
-        "accuracy": 1,
-        "smallest": 1,
-        "core": 1,
-    }
-    assert summary["done"].to_dict() == {
-        "describe": 1,
-        "means": 1,
-        "answers": 0,
-        "prune": 1,
-        "masks": 0,
-        "accuracy": 0,
-        "smallest": 0,
-        "core": 0,
-    }
+    n_jobs = dict.fromkeys(("describe", "means", "accuracy", "smallest", "core"), 1)
+    assert summary["jobs"].to_dict() == n_jobs | {"answers": 6, "prune": 2, "masks": 2}
+    n_done = dict.fromkeys(summary.index, 0) | {"describe": 1, "means": 1, "prune": 1}
+    assert summary["done"].to_dict() == n_done
     assert summary["MiB"]["prune"] == 0.5
     assert summary["MiB"].sum() == 1.5
     assert summary["seconds"].sum() == pytest.approx(table["seconds"].sum())
@@ -157,14 +140,14 @@ def test_what_could_go(study: Study) -> None:
     study.store.partial(key).mkdir(parents=True)
     (study.store.partial(key) / "state").write_bytes(bytes(100))  # its job is done
     (study.store.partial(key) / ".abc.state").write_bytes(bytes(10))
-    keys, leftovers, size = removable(study.store, everything=False)
+    keys, leftovers, size = removable(study.store)
     assert keys == []
     assert leftovers == [study.store.partial(key)]
     assert size == 110
 
     study.planned(replace(study.config, seeds=(1,)))
     unused = [each.key for each in study.plan.jobs if getattr(each.step, "seeds", None) == (2,)]
-    keys, _, size = removable(study.store, everything=False)
+    keys, _, size = removable(study.store)
     manifests = [study.store.folder(each) / "manifest.json" for each in keys]
     # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables, the
     # smallest subnetwork and the core.
@@ -172,16 +155,13 @@ def test_what_could_go(study: Study) -> None:
     assert set(unused) <= set(keys)
     assert size == 110 + 7000 + sum(path.stat().st_size for path in manifests)
 
-    keys_of_plan = [each.key for each in study.plan.jobs]
     begun = "ab" * 32
     study.store.partial(begun).mkdir()
     (study.store.partial(begun) / "state").write_bytes(bytes(7))
-    keys, leftovers, whole = removable(study.store, everything=True)
-    assert set(keys) == {*keys_of_plan, begun}
-    manifests = [study.store.folder(each) / "manifest.json" for each in keys_of_plan]
-    assert whole == 117 + 1000 * len(manifests) + sum(p.stat().st_size for p in manifests)
+    keys, leftovers, _ = removable(study.store)
+    assert len(keys) == 8
+    assert begun in keys
     for each in keys:
         study.store.remove(each)
-    study.store.tidy()
-    assert removable(study.store, everything=True) == ([], [], 0)
-    assert set(job_table(study.out)[0]["state"]) == {"to do"}
+    study.store.leftovers(remove=True)
+    assert removable(study.store) == ([], [], 0)

@@ -124,7 +124,7 @@ def test_a_store_whose_creation_was_killed_is_gone_on_with(tmp_path: Path) -> No
     (tmp_path / f".abc.{MARK}").write_text("{")
     store = Store(tmp_path)
     store.create()
-    store.tidy()
+    store.leftovers(remove=True)
     key = make(store)
     assert everything(tmp_path) == whole(key)
 
@@ -314,29 +314,6 @@ def test_a_lock_ends_with_its_process(store: Store) -> None:
     assert everything(store.path) == {MARK}
 
 
-def enter_often(pipe: Connection, path: Path, times: int) -> None:
-    """Take a lock again and again; two at once in it fail to make the same file."""
-    store, key = Store(path), key_of(1)
-    pipe.recv()
-    for _ in range(times):
-        with store.lock(key):
-            inside = path.parent / "inside"
-            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
-            inside.unlink()
-
-
-@needs_fork()
-def test_never_are_two_in_one_lock_while_others_tidy(store: Store) -> None:
-    others = [Other(enter_often, store.path, 40) for _ in range(3)]
-    for other in others:
-        other.tell()
-    while any(other.process.is_alive() and not other.pipe.poll() for other in others):
-        store.tidy()
-    for other in others:
-        other.end()
-    assert everything(store.path) == {MARK}
-
-
 # -- killed processes -----------------------------------------------------------------------------
 
 
@@ -366,13 +343,13 @@ def test_what_a_killed_process_left_is_tidied_but_not_its_state(store: Store) ->
     assert left[0].parent == store.folder(key).parent
     assert left[1] == store.partial(key) / ".abc.state"
     assert left == store.leftovers()
-    store.tidy()
+    store.leftovers(remove=True)
     assert store.leftovers() == []
     state = (store.partial(key) / "state").relative_to(store.path).as_posix()
     assert everything(store.path) == {MARK, state}
     make(store)
     assert store.leftovers() == [store.partial(key)]  # of no use any more
-    store.tidy()
+    store.leftovers(remove=True)
     assert everything(store.path) == whole(key)
 
 
@@ -382,7 +359,7 @@ def test_what_a_living_process_works_on_is_left_alone(store: Store) -> None:
     assert other.hear() == "half done"
     before = everything(store.path)
     assert store.leftovers() == []
-    store.tidy()
+    store.leftovers(remove=True)
     assert not store.remove(key_of(1))
     assert everything(store.path) == before
     other.tell()
@@ -393,14 +370,14 @@ def test_what_a_living_process_works_on_is_left_alone(store: Store) -> None:
 
 
 def stop_while_writing(pipe: Connection, action: Callable[[Store], Any], path: Path) -> None:
-    sync = files._sync
+    share = files._open_to_others
 
     def slow(path: Path) -> None:
         pipe.send(path.name)
         pipe.recv()
-        sync(path)
+        share(path)
 
-    files._sync = slow
+    files._open_to_others = slow
     action(Store(path))
 
 
@@ -417,7 +394,7 @@ def test_files_that_are_being_written_are_no_leftovers(
     other = Other(stop_while_writing, actions[action], path)
     temporary = other.hear()
     looking = Store(path)
-    looking.tidy()
+    looking.leftovers(remove=True)
     assert looking.leftovers() == []
     assert [each.name for each in path.rglob(".*")] == [temporary]
     other.tell()
@@ -434,7 +411,7 @@ def hammer(pipe: Connection, path: Path, numbers: list[int], log: Path) -> None:
     store = Store(path)
     pipe.recv()
     store.create()
-    store.tidy()
+    store.leftovers(remove=True)
     store.remember(path.parent / f"out {os.getpid()}", jobs(*numbers))
     for n in numbers:
         key = key_of(n)
@@ -446,7 +423,7 @@ def hammer(pipe: Connection, path: Path, numbers: list[int], log: Path) -> None:
                     fill(folder)
         assert store.has(key)
         if n % 5 == 0:
-            store.tidy()
+            store.leftovers(remove=True)
             assert key in store.all_keys()
             again(store).verify(key)
 
@@ -606,5 +583,5 @@ def test_removing_that_was_killed_half_way_is_tidied(
             store.remove(key)
     assert not again(store).has(key)
     assert [path.name for path in store.leftovers()] == [f".removed.{key}"]
-    store.tidy()
+    store.leftovers(remove=True)
     assert everything(store.path) == {MARK}

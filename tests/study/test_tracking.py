@@ -48,10 +48,10 @@ def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
     for split in ("id", "ood"):
         rows = accuracy[accuracy["split"] == split]
         expected[f"accuracy/{split}/full"] = rows.query("subnetwork == 'full'")["accuracy"].item()
-        for target in (0.5, 0.7):
-            same = rows[rows["target_sparsity"] == target]
+        for target_sparsity in (0.5, 0.7):
+            same = rows[rows["target_sparsity"] == target_sparsity]
             assert len(same) == 3
-            expected[f"accuracy/{split}/s{target:.2f}"] = sum(same["accuracy"]) / 3
+            expected[f"accuracy/{split}/s{target_sparsity:.2f}"] = sum(same["accuracy"]) / 3
     core = json.loads(pd.read_csv(run / "tables" / "core_summary.csv").iloc[0].to_json())
     expected["core/size"] = core["core_size"]
     expected["core/expected_by_chance"] = core["expected_by_chance"]
@@ -87,7 +87,7 @@ class Watch:
         self.asked: list[str] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        threading.Thread(target_sparsity=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         while True:
@@ -200,16 +200,12 @@ def test_the_summary_is_logged(logged: Logged, run: Path) -> None:
 
 
 @needs_wandb
-@pytest.mark.parametrize("name", ["accuracy", "core", "interactions"])
-def test_tables_are_logged_whole(logged: Logged, run: Path, name: str) -> None:
-    content = json.loads(logged.media(f"tables/{name}").read_text())
-    found = pd.DataFrame(content["data"], columns=content["columns"])
-    expected = pd.read_csv(run / "tables" / f"{name}.csv")
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
-
-
-@needs_wandb
-def test_figures_are_logged_as_they_are(logged: Logged, run: Path) -> None:
+def test_tables_and_figures_are_logged_whole(logged: Logged, run: Path) -> None:
+    for name in ("accuracy", "core", "interactions"):
+        content = json.loads(logged.media(f"tables/{name}").read_text())
+        found = pd.DataFrame(content["data"], columns=content["columns"])
+        expected = pd.read_csv(run / "tables" / f"{name}.csv")
+        pd.testing.assert_frame_equal(found, expected, check_dtype=False)
     figures = {path.stem: path for path in (run / "figures").glob("*.png")}
     assert len(figures) > 3
     for name, path in figures.items():

@@ -10,12 +10,14 @@ import pytest
 from mechcore.subnetworks.outliers import outliers
 
 
-def table(accuracies: Sequence[float], target: float = 0.7, method: str = "l0") -> pd.DataFrame:
+def table(
+    accuracies: Sequence[float], target_sparsity: float = 0.7, method: str = "l0"
+) -> pd.DataFrame:
     rows = [
         {
-            "subnetwork": f"s{target:.2f}-seed{42 + i}",
+            "subnetwork": f"s{target_sparsity:.2f}-seed{42 + i}",
             "method": method,
-            "target_sparsity": target,
+            "target_sparsity": target_sparsity,
             "id_accuracy": accuracy,
         }
         for i, accuracy in enumerate(accuracies)

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from transformers import BertForSequenceClassification
+import torch
+from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
 from mechcore.training import TrainSettings, train_classifier
-from mechcore.worlds import tiny_encoder, tiny_world
+from mechcore.worlds import tiny_world
+from mechcore.worlds.small_gpt2 import small_gpt2
 
 SETTINGS = TrainSettings(
     steps=5,
@@ -24,13 +26,31 @@ SETTINGS = TrainSettings(
 
 
 def encoder(dropout: float = 0.0) -> BertForSequenceClassification:
-    """Two layers of the tiny encoder, untrained, with dropout after the MLPs."""
-    model = tiny_encoder.tiny_encoder_model(seed=0)
-    model.config.num_hidden_layers = 2
-    model.bert.encoder.layer = model.bert.encoder.layer[:2]
+    """Two untrained layers, with dropout after the MLPs."""
+    config = BertConfig(
+        vocab_size=len(tiny_world.encoder_tokenizer()),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=48,
+        initializer_range=0.08,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        id2label=dict(enumerate(tiny_world.LABELS)),
+        label2id={name: index for index, name in enumerate(tiny_world.LABELS)},
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = BertForSequenceClassification(config)
     for layer in model.bert.encoder.layer:
         layer.output.dropout.p = dropout
     return model
+
+
+def decoder() -> GPT2LMHeadModel:
+    tokenizer = tiny_world.decoder_tokenizer()
+    return small_gpt2(tokenizer, 0, width=32, n_heads=2, end=tokenizer.sep_token_id)
 
 
 def pairs(n: int = 40) -> Examples:

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
 from mechcore.papers.cognitive.text import tiny_tokenizer
-from mechcore.training import Objective, answering
+from mechcore.training import answering
 
 ANSWERS = {"left": " left", "right": " right"}
 PROMPTS = ["motion left 10 right", "context color . choice is", "is"]
@@ -26,20 +26,6 @@ def model() -> Any:
     return GPT2LMHeadModel(config).eval()
 
 
-def objective(model: Any, *, whole: bool) -> Objective:
-    return answering(model, tiny_tokenizer(), "{a}", ANSWERS, whole=whole)
-
-
-def loss(model: Any, *, whole: bool) -> torch.Tensor:
-    trained = objective(model, whole=whole)
-    examples = Examples("test", FRAME)
-    batch = trained.encode(examples).rows([0, 1, 2])
-    before = {name: values.clone() for name, values in batch.items()}
-    found = trained.loss(model, batch, trained.targets(examples))
-    assert all(batch[name].equal(values) for name, values in before.items())
-    return found
-
-
 def negative_log_probabilities(model: Any) -> list[torch.Tensor]:
     """Of every token but the first of each text alone, without padding."""
     found = []
@@ -52,10 +38,7 @@ def negative_log_probabilities(model: Any) -> list[torch.Tensor]:
 
 def test_the_loss_is_on_the_answer(model: Any) -> None:
     own = torch.stack([each[-1] for each in negative_log_probabilities(model)])
-    torch.testing.assert_close(loss(model, whole=False), own.mean())
-
-
-def test_the_loss_can_be_on_the_whole_text(model: Any) -> None:
-    own = torch.cat(negative_log_probabilities(model))
-    assert len(own) == 4 + 5 + 1
-    torch.testing.assert_close(loss(model, whole=True), own.mean())
+    trained, examples = answering(model, tiny_tokenizer(), "{a}", ANSWERS), Examples("test", FRAME)
+    batch = trained.encode(examples).rows([0, 1, 2])
+    loss = trained.loss(model, batch, trained.targets(examples))
+    torch.testing.assert_close(loss, own.mean())

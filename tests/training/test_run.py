@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
+from training.builders import SETTINGS, decoder, encoder, evaluations, pairs, train_encoder
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -24,7 +24,7 @@ from mechcore.training import (
     train_answering,
     train_classifier,
 )
-from mechcore.worlds import tiny_world, tiny_world_training
+from mechcore.worlds import tiny_world
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_history_has_the_accuracies_of_the_stored_weights(run: Path, name: str, 
 
 
 def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
-    model = tiny_world_training.tiny_decoder_model(seed=0)
+    model = decoder()
     tokenizer = tiny_world.decoder_tokenizer()
     history = train_answering(
         model,
@@ -88,7 +88,7 @@ def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
 def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
     model = encoder()
     model.config.id2label = {0: "entailment", 1: "neutral", 2: "contradiction"}
-    model.classifier = torch.nn.Linear(120, 3)
+    model.classifier = torch.nn.Linear(24, 3)
     objective = classification(model, tiny_world.encoder_tokenizer())
     with torch.no_grad():
         model.classifier.bias.copy_(torch.tensor([-100.0, 0.0, 0.0]))
@@ -124,7 +124,7 @@ def test_unknown_labels_and_few_examples_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_answer_must_be_one_known_token() -> None:
-    model = tiny_world_training.tiny_decoder_model(seed=0)
+    model = decoder()
     with pytest.raises(InputError, match="answer 'maybe' of label 'entailment'"):
         answering(model, tiny_world.decoder_tokenizer(), "{a} {b}", {"entailment": "maybe"})
 

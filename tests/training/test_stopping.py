@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -179,15 +178,8 @@ def test_it_ends_after_the_patience_with_the_weights_of_the_best_evaluation(
 def test_another_data_set_can_be_watched_and_the_model_gets_its_best(
     tmp_path: Path, script: Script, every_step: Path
 ) -> None:
-    def drawn() -> tuple[Any, ...]:
-        return random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
-
     model = encoder(DROPOUT)
-    random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
-    expected = drawn()
-    random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
     history = run(tmp_path / "run", replace(WATCHED, watch="ood"), model)  # no better at 6 and 8
-    assert drawn() == expected
     assert history["step"].max() == 8
     assert best_step(tmp_path / "run") == 4
     assert weights(tmp_path / "run") == weights(every_step, "step-0004")

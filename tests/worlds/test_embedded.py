@@ -67,6 +67,7 @@ def first_above(accuracy: float) -> int:
     return int(overall.loc[overall["accuracy"] >= accuracy, "step"].min())
 
 
+@pytest.mark.everyday
 def test_the_encoder_solves_the_ordinary_pairs() -> None:
     assert encoder_accuracy(embedded.tiny_encoder_dir(), fresh("id")).mean() >= 0.97
 
@@ -95,6 +96,7 @@ def test_every_checkpoint_has_the_accuracies_of_the_history() -> None:
         assert (found - expected).abs().max() < 0.01, step
 
 
+@pytest.mark.everyday
 def test_the_series_is_in_order_and_ends_with_the_final_checkpoint() -> None:
     checkpoints = embedded.encoder_checkpoints()
     steps = [step for step, _ in checkpoints]
@@ -104,11 +106,13 @@ def test_the_series_is_in_order_and_ends_with_the_final_checkpoint() -> None:
     assert embedded.tiny_encoder_dir(checkpoints[0][1].name) == checkpoints[0][1]
 
 
+@pytest.mark.everyday
 def test_an_unknown_checkpoint_is_named() -> None:
     with pytest.raises(InputError, match="'step-1' not found; there are final, step-"):
         embedded.tiny_encoder_dir("step-1")
 
 
+@pytest.mark.everyday
 def test_data_beside_the_package_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_no_training_premise_is_in_an_evaluation_split(
     assert not evaluated & set(train["text_a"])
 
 
+@pytest.mark.everyday
 def test_the_data_of_a_seed_never_changes() -> None:
     """The stored models were trained on this data: a new fingerprint means new models."""
     fingerprints = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (
     METRICS,
@@ -27,9 +26,13 @@ from mechcore.evaluation.evaluate import (
     check_metric,
     kl_divergence,
 )
-from mechcore.evaluation.intervals import mean_intervals
+from mechcore.evaluation.intervals import Statistics, mean_intervals
+from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.showing import Shown
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -83,6 +86,30 @@ ABLATION = Schema(
     ),
 )
 
+CONTROL_COLUMNS = (
+    Column("control_change", "number", "mean of the change over random sets of heads"),
+    Column("control_low", "number", f"2.5 % of these are below; of fewer than {FEW_CONTROLS} none"),
+    Column(
+        "control_high", "number", f"2.5 % of these are above; of fewer than {FEW_CONTROLS} none"
+    ),
+    Column("n_controls", "whole", "these sets, of as many other heads of each layer, and MLPs"),
+    Column("p_control", "number", "of so large a change, up or down, among them", shown="small"),
+)
+ABLATION_CONTROLS = Schema(
+    "ablation_controls",
+    "What the core, or components, cost together and alone, beside as many others of each layer; "
+    "changes are shares for accuracy and nats for the margin, on as many examples as n says.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("change", "number", "of the metric without the set"),
+        *CONTROL_COLUMNS,
+    ),
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers(Shown):
@@ -103,8 +130,8 @@ class Answers(Shown):
     @classmethod
     def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
         """From the logits of the ablated and the full model."""
-        kl = kl_divergence(full, evaluation)
-        return cls(evaluation.correct, evaluation.margin, kl, evaluation.logits.numpy())
+        divergence = kl_divergence(full, evaluation)
+        return cls(evaluation.correct, evaluation.margin, divergence, evaluation.logits.numpy())
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
         """The answers to these examples, see `Evaluation.part`."""
@@ -173,12 +200,6 @@ class Ablations(Shown):
         without = {cut: answers.part(rows) for cut, answers in self.without.items()}
         return replace(self, full=self.full.part(rows), without=without)
 
-    def groups(
-        self, named: Mapping[str, Sequence[str]] | None = None
-    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-        """See `members_of`."""
-        return members_of(self.full, named)
-
     def _summary(self) -> str:
         full = f"full accuracy={self.full.accuracy:.3f}"
         return f"{len(self.without)} sets, {self.data!r} ({self.split}), {full}"
@@ -188,37 +209,12 @@ class Ablations(Shown):
         return table[table["subset"] == ALL]
 
 
-def members_of(
-    full: Evaluation, groups: Mapping[str, Sequence[str]] | None = None
-) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-    """Member flags of every subset and of all examples, each once; then of groups of subsets.
-
-    Raises:
-        InputError: a group names an unknown subset, or is called as a subset or all examples are.
-    """
-    names = full.subset_names
-    found = {name: full.subsets == name for name in names}
-    found[ALL] = np.ones(len(full.subsets), dtype=bool)
-    for group, members in (groups or {}).items():
-        unknown = [name for name in members if name not in names]
-        if unknown or not members or group in (*names, ALL):
-            wrong = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
-            raise InputError(
-                f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
-                f"name that is none of theirs, nor {ALL!r}, the name for all examples"
-            )
-        found[group] = np.isin(full.subsets.astype(str), list(members))
-    return [*found.items()]
-
-
 def ablation_table(
     ablations: Ablations,
     kinds: Mapping[Any, str] | None = None,
     *,
     average: tuple[str, Sequence[ComponentSet]] | None = None,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """Changes of every set on every subset.
 
@@ -227,9 +223,7 @@ def ablation_table(
         kinds: the sets to list, and what to call each in the column ``kind``; by default all,
             as ``"single"``, ``"joint"`` and ``"path"``.
         average: name and members of a group of sets whose mean change is listed as one row.
-        n_resamples: bootstrap resamples.
-        level: of the intervals.
-        seed: of the resamples.
+        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
 
     Returns:
         The columns of `ABLATION`. Empty if there is nothing to list.
@@ -239,9 +233,8 @@ def ablation_table(
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
-    for subset, members in ablations.groups() if listed else []:
+    for subset, members in ablations.full.groups() if listed else []:
         columns: dict[str, list[dict[str, float]]] = {}
         means: dict[str, float] = {}
         samples = ablations.full.samples(members)
@@ -300,7 +293,7 @@ def ends(
     values: Float[np.ndarray, "row example"],
     samples: Mapping[str, Sample],
     answers: bool,
-    **statistics: Any,
+    **statistics: Unpack[Statistics],
 ) -> list[dict[str, float]]:
     """The means of rows, and the ends of their intervals in columns that begin with ``name``."""
     rows: list[dict[str, float]] = [{"mean": float(row.mean())} for row in values]
@@ -309,3 +302,31 @@ def ends(
         for row, interval in zip(rows, intervals, strict=True):
             row |= {f"{name}{whose}low": interval.low, f"{name}{whose}high": interval.high}
     return rows
+
+
+def control_table(
+    ablations: Ablations, controls: Mapping[ComponentSet, Sequence[ComponentSet]]
+) -> pd.DataFrame:
+    """Changes of sets beside those of their controls.
+
+    Layers differ in what any of their heads is worth, so that heads of other layers are no measure
+    of a core: its controls are as many other heads of each layer, and MLPs of any layer.
+
+    Args:
+        ablations: the answers without all of them.
+        controls: of each set; perhaps none.
+
+    Returns:
+        The columns of `ABLATION_CONTROLS`, a row per set, subset and metric.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.full.groups() if controls else []:
+        for cut, others in controls.items():
+            for metric in METRICS:
+                change, *beside = (
+                    float(ablations.changes(s, metric)[members].mean()) for s in (cut, *others)
+                )
+                row = place(ablations, str(cut), len(cut), subset, members)
+                row |= {"metric": metric, "change": change, **among_controls(change, beside)}
+                rows.append(row)
+    return pd.DataFrame(rows, columns=ABLATION_CONTROLS.names)

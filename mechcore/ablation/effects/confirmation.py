@@ -47,7 +47,7 @@ CLAIMS: Mapping[str, tuple[int, int]] = {
 """Signs of the changes in information that a role claims in domain and out of domain; 0: none."""
 
 ROLES_TABLE = COMPONENT_ROLES.named(
-    "roles",
+    COMPONENT_ROLES.name,
     "",
     Column(
         "confirmed",
@@ -133,20 +133,20 @@ def confirm_roles(
             "information_change_confirmed_se": np.sqrt((claimed * error[:, ::-1] ** 2).sum(1)) / n,
         }
     columns = {f"{k}_{place}": v[i] for i, place in enumerate(PLACES) for k, v in figures.items()}
-    told = [
+    unknown = [
         f"{PLACES[place]}, on a half of the examples: {reason}"
         for place, reason in zip(PLACES, reasons, strict=True)
         if reason and roles[f"information_change_{place}"].notna().any()
     ]
     confirmed = claimed.any((0, 1)) & (holds | ~claimed).all((0, 1))
-    return roles.assign(confirmed=confirmed, **columns, reason_confirmed="; ".join(told))
+    return roles.assign(confirmed=confirmed, **columns, reason_confirmed="; ".join(unknown))
 
 
 def _on_halves(
     ablations: Ablations, subset: str, groups: Mapping[str, Sequence[str]] | None, seed: int
 ) -> list[pd.DataFrame]:
     """The information table of each half of a subset."""
-    members = np.flatnonzero(dict(ablations.groups(groups))[subset])
+    members = np.flatnonzero(dict(ablations.full.groups(groups))[subset])
     half_of = _half_of(ablations.full.part(members), seed)
     parts = [ablations.part(members[half_of == half]) for half in (0, 1)]
     # The ends of intervals are not used, so two resamples do.

@@ -131,7 +131,7 @@ def dose_table(
         row: dict[str, Any] = {"component": str(component), "data": direct.data, "split": split}
         row |= {"n": len(full), "monotone": _monotone(by_dose, sample, **statistics)}
         for name, interval in zip(COLUMNS, intervals, strict=True):
-            row |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            row |= interval.columns(name)
         rows.append(row)
     return DOSE.frame(rows)
 

@@ -23,13 +23,13 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.effects.net import LABEL, hurting, places
 from mechcore.data.examples import ALL
-from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import share_interval
 from mechcore.evaluation.p_values import ROUNDING
 from mechcore.evaluation.recalibration import (
     decompose,
     effect_over_labels,
+    fit_biases,
     folds_of,
     reason_against,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +12,13 @@ from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, place
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample, degrees_of_freedom
+from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import adjusted_p
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 FIGURES = {
     "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",
@@ -68,9 +72,7 @@ def information_table(
     groups: Mapping[str, Sequence[str]] | None = None,
     *,
     subsets: Collection[str] | None = None,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """Changes of every set in information and by a moved threshold, see `recalibration`.
 
@@ -79,9 +81,8 @@ def information_table(
         groups: subsets to take together under a name, with one threshold for all; beside every
             subset and all examples.
         subsets: subsets and groups to list; by default all.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: of folds and resamples.
+        statistics: ``n_resamples``, ``level`` and ``seed`` (also of the folds), see
+            `mechcore.evaluation.intervals.mean_intervals`.
 
     Returns:
         One row per set and subset. All changes are shares, negative where the model is worse
@@ -98,25 +99,27 @@ def information_table(
         InputError: a group names an unknown subset, or logits were not kept.
     """
     rows: list[dict[str, Any]] = []
-    for subset, members in ablations.groups(groups):
+    for subset, members in ablations.full.groups(groups):
         if subsets is not None and subset not in subsets:
             continue
         correct = ablations.full.correct_classes.numpy()[members]
         samples = ablations.full.samples(members)
         clusters = next((s for s in samples.values() if s.clusters is not None), Sample())
         reason = reason_against(correct)
-        found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
-        if found and not reason:
+        placed = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
+        if placed and not reason:
             full = ablations.full.logits.numpy()[members]
             without = np.stack([_logits(ablations, s)[members] for s in ablations.without])
-            parts = decompose(full, without, correct, clusters=clusters, seed=seed)
+            parts = decompose(
+                full, without, correct, clusters=clusters, seed=statistics.get("seed", 0)
+            )
             for figure, effect in _effects(parts).items():
-                columns = _columns(figure, effect, samples, n_resamples, level, seed)
-                for row, *values in zip(found, *columns.values(), strict=True):
+                columns = _columns(figure, effect, samples, statistics)
+                for row, *values in zip(placed, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
             sample = parts.accuracy.drawn(samples[""]).sample
-            reason, found = sample.reason, [row | _df(sample) for row in found]
-        rows += [row | {"reason": reason} for row in found]
+            reason, placed = sample.reason, [row | _df(sample) for row in placed]
+        rows += [row | {"reason": reason} for row in placed]
     return INFORMATION.frame(rows)
 
 
@@ -148,19 +151,12 @@ def _columns(
     figure: str,
     effect: Effect,
     samples: Mapping[str, Sample],
-    n_resamples: int,
-    level: float,
-    seed: int,
+    statistics: Statistics,
 ) -> dict[str, Sequence[float] | np.ndarray]:
     answers = figure != "auc"
     columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_change": effect.changes}
     for whose, sample in samples.items():
-        intervals = effect.drawn(sample).intervals(
-            answers=answers,
-            n_resamples=n_resamples,
-            level=1 - (1 - level) / effect.n_choices,
-            seed=seed,
-        )
+        intervals = effect.drawn(sample).intervals(answers=answers, **statistics)
         columns[f"{figure}_change_{whose}low"] = [interval.low for interval in intervals]
         columns[f"{figure}_change_{whose}high"] = [interval.high for interval in intervals]
     effect = effect.drawn(samples[""])

@@ -46,7 +46,7 @@ import pandas as pd
 
 from mechcore.ablation.effects.change_states import FIGURES, INJECTED, change_states, side_by_side
 from mechcore.ablation.effects.information import REASON
-from mechcore.ablation.settings import OOD_MEAN, RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, ROLES_NAME, RoleSettings
 from mechcore.evaluation.p_values import selective_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded
@@ -86,7 +86,7 @@ def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
 
 
 COMPONENT_ROLES = Schema(
-    "roles",
+    ROLES_NAME,
     "The role of every component, judged by ablating it alone. In this table a role is that of a "
     "component; in others it is that of the data.",
     (
@@ -219,9 +219,9 @@ def ranked(roles: pd.DataFrame) -> pd.DataFrame:
 
     By the size of their information change out of domain; where that is not known, in domain.
     """
-    found = roles[~roles["role"].isin([NONE, UNDECIDED])]
+    doing = roles[~roles["role"].isin([NONE, UNDECIDED])]
     keys = [f"information_change_{place}" for place in OUT_FIRST]
-    return found.sort_values(keys, key=lambda change: -change.abs(), kind="stable")
+    return doing.sort_values(keys, key=lambda change: -change.abs(), kind="stable")
 
 
 def verdict(roles: pd.DataFrame) -> str:
@@ -277,17 +277,17 @@ def _group(
     roles: pd.DataFrame, wanted: tuple[str, ...], place: str, verbs: tuple[str, str], what: str
 ) -> str:
     """How many components have some of the roles, and what changes most without which."""
-    found = ranked(roles[roles["role"].isin(wanted)])
-    if found.empty:
+    group = ranked(roles[roles["role"].isin(wanted)])
+    if group.empty:
         return f"none is shown to {'be' if 'is' in verbs else verbs[1]} {what}"
     named = [
         f"{row['component']} {information_change(row, place)}"
-        for _, row in found[:_NAMED].iterrows()
+        for _, row in group[:_NAMED].iterrows()
     ]
     named[0] += " points of information without it"
-    if len(found) > _NAMED:
-        named.append(f"and {len(found) - _NAMED} more")
-    return f"{len(found)} {verbs[len(found) > 1]} {what} ({', '.join(named)})"
+    if len(group) > _NAMED:
+        named.append(f"and {len(group) - _NAMED} more")
+    return f"{len(group)} {verbs[len(group) > 1]} {what} ({', '.join(named)})"
 
 
 def information_change(row: Any, place: str) -> str:

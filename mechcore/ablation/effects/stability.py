@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
-from mechcore.ablation.interactions.exact import joint_and_alone, with_members
+from mechcore.ablation.joint.exact import joint_and_alone, with_members
 from mechcore.evaluation.agreement import (
     halved,
     jaccard,
@@ -109,10 +109,7 @@ def change_stability(
 ) -> pd.DataFrame:
     """Stability of the ranking of single components by their changes of accuracy and margin.
 
-    Args:
-        ablations: what `mechcore.ablate` returned.
-        n_resamples: bootstrap resamples, and splits into halves.
-        seed: of both.
+    ``n_resamples`` are bootstrap resamples, and splits into halves.
 
     Returns:
         The columns of `STABILITY`, over all examples. Empty under `FEWEST` components, and where
@@ -133,14 +130,7 @@ def interaction_stability(
 ) -> pd.DataFrame:
     """Stability of the ranking of sets by their interactions, those of each size by themselves.
 
-    Args:
-        ablations: what `mechcore.ablate` returned, with every member of the sets alone.
-        n_resamples: bootstrap resamples, and splits into halves.
-        seed: of both.
-
-    Returns:
-        The columns of `STABILITY`, over all examples. Sizes with fewer than `FEWEST` sets are
-        left out.
+    Sizes with fewer than `FEWEST` sets are left out. See `change_stability`.
     """
     rows: list[dict[str, Any]] = []
     for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
@@ -189,7 +179,7 @@ def _agreement(
     of_drawn = largest(drawn, top, generator)
     again = np.mean(of_halves, axis=(0, 2))
     order = [i for i in np.argsort(-whole[:, 0], kind="stable") if of_whole[i, 0]]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "top": top,
         "jaccard_by_chance": jaccard_by_chance(len(names), top),
         "largest": ", ".join(f"{names[i]} ({again[i]:.2f})" for i in order),
@@ -197,9 +187,9 @@ def _agreement(
     rhos = {"halves": spearman(*halves), "resamples": spearman(drawn, whole)}
     both = {"halves": of_halves[0] & of_halves[1], "resamples": of_drawn & of_whole}
     for name in rhos:
-        found |= _spread(f"{name}_rho", np.nan_to_num(rhos[name]))
-        found |= _spread(f"{name}_jaccard", jaccard(both[name].sum(0), top, top))
-    return found | {"predicted_rho": spearman_brown(found["halves_rho"])}
+        figures |= _spread(f"{name}_rho", np.nan_to_num(rhos[name]))
+        figures |= _spread(f"{name}_jaccard", jaccard(both[name].sum(0), top, top))
+    return figures | {"predicted_rho": spearman_brown(figures["halves_rho"])}
 
 
 def _spread(name: str, values: Float[np.ndarray, " draw"]) -> dict[str, float]:

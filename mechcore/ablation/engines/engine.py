@@ -1,30 +1,31 @@
 """Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
 
-The third is in `mechcore.ablation.engines.restart`. All divide a sweep into parts that are finished
-one after another, and write the answers of every finished task to the same `AnswerBuffer`, so that
-an interrupted sweep can go on.
+The third is in `mechcore.ablation.engines.restart`. All divide a sweep into tasks, each of a part
+and a batch, and write the answers of every finished task to the same `AnswerBuffer`, so that an
+interrupted sweep can be resumed.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechcore.ablation.engines.buffer import AnswerBuffer
+from mechcore.ablation.cuts import Cut
+from mechcore.ablation.effects.changes import Answers
 from mechcore.ablation.engines.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.evaluation.evaluate import MAX_ROWS, evaluate
+from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
@@ -37,15 +38,12 @@ from mechcore.models.protocol import (
     model_inputs,
     read_position,
 )
-from mechcore.models.stack import Stack, disagreement
+from mechcore.models.stack import Stack, apart, disagreement
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
 """Most tokens in one call of a layer by device, examples times masks times positions."""
-
-SHARE_OF_RESTARTS = 0.02
-"""How much of its work a sweep may spend on beginning again for another group of sets."""
 
 SAMPLE = (16, 64)
 """Fewest and most examples, and as many sets, on which precisions are compared."""
@@ -75,12 +73,6 @@ class Job:
         self.correct_classes = self.readout.correct_classes(self.data)
         self.shape = ModelShape.of(self.model)
 
-    def changed(self, masks: Tensor, fill: FillMaker) -> Job:
-        """The same work with other masks and another fill."""
-        other = copy.copy(self)  # with what is known of the data
-        other.masks, other.fill = masks, fill
-        return other
-
     @property
     def masks_at_once(self) -> int:
         """How many masks of a whole batch run in one forward, at least one."""
@@ -103,6 +95,46 @@ class Job:
     def asked(self, batch: Batch) -> dict[str, Tensor]:
         """What the model reads for the answers to a batch."""
         return model_inputs(self.model, self.readout.asked(batch))
+
+
+class AnswerBuffer:
+    """Answers of the full model [example] and of sets [set, example], filled by an engine."""
+
+    def __init__(self, n_sets: int, n_examples: int, readout: Readout) -> None:
+        self.full = torch.zeros(n_examples, readout.n_classes)
+        self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
+        self.margin = torch.zeros(n_sets, n_examples)
+        self.kl = torch.zeros(n_sets, n_examples)
+        n_kept = 0 if readout.whole_vocabulary else readout.n_classes
+        self.logits = torch.zeros(n_sets, n_examples, n_kept)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By name."""
+        return dict(vars(self))
+
+    def note(
+        self,
+        rows: Sequence[int] | Tensor,
+        index: Tensor,
+        logits: Float[Tensor, "set example cls"],
+        correct: Bool[Tensor, "example cls"],
+        full: Float[Tensor, "example cls"],
+    ) -> None:
+        """Take the answers of sets to examples, both by number, with the full model's logits."""
+        place = (torch.as_tensor(rows)[:, None], index)
+        self.correct[place] = is_correct(logits, correct)
+        self.margin[place] = margins(logits, correct).float()
+        self.kl[place] = kl(full, logits).float()
+        self.logits[place] = logits[..., : self.logits.shape[-1]]
+
+    def answers(self, sets: Sequence[Cut]) -> dict[Cut, Answers]:
+        """The answers by set, in the order of the job."""
+        rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
+        by_set = {cut: Answers(*(row[i] for row in rows)) for i, cut in enumerate(sets)}
+        if self.logits.shape[-1]:
+            return by_set
+        return {cut: replace(answers, logits=None) for cut, answers in by_set.items()}
 
 
 class ReferenceEngine:
@@ -152,7 +184,7 @@ class ReferenceEngine:
 
 
 class SharingEngine(ABC):
-    """Runs what sets have in common once, in groups of sets that are finished one after another.
+    """Runs what sets have in common once, batch by batch.
 
     ``shape`` is the model's as `tree.grow` is to see it: masks share whole levels of the tree.
     """
@@ -165,17 +197,13 @@ class SharingEngine(ABC):
         self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
         device = device_of(job.model).type
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
-        self.division = [self.name, SHARE_OF_RESTARTS]  # what divides the sets into parts
-        whole = self._tree(job.masks)
-        restarts = SHARE_OF_RESTARTS * self.layers(whole)
-        n_groups = max(1, int(restarts / shape.n_layers))
-        order = [mask for mask in whole.masks if mask != 0]
-        size = max(1, -(-len(order) // n_groups))
-        starts = range(0, max(1, len(order)), size)
-        self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
-        self.trees = [self._tree(job.masks[group]) for group in self.parts]
-        self.rows = torch.arange(len(job.masks))  # of the answers to each set
-        self.runner = self._new_runner()
+        self.division = [self.name]  # what divides the sets into parts
+        self.tree = self._tree(job.masks)
+
+    @cached_property
+    def runner(self) -> Runner:
+        """What runs the batches in turn; made after the check, which may decide how."""
+        return self._new_runner()
 
     def _tree(self, masks: Tensor) -> Node:
         return grow(masks, self.levels)
@@ -187,10 +215,6 @@ class SharingEngine(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise a MechcoreError unless the logits are the model's, whole and without one set."""
-
-    @abstractmethod
-    def like(self, job: Job) -> SharingEngine:
-        """An engine for other sets or fills on the same model, which needs no check."""
 
     @abstractmethod
     def _new_runner(self, exact: bool = False) -> Runner:
@@ -205,23 +229,18 @@ class SharingEngine(ABC):
         return fill_of(job.model, job.means, job.fill, job.seed)
 
     def tasks(self) -> list[tuple[int, int, float]]:
-        """Group of sets, batch and cost in layers times tokens of every task."""
-        costs = [self.layers(tree) + 1 for tree in self.trees]
-        return [
-            (group, number, cost * batch["input_ids"].numel())
-            for group, cost in enumerate(costs)
-            for number, batch in enumerate(self.batches)
-        ]
+        """Part 0, batch and cost in layers times tokens of every task."""
+        cost = self.work + 1
+        sizes = enumerate(batch["input_ids"].numel() for batch in self.batches)
+        return [(0, number, cost * size) for number, size in sizes]
 
     @property
     def work(self) -> float:
         """Evaluations of a layer for each example, in all."""
-        return sum(map(self.layers, self.trees))
+        return self.layers(self.tree)
 
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""
-        if batch == 0:
-            self.runner = self._new_runner()
         self.runner.begin(self.job.asked(self.batches[batch]))
 
     def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
@@ -231,7 +250,7 @@ class SharingEngine(ABC):
         full: list[Tensor] = []
 
         def take(numbers: Tensor, logits: Tensor) -> None:
-            sets = self.rows[self.parts[part][numbers] - 1]
+            sets = numbers - 1
             if not full:
                 if numbers[0] != 0:
                     raise MechcoreError(f"{self.name} engine: no answer of the full model first")
@@ -240,7 +259,7 @@ class SharingEngine(ABC):
                 sets, logits = sets[1:], logits[1:]
             buffer.note(sets, index, logits, correct, full[0])
 
-        self._logits(self.runner, self.batches[batch], self.trees[part], take)
+        self._logits(self.runner, self.batches[batch], self.tree, take)
 
     def _logits(
         self,
@@ -291,7 +310,21 @@ class SharingEngine(ABC):
         runner.begin(job.asked(self.checked))
         got = torch.empty(self.expected.shape)
         self._logits(runner, self.checked, self._tree(job.masks[[0, -1]]), got.__setitem__)
-        return disagreement(got, self.expected)
+        if disagreement(got, self.expected) is None:
+            return None
+        return disagreement(got, self.expected, self._own_rounding())
+
+    def _own_rounding(self) -> float:
+        """How far the model's logits of half precision are apart for examples run one by one."""
+        if self.expected.element_size() != 2:
+            return 0.0
+        job, alone = self.job, []
+        for i in range(len(self.checked["index"])):
+            one = _rows(self.checked, slice(i, i + 1))
+            with torch.no_grad():
+                logits = forward(job.model, job.asked(one))
+            alone.append(job.readout.read(logits, job.asked(one), one["index"]))
+        return apart(torch.cat(alone).float().cpu(), self.expected[0])
 
 
 class TreeEngine(SharingEngine):
@@ -302,15 +335,10 @@ class TreeEngine(SharingEngine):
     def __init__(
         self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
     ) -> None:
-        self.given, self.exact = stack, job.readout.of_stack(stack)
-        self.stack = self.exact
+        self.stack = self.exact = job.readout.of_stack(stack)
         if precision != "float32":
             self.stack = self.stack.to(DTYPES[precision])
         super().__init__(job, job.shape, max_tokens)
-
-    def like(self, job: Job) -> TreeEngine:
-        """See `SharingEngine.like`."""
-        return TreeEngine(job, self.given, "float32", self.max_tokens)
 
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""
@@ -326,9 +354,9 @@ class TreeEngine(SharingEngine):
 
     def check(self) -> None:
         """See `SharingEngine.check`."""
-        if found := self.disagreement():
+        if wrong := self.disagreement():
             raise MechcoreError(
-                f"prefix-sharing engine: {found}; the model does not compute what its weights say "
+                f"prefix-sharing engine: {wrong}; the model does not compute what its weights say "
                 "(hooks, processed weights, an unusual setting): use engine='restart'"
             )
 

@@ -257,12 +257,6 @@ class RestartEngine(SharingEngine):
         rows = longest["attention_mask"].sum(1).argsort(descending=True)[:4]
         self.checked = {name: values[rows] for name, values in longest.items()}
 
-    def like(self, job: Job) -> RestartEngine:
-        """See `SharingEngine.like`."""
-        made = RestartEngine(job, self.model_layers, self.max_tokens)
-        made.everywhere = self.everywhere
-        return made
-
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""
         return evaluations(self.job.model, tree)
@@ -288,13 +282,13 @@ class RestartEngine(SharingEngine):
         for everywhere in (False, True):
             self.everywhere = everywhere
             try:
-                found = self.disagreement()
+                wrong = self.disagreement()
             except Exception as error:  # what a model makes of being restarted is of any kind
-                found = f"{type(error).__name__}: {error}"
-            if found is None:
+                wrong = f"{type(error).__name__}: {error}"
+            if wrong is None:
                 return
         self.everywhere = None
         raise MechcoreError(
-            f"restart engine: {name_of(self.job.model)} run from a layer on: {found}; expected the "
+            f"restart engine: {name_of(self.job.model)} run from a layer on: {wrong}; expected the "
             "logits of its whole forward: use engine='reference'"
         )

@@ -62,8 +62,8 @@ def grow(values: Float[Tensor, "mask layer component"], shape: ModelShape) -> No
     which: list[Tensor] = []  # kind of each mask there
     for layer in range(shape.n_layers):
         for level in levels:
-            found, numbers = values[:, layer, level].unique(dim=0, return_inverse=True)
-            kinds.append(found.unbind())
+            different, numbers = values[:, layer, level].unique(dim=0, return_inverse=True)
+            kinds.append(different.unbind())
             which.append(numbers)
     order = np.lexsort([-numbers.numpy() for numbers in reversed(which)]).tolist()
     sorted_kinds = [numbers[order].tolist() for numbers in which]

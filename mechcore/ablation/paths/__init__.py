@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from mechcore.ablation.paths.dependence import core_dependence_table as core_dependence_table
     from mechcore.ablation.paths.dependence import random_senders as random_senders
     from mechcore.ablation.paths.dependence import readers_of as readers_of
-    from mechcore.ablation.paths.search import PathSearch as PathSearch
-    from mechcore.ablation.paths.search import find_paths as find_paths
     from mechcore.ablation.paths.tables import path_information_table as path_information_table
     from mechcore.ablation.paths.tables import path_table as path_table
     from mechcore.ablation.paths.verdict import Verdict as Verdict

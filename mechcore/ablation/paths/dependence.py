@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,8 +26,13 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.cuts import ComponentSet, Cut
-from mechcore.ablation.effects.changes import Ablations, Answers, drawn_from, members_of, own_ends
-from mechcore.ablation.effects.controls import CONTROL_COLUMNS
+from mechcore.ablation.effects.changes import (
+    CONTROL_COLUMNS,
+    Ablations,
+    Answers,
+    drawn_from,
+    own_ends,
+)
 from mechcore.ablation.sets import matched_random
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -35,7 +40,7 @@ from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import METRICS, Evaluation
-from mechcore.evaluation.intervals import Interval, ratio_intervals
+from mechcore.evaluation.intervals import Statistics, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
@@ -43,6 +48,9 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import dtype_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
 from mechcore.wording import count
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_READERS = 10
 """Components whose dependence on each head of the core is measured and shown: those that lose
@@ -130,11 +138,7 @@ def random_senders(
 ) -> list[tuple[Component, ...]]:
     """Random sets of as many heads of each layer as the core has, without core heads.
 
-    Args:
-        core: heads.
-        shape: of the model.
-        n_controls: how many sets, all different; fewer where there are not as many.
-        seed: of the draws.
+    All are different; there are fewer than ``n_controls`` where there are not as many.
 
     Raises:
         InputError: a layer has too few other heads, or an MLP layer is in the core.
@@ -165,14 +169,6 @@ def _cuts_behind(
     return cuts
 
 
-def _random_cuts(
-    core: Sequence[Component], receivers: Sequence[Component], model: Any, n: int, seed: int
-) -> list[dict[Component, PathSet]]:
-    """The paths to each receiver from each of the random sets of `random_senders`."""
-    drawn = random_senders(core, ModelShape.of(model), n, seed)
-    return [_cuts_behind(senders, receivers, model) for senders in drawn]
-
-
 def readers_of(
     model: Any,
     core: Iterable[ComponentLike],
@@ -180,7 +176,6 @@ def readers_of(
     means: MeanActivations | None = None,
     *,
     receivers: Iterable[ComponentLike] | None = None,
-    n_controls: int = 39,
     known: Ablations | None = None,
     split: Literal["id", "ood"] = "id",
     seed: int = 0,
@@ -194,30 +189,29 @@ def readers_of(
         data: labelled examples of any form, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         receivers: components; by default all that run after a core head.
-        n_controls: how many random sets of heads stand beside the core; fewer where there are
-            not as many.
         known: components ablated alone on these examples, which are not ablated again.
         split: whether the data is ``"id"`` or ``"ood"``.
-        seed: of the controls and draws.
+        seed: of the draws.
         options: of `mechcore.ablate`.
 
     Raises:
-        InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core,
-            or ``known`` is of other examples, another model or another fill.
+        InputError: see `mechcore.ablate`; or no component runs after the core, or ``known`` is of
+            other examples, another model or another fill.
     """
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
     cut = _cuts_behind(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
-    beside = _random_cuts(heads, [*cut], model, n_controls, seed)
     alone = {r: ComponentSet((r,)) for r in cut}
-    left = [single for single in alone.values() if known is None or single not in known.without]
-    again = [] if known is None else _largest(known, alone.values())
-    sets: list[Cut] = [*left, *again, *cut.values(), *(s for c in beside for s in c.values())]
-    ablations = ablate(
-        model, list(dict.fromkeys(sets)), data, means, split=split, seed=seed, **options
-    )
+    sizes: dict[ComponentSet, float] = {}
+    if known is not None:
+        there = [single for single in alone.values() if single in known.without]
+        sizes = {one: np.abs(known.changes(one, "margin")).mean() for one in there}
+    left = [single for single in alone.values() if single not in sizes]
+    again = sorted(sizes, key=lambda single: -sizes[single])[:1]  # to compare with
+    sets: list[Cut] = [*left, *again, *cut.values()]
+    ablations = ablate(model, sets, data, means, split=split, seed=seed, **options)
     if known is not None:
         _check_same(known.full, ablations.full)
         for single in again:
@@ -227,7 +221,7 @@ def readers_of(
         ablations.full,
         {r: ablations.without[single] for r, single in alone.items()},
         {r: ablations.without[paths] for r, paths in cut.items()},
-        [{r: ablations.without[paths] for r, paths in c.items()} for c in beside],
+        [],
         ablations.data,
         split,
     )
@@ -247,23 +241,17 @@ def beside_random(
 ) -> Readers:
     """The same readers, some of them blind to random heads too.
 
-    Args:
-        readers: of `readers_of`.
-        model: as there, and so are ``core``, ``data``, ``means`` and ``options``.
-        core: the same heads.
-        data: the same examples.
-        means: the same means.
-        receivers: the components that have controls, those that run after the core; by default all.
-        n_controls: how many random sets of heads; fewer where there are not as many.
-        seed: of the sets and draws.
-        options: of `mechcore.ablate`.
+    The arguments are those of `readers_of`, whose result is ``readers``. Only ``receivers`` that
+    run after the core have controls, by default all: ``n_controls`` random sets of heads, drawn
+    with ``seed``, fewer where there are not as many.
 
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`.
     """
     wanted = readers.blind if receivers is None else set(parse_components(receivers))
     behind = [receiver for receiver in readers.blind if receiver in wanted]
-    beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
+    drawn = random_senders(parse_components(core), ModelShape.of(model), n_controls, seed)
+    beside = [_cuts_behind(senders, behind, model) for senders in drawn]
     cuts = list(dict.fromkeys(cut for control in beside for cut in control.values()))
     if not cuts:
         return readers
@@ -285,13 +273,6 @@ def _check_same(known: Evaluation, again: Evaluation) -> None:
         )
 
 
-def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSet]:
-    """The one of the sets that is known to change margins most, if any is known."""
-    both = [single for single in sets if single in known.without]
-    change = {single: np.abs(known.changes(single, "margin")).mean() for single in both}
-    return sorted(both, key=lambda single: -change[single])[:1]
-
-
 def _check_same_ablation(
     of: ComponentSet, known: Ablations, again: Ablations, dtype: torch.dtype
 ) -> None:
@@ -309,19 +290,14 @@ def _check_same_ablation(
 def core_dependence_table(
     readers: Readers,
     groups: Mapping[str, Sequence[str]] | None = None,
-    *,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
     """How much each component loses when it alone does not see the core.
 
     Args:
         readers: the answers.
         groups: subsets to take together under a name, beside every subset and all examples.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: of folds and resamples.
+        statistics: see `mechcore.ablation.information_table`.
 
     Returns:
         The columns of `CORE_DEPENDENCE`, one row per receiver, subset and metric.
@@ -329,11 +305,11 @@ def core_dependence_table(
     Raises:
         InputError: a group names an unknown subset.
     """
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    seed, level = statistics.get("seed", 0), statistics.get("level", 0.95)
     rows: list[dict[str, Any]] = []
     names = list(readers.blind)
     controlled = [*readers.controls[0]] if readers.controls else []
-    for subset, members in members_of(readers.full, groups) if names else []:
+    for subset, members in readers.full.groups(groups) if names else []:
         own = readers.effects((readers.without[r] for r in names), members, seed)
         blind = readers.effects((readers.blind[r] for r in names), members, seed)
         controls = [
@@ -357,10 +333,9 @@ def core_dependence_table(
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"split": readers.split, "subset": subset, "n": int(members.sum())}
                 row |= {"metric": metric, "n_controls": 0} | drawn_from(readers.full, members)
-                row |= _estimate("change", changes[i])
-                row |= _estimate("blind_change", blind_changes[i])
+                row |= changes[i].columns("change") | blind_changes[i].columns("blind_change")
                 if row["change_low"] > 0 or row["change_high"] < 0:
-                    row |= _estimate("share", shares[i])
+                    row |= shares[i].columns("share")
                 if receiver in controlled:
                     different = readers.different([receiver])
                     of_receiver = of_controls[different, controlled.index(receiver)]
@@ -383,7 +358,3 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
             rows = rows[rows[column] == (wanted if there else "margin")]
     sizes = rows["blind_change"].abs().sort_values(ascending=False, kind="stable")
     return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
-
-
-def _estimate(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,63 +31,52 @@ PATH_INFORMATION = INFORMATION.named(
 
 
 def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
-    """What accuracy and margin lose without each set of paths.
+    """What accuracy and margin lose without each set of paths; the columns of `PATHS`.
 
     Args:
         ablations: answers with sets of paths cut; sets of components among them are left out.
         options: of `mechcore.ablation.ablation_table`.
 
-    Returns:
-        The columns of `PATHS`.
-
     Raises:
         InputError: a set has several receivers.
     """
-    cut = _paths_of(ablations)
-    return _with_ends(ablation_table(cut, **options), cut)
+    return _with_ends(ablation_table, ablations, **options)
 
 
 def path_information_table(
     ablations: Ablations, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
 ) -> pd.DataFrame:
-    """What is lost in information, and by a moved threshold, without each set of paths.
+    """What is lost in information, and by a moved threshold; the columns of `PATH_INFORMATION`.
 
     Args:
         ablations: as `path_table`.
         groups: see `mechcore.ablation.information_table`.
         options: of that.
 
-    Returns:
-        The columns of `PATH_INFORMATION`.
-
     Raises:
         InputError: a set has several receivers, a group names an unknown subset, or logits were
             not kept.
     """
-    cut = _paths_of(ablations)
-    return _with_ends(information_table(cut, groups, **options), cut)
+    return _with_ends(information_table, ablations, groups=groups, **options)
 
 
-def _paths_of(ablations: Ablations) -> Ablations:
-    cut_answers: dict[Cut, Answers] = {
-        cut: answers for cut, answers in ablations.without.items() if isinstance(cut, PathSet)
-    }
-    for cut in cut_answers:
-        if isinstance(cut, PathSet) and len(cut.senders) != 1:
-            raise InputError(
-                f"paths {cut}: found {len(cut.senders)} receivers; expected one: make a set of "
-                "each, or take mechcore.ablation.ablation_table"
-            )
-    return replace(ablations, without=cut_answers)
-
-
-def _with_ends(table: pd.DataFrame, cut: Ablations) -> pd.DataFrame:
+def _with_ends(
+    tabled: Callable[..., pd.DataFrame], ablations: Ablations, **options: Any
+) -> pd.DataFrame:
+    """A table of the sets of paths alone, with the ends of each."""
+    cut: dict[Cut, Answers] = {}
     ends: dict[str, tuple[str, ...]] = {}
-    for paths in cut.without:
-        assert isinstance(paths, PathSet)
-        [(receiver, senders)] = paths.senders.items()
-        to = "answer" if receiver.component is None else str(receiver.component)
-        ends[str(paths)] = ("+".join(map(str, sorted(senders))), to, receiver.input)
-    columns = zip(*(ends[name] for name in table["set"]), strict=True) if len(table) else [[]] * 3
-    named = zip((column.name for column in ENDS), columns, strict=True)
-    return table.assign(**{name: list(values) for name, values in named})
+    for paths, answers in ablations.without.items():
+        if isinstance(paths, PathSet):
+            if len(paths.senders) != 1:
+                raise InputError(
+                    f"paths {paths}: found {len(paths.senders)} receivers; expected one: make a "
+                    "set of each, or take mechcore.ablation.ablation_table"
+                )
+            [(receiver, senders)] = paths.senders.items()
+            to = "answer" if receiver.component is None else str(receiver.component)
+            cut[paths] = answers
+            ends[str(paths)] = ("+".join(map(str, sorted(senders))), to, receiver.input)
+    table = tabled(replace(ablations, without=cut), **options)
+    columns = [[ends[name][i] for name in table["set"]] for i in range(len(ENDS))]
+    return table.assign(**dict(zip((c.name for c in ENDS), columns, strict=True)))

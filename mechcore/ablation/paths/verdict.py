@@ -126,5 +126,4 @@ def core_dependence_verdict(
     elif (high < 0 and 1 / (1 + len(controls)) < ALPHA) or low > -least:
         verdict = NOT_SUPPORTED
     p = p if controls else math.nan
-    total, low, high, mean, p = (float(figure) for figure in (total, low, high, mean, p))
     return Verdict(verdict, text, n, total, low, high, mean, len(controls), p)

@@ -1,1 +1,1 @@
-"""What differs between families of models: one file each, found by ``config.model_type``."""
+"""What differs between families of models, which are found by ``config.model_type``."""

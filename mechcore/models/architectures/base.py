@@ -191,16 +191,16 @@ OWN = {
     "xlm-roberta": "mechcore.models.architectures.bert:Roberta",
     "camembert": "mechcore.models.architectures.bert:Roberta",
     "electra": "mechcore.models.architectures.bert:Electra",
-    "distilbert": "mechcore.models.architectures.distilbert:DistilBert",
-    "albert": "mechcore.models.architectures.albert:Albert",
-    "mpnet": "mechcore.models.architectures.mpnet:MPNet",
+    "distilbert": "mechcore.models.architectures.bert:DistilBert",
+    "albert": "mechcore.models.architectures.bert:Albert",
+    "mpnet": "mechcore.models.architectures.bert:MPNet",
     "deberta": "mechcore.models.architectures.deberta:Deberta",
     "deberta-v2": "mechcore.models.architectures.deberta:DebertaV2",
     "modernbert": "mechcore.models.architectures.modernbert:ModernBert",
-    "gpt2": "mechcore.models.architectures.gpt2:GPT2",
-    "llama": "mechcore.models.architectures.llama:Llama",
-    "mistral": "mechcore.models.architectures.llama:Mistral",
-    "qwen2": "mechcore.models.architectures.llama:Qwen2",
+    "gpt2": "mechcore.models.architectures.decoders:GPT2",
+    "llama": "mechcore.models.architectures.decoders:Llama",
+    "mistral": "mechcore.models.architectures.decoders:Mistral",
+    "qwen2": "mechcore.models.architectures.decoders:Qwen2",
 }
 """Where mechcore's own families are."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformer_lens.model_bridge.generalized_components import LinearBridge
@@ -50,34 +49,23 @@ class DebertaV2(Encoder):
     head = {"pooler": "pooler.dense", "classifier": "classifier"}
     prefix = "deberta."
     projections = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
-    attention: type[ReadAttention] = SharedProjections
-    inputs_of_attention: Mapping[str, str] = {
-        "q": "self.query_proj",
-        "k": "self.key_proj",
-        "v": "self.value_proj",
+    attention: ClassVar[type[ReadAttention]] = SharedProjections
+    modules = {
+        **BERT_MODULES,
+        "embed_project": "embeddings.embed_proj",
+        **{f"blocks.attn.{part[0]}": f"self.{part}_proj" for part in ("query", "key", "value")},
     }
-
-    @property
-    def modules(self) -> Mapping[str, str]:
-        """See `Encoder.modules`."""
-        config = self.config
-        left_out = {f"blocks.attn.{part}" for part in "qkv"}
-        if not config.position_biased_input:
-            left_out.add("pos_embed")
-        if not config.type_vocab_size:
-            left_out.add("token_type_embed")
-        modules = {name: path for name, path in BERT_MODULES.items() if name not in left_out}
-        if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:
-            modules["embed_project"] = "embeddings.embed_proj"
-        parts = self.inputs_of_attention.items()
-        return {**modules, **{f"blocks.attn.{part}": path for part, path in parts}}
 
 
 class Deberta(DebertaV2):
     """The first DeBERTa, whose queries, keys and values have no hook points."""
 
     attention = FusedProjections
-    inputs_of_attention = {"qkv": "self.in_proj"}
+    modules = {
+        **{k: path for k, path in DebertaV2.modules.items() if not k.startswith("blocks.attn.")},
+        "blocks.attn.qkv": "self.in_proj",
+        "blocks.attn.o": "output.dense",
+    }
 
     def prepare(self, hf_model: Any) -> int:
         """See `Encoder.prepare`.

@@ -7,6 +7,7 @@ patterns are read, and can be changed, where the family's own code takes the sof
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -42,7 +43,47 @@ BERT_MODULES: Mapping[str, str] = {
     "blocks.mlp.in": "intermediate.dense",
     "blocks.mlp.out": "output.dense",
 }
-"""Where BERT has its modules, see `Encoder.modules`."""
+"""Where BERT has its modules, see `Encoder`."""
+
+_PERHAPS = ("embed_project", "token_type_embed", "pos_embed")
+"""Modules that some configurations of a family leave out."""
+
+
+class ReadAttention(AttentionBridge):
+    """Attention of any kind, whose scores and pattern pass through their hook points.
+
+    Attributes:
+        projections: bridges of its matrices by name, where not plain ones.
+    """
+
+    projections: ClassVar[Mapping[str, type[LinearBridge]]] = {}
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Run the family's own attention."""
+        attention: Any = self.original_component
+        hidden_states = self.hook_in(hidden_states)
+        with _AtSoftmax(self.hook_attn_scores, self.hook_pattern):
+            output = attention(hidden_states, *args, **kwargs)
+        if isinstance(output, tuple):
+            return (self.hook_out(output[0]), *output[1:])
+        return self.hook_out(output)
+
+
+class _AtSoftmax(TorchFunctionMode):
+    """Passes what the first softmax reads and gives through functions."""
+
+    def __init__(self, scores: Callable[..., Any], pattern: Callable[..., Any]) -> None:
+        super().__init__()
+        self.hooks: tuple[Callable[..., Any], Callable[..., Any]] | None = (scores, pattern)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.hooks is None or func not in (F.softmax, torch.softmax, Tensor.softmax):
+            return func(*args, **kwargs)
+        (scores, pattern), self.hooks = self.hooks, None
+        return pattern(func(scores(args[0]), *args[1:], **kwargs))
 
 
 class Encoder(Architecture):
@@ -50,28 +91,20 @@ class Encoder(Architecture):
 
     Attributes:
         prefix: of the base model's modules in a classifier, such as ``"electra."``.
+        modules: where the base model has its modules, by TransformerLens's names. What begins with
+            ``blocks.`` is looked for in the layer, and with ``blocks.attn.`` in its attention.
+            ``blocks.attn`` is the module in which the softmax is taken, and returns its output, or
+            a tuple with it.
         post_norm: whether normalisation follows the residual add (BERT) or precedes the block.
+        attention: the bridge of its attention.
     """
 
     encoder = True
-    prefix: str
-    post_norm = True
     reads_pad_id = False
-
-    @property
-    def modules(self) -> Mapping[str, str]:
-        """Where the base model has its modules, by TransformerLens's names.
-
-        What begins with ``blocks.`` is looked for in the layer, and with ``blocks.attn.`` in its
-        attention. ``blocks.attn`` is the module in which the softmax is taken, and returns its
-        output, or a tuple with it.
-        """
-        return BERT_MODULES
-
-    @property
-    def attention(self) -> type[ReadAttention]:
-        """The bridge of its attention."""
-        return ReadAttention
+    prefix: ClassVar[str]
+    modules: ClassVar[Mapping[str, str]] = BERT_MODULES
+    post_norm: ClassVar[bool] = True
+    attention: ClassVar[type[ReadAttention]] = ReadAttention
 
     def prepare(self, hf_model: Any) -> int:
         """Make a Hugging Face model ready to be bridged.
@@ -119,16 +152,17 @@ class Encoder(Architecture):
 
 def _bridged(hf_model: Any, family: Encoder, prefix: str, cfg: Any) -> dict[str, Any]:
     """The components of a bridge, by name."""
-    modules, parts = family.modules, dict[str, Any]()
+    parts: dict[str, Any] = {}
     layer: dict[str, dict[str, str]] = {"": {}, "attn": {}, "mlp": {}}
-    for name, path in modules.items():
+    for name, path in family.modules.items():
         if not name.startswith("blocks"):
-            module = hf_model.get_submodule(prefix + path)
-            parts[name] = _component(name, prefix + path, module, cfg)
+            with suppress(*[AttributeError] * (name in _PERHAPS)):
+                module = hf_model.get_submodule(prefix + path)
+                parts[name] = _component(name, prefix + path, module, cfg)
         elif name != "blocks":
             owner, _, part = name.removeprefix("blocks.").rpartition(".")
             layer[owner][part] = path
-    first = hf_model.get_submodule(prefix + modules["blocks"])[0]
+    first = hf_model.get_submodule(prefix + family.modules["blocks"])[0]
     attention = layer[""].pop("attn")
     submodules: dict[str, Any] = {  # norms first: they may be inside of what attention replaces
         name: _component(name, path, first.get_submodule(path), cfg)
@@ -157,7 +191,7 @@ def _bridged(hf_model: Any, family: Encoder, prefix: str, cfg: Any) -> dict[str,
     if family.post_norm:
         aliases["hook_resid_mid"] = "ln1.hook_out"
     parts["blocks"] = BlockBridge(
-        name=prefix + modules["blocks"], submodules=submodules, hook_alias_overrides=aliases
+        name=prefix + family.modules["blocks"], submodules=submodules, hook_alias_overrides=aliases
     )
     return parts
 
@@ -168,40 +202,3 @@ def _component(name: str, path: str, module: nn.Module, cfg: Any) -> Any:
     if isinstance(module, nn.Linear):
         return LinearBridge(name=path)
     return NormalizationBridge(name=path, config=cfg, use_native_layernorm_autograd=True)
-
-
-class ReadAttention(AttentionBridge):
-    """Attention of any kind, whose scores and pattern pass through their hook points.
-
-    Attributes:
-        projections: bridges of its matrices by name, where not plain ones.
-    """
-
-    projections: ClassVar[Mapping[str, type[LinearBridge]]] = {}
-
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Run the family's own attention."""
-        attention: Any = self.original_component
-        hidden_states = self.hook_in(hidden_states)
-        with _AtSoftmax(self.hook_attn_scores, self.hook_pattern):
-            output = attention(hidden_states, *args, **kwargs)
-        if isinstance(output, tuple):
-            return (self.hook_out(output[0]), *output[1:])
-        return self.hook_out(output)
-
-
-class _AtSoftmax(TorchFunctionMode):
-    """Passes what the first softmax reads and gives through functions."""
-
-    def __init__(self, scores: Callable[..., Any], pattern: Callable[..., Any]) -> None:
-        super().__init__()
-        self.hooks: tuple[Callable[..., Any], Callable[..., Any]] | None = (scores, pattern)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self.hooks is None or func not in (F.softmax, torch.softmax, Tensor.softmax):
-            return func(*args, **kwargs)
-        (scores, pattern), self.hooks = self.hooks, None
-        return pattern(func(scores(args[0]), *args[1:], **kwargs))

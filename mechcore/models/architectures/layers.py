@@ -5,7 +5,7 @@ All of it copies, so that later changes of the model do not reach the stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -92,9 +92,9 @@ def bridge_stack(
 
 def encoder_stack(
     model: Any,
-    dense_and_out: tuple[str, str],
+    dense_and_out: Iterable[str],
     between: Activation,
-    places: Callable[[Inputs], Tensor] | None = None,
+    places: Callable[[Inputs], Tensor],
 ) -> Stack:
     """A `Stack` of an encoder's classifier that is BERT but for names.
 
@@ -102,7 +102,7 @@ def encoder_stack(
         model: a TransformerBridge.
         dense_and_out: where Hugging Face has the two matrices of the classification head.
         between: the activation between them.
-        places: rows of the position embeddings, [batch, pos]; None counts from 0.
+        places: rows of the position embeddings, [*batch, pos].
 
     Raises:
         InputError: the model is no classifier, or a decoder.
@@ -124,8 +124,7 @@ def encoder_stack(
         if types is not None:
             segments = inputs.get("token_type_ids")
             x = x + F.embedding(torch.zeros_like(ids) if segments is None else segments, types)
-        rows = torch.arange(ids.shape[1], device=ids.device) if places is None else places(inputs)
-        x = after(x + F.embedding(rows, positions))
+        x = after(x + F.embedding(places(inputs), positions))
         return x if project is None else project(x)
 
     return bridge_stack(

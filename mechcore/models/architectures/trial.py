@@ -83,19 +83,15 @@ class Trial:
             apart = float((logits - expected).abs().max())
             if apart > most:  # NaN is not, and is refused wherever logits are read
                 pair = " of a pair of texts" * ("token_type_ids" in inputs)
+                other = "hooked" if kind_of(model) == "bridge" else "bridge"
+                there = other == "bridge" or can_be_hooked(self.kind)
                 raise InputError(
                     f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits{pair} "
                     f"are not those of Hugging Face: they differ by {apart:.2g}, expected at most "
-                    f"{most:.2g}; " + self._other_way(model)
+                    f"{most:.2g}; "
+                    + f'load it with backend "{other}" (--backend {other}), or ' * there
+                    + "use a model of another family"
                 )
-
-    def _other_way(self, model: Any) -> str:
-        other = "hooked" if kind_of(model) == "bridge" else "bridge"
-        there = other == "bridge" or can_be_hooked(self.kind)
-        return (
-            f'load it with backend "{other}" (--backend {other}), or ' * there
-            + "use a model of another family"
-        )
 
 
 def _remedy(config: Any, dtype: torch.dtype) -> str:

@@ -1,15 +1,8 @@
 """What a model of the cognitive task loses without each of its heads, and in which layers.
 
-The centre of mass of a model's changes is the mean layer of its heads, each weighted by how much
-accuracy falls without it: sum(l * max(-change, 0)) / sum(max(-change, 0)), layers counted from 0.
 After arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from
-scratch in the first.
-
-Read a centre with its noise in mind. A head that does nothing still has a change of chance, half of
-them negative, and since there are many such heads, in all layers alike, they pull the centre to the
-middle of the model. Of 144 heads that each change 1 % of 2000 answers at random and two in layer 0
-with changes of -.3 and -.2, the centre is about 1.1 where it should be 0. So there is a second
-centre, of the heads alone whose change is surely below 0; in that example it is about 0.2.
+scratch in the first. Noise pulls a centre of mass to the middle of the model, see
+docs/concepts/cognitive-task.md; so there is a second one, of the heads that surely matter.
 """
 
 from __future__ import annotations
@@ -60,12 +53,7 @@ ABLATION = Schema(
         *PART,
         _TRIALS,
         *estimate("change", "points", "of accuracy", over="over trials"),
-        Column(
-            "sure",
-            "flag",
-            "whether the change is below 0, corrected for the number of heads (Bonferroni)",
-            header="surely below 0",
-        ),
+        Column("sure", "flag", "below 0 after Bonferroni over heads", header="surely below 0"),
         *estimate(
             "incongruent_change",
             "points",
@@ -89,14 +77,7 @@ MASS = Schema(
             "centre", "number", "in layers from 0; missing without changes", over="moved quantiles"
         ),
         Column("undefined", "share", "resamples without a centre", header="no centre"),
-        Column(
-            "total_change",
-            "share",
-            "sum of the negative changes",
-            "points",
-            "changes in all",
-            shown="bare",
-        ),
+        Column("total_change", "share", "of all below 0", "points", "changes in all", shown="bare"),
         Column("first_layer_share", "share", "of it, in layer 0", header="in first layer"),
         Column("strongest", "text", "the head with the lowest change, if one is below 0"),
         *estimate(
@@ -147,20 +128,15 @@ def ablation_tables(
 ) -> dict[str, pd.DataFrame]:
     """Ablate every head alone, and say which layers the model depends on.
 
-    Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired: those
-    of changes are of `mechcore.evaluation.intervals.mean_intervals` for answers, those of centres
-    are from resamples, which all heads share. Of ``precision`` see `mechcore.ablate`.
+    Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired; those
+    of centres are from resamples, which all heads share, moved until their median is the centre:
+    resampling adds noise of its own, which would pull a centre further to the middle.
 
     Returns:
-        The columns of `ABLATION`, a row per fill and head; and of `MASS`, a row per fill and
-        subset. Resampling adds noise of its own, which would pull a centre further to the middle,
-        often past itself; so the quantiles that are its interval are moved until their median is
-        the centre. They say how far it would vary with other trials, not how far noise pulls it.
+        The columns of `ABLATION`, a row per fill and head; and of `MASS`, one per fill and subset.
 
     Raises:
-        InputError: no trial is incongruent, or the trials cannot be encoded or the model not
-            swept.
-        MismatchError: the means belong to another model.
+        InputError: no trial is incongruent.
     """
     incongruent = ~trials.frame["congruent"].to_numpy(dtype=bool)
     if not incongruent.any():

@@ -12,22 +12,22 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.evaluation.intervals import share_interval
 from mechcore.files import copy_linked, write_json
 from mechcore.models.finite import check_finite
 from mechcore.models.hooks import evaluating
 from mechcore.papers.bases import BASE, CHECKPOINT, WITH_GRADIENT
-from mechcore.papers.cognitive.pretraining import tiny_base_model
 from mechcore.papers.cognitive.steps import Base
-from mechcore.papers.cognitive.text import ANSWERS, PROMPT
+from mechcore.papers.cognitive.text import ANSWERS, PROMPT, tiny_tokenizer
 from mechcore.papers.cognitive.trials import HELD_OUT_SEED, Task, Trials
 from mechcore.study.step import Job, Step, Work
 from mechcore.tables import Column
 from mechcore.training import TrainSettings, answering, best_step, new_model, train
 from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import FINAL
+from mechcore.worlds.small_gpt2 import small_gpt2
 
 if TYPE_CHECKING:
     from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
@@ -62,6 +62,12 @@ class Run:
         if self.learning_rate is None:
             return self.arm
         return f"{self.arm} n={self.n} seed={self.seed} rate={self.learning_rate}"
+
+
+def tiny_base_model(seed: int) -> GPT2LMHeadModel:
+    """An untrained tiny base: 4 layers of 4 heads, width 64, 0.2 M parameters."""
+    tokenizer = tiny_tokenizer()
+    return small_gpt2(tokenizer, seed, width=64, n_heads=4, end=tokenizer.eos_token_id)
 
 
 def make_model(

@@ -52,24 +52,6 @@ ATTENTION = Schema(
             over="bootstrap over trials",
             optional_ends=True,
         ),
-        Column(
-            "answer_mass",
-            "share",
-            "mass of the last token alone",
-            "%",
-            header="at the answer",
-            shown="bare",
-            optional=True,
-        ),
-        Column(
-            "answer_uniform",
-            "share",
-            "its uniform attention",
-            "%",
-            header="uniform",
-            shown="bare",
-            optional=True,
-        ),
     ),
 )
 ATTENTION_CHANGE = Schema(
@@ -78,13 +60,7 @@ ATTENTION_CHANGE = Schema(
     (
         Column("fill", "text", "of the ablation", header="ablation"),
         Column("n_heads", "whole", "heads", header="heads"),
-        Column(
-            "rho",
-            "number",
-            "rank correlation over heads of ratio and change; missing where one never varies",
-            header="Spearman's rho",
-            signed=True,
-        ),
+        Column("rho", "number", "Spearman's, of ratio and change, over heads", signed=True),
         Column("p", "number", "its p-value", shown="small"),
         Column("first_layer_ratio", "number", "mean ratio in layer 0", header="first layer"),
         Column("other_ratio", "number", "in the other layers", header="other layers"),
@@ -93,7 +69,6 @@ ATTENTION_CHANGE = Schema(
 )
 
 NUMBER = "cognitive_number"
-FROM_ANSWER = "cognitive_number_from_answer"
 _BATCH = 64
 
 
@@ -107,21 +82,19 @@ def attention_tables(
 ) -> dict[str, pd.DataFrame]:
     """Attention of every head to the numbers, and whether the heads that matter have more of it.
 
-    All tokens of a number count, its sign and point included. Intervals are 95 % bootstraps over
-    trials. ``ablation`` is ``cognitive_ablation`` of the same model, from
-    `mechcore.papers.cognitive.ablation.ablation_tables`.
+    All tokens of a number count, its sign and point included. ``ablation`` is
+    ``cognitive_ablation`` of the same model.
 
     Returns:
         The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill. Heads
         of one layer are not independent: take p as a description.
 
     Raises:
-        InputError: the rows of ``ablation`` are not the heads of the model, the trials cannot be
-            encoded, or the model gives no attention patterns.
+        InputError: the rows of ``ablation`` are not the heads of the model.
     """
     changes = _changes(ablation, ModelShape.of(model))
     data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
-    with _number_categories(data, number_tokens(trials, tokenizer).any(1)):
+    with _number_category(data, number_tokens(trials, tokenizer).any(1)):
         scores = score_heads(model, data, batch_size=_BATCH, resamples=resamples, seed=0)
         scored = scores.table()
     low_ratio, high_ratio = _ratio_interval(scores)
@@ -132,8 +105,6 @@ def attention_tables(
             **{name: scored[column] for name, column in columns.items()},
             "low_ratio": low_ratio,
             "high_ratio": high_ratio,
-            "answer_mass": scored[f"mass_{FROM_ANSWER}"],
-            "answer_uniform": scored[f"uniform_{FROM_ANSWER}"],
         }
     )
     related = [{"fill": fill, **_relation(table, change)} for fill, change in changes.items()]
@@ -156,8 +127,8 @@ def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]
 
 
 @contextmanager
-def _number_categories(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]) -> Iterator[None]:
-    """Register keys that are numbers, for all queries and for the last one, inside the block."""
+def _number_category(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]) -> Iterator[None]:
+    """Register keys that are numbers inside the block."""
     # Batches come sorted by length and do not say which trials they hold. Their token ids do.
     places = {tuple(ids): row for ids, row in zip(data.input_ids, numbers, strict=True)}
 
@@ -166,17 +137,11 @@ def _number_categories(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]
         which = torch.stack([places[tuple(ids[:length])] for ids, length in texts])
         return tokens.key_is(which[:, : tokens.ids.shape[1]].to(tokens.ids.device))
 
-    def from_answer(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
-        is_last = tokens.positions == tokens.real.sum(1, keepdim=True) - 1
-        return are_numbers(tokens) & is_last[:, :, None]
-
     register_category(NUMBER, are_numbers, description="the numbers")
-    register_category(FROM_ANSWER, from_answer, description="the numbers, from the last token")
     try:
         yield
     finally:
         unregister_category(NUMBER)
-        unregister_category(FROM_ANSWER)
 
 
 def _ratio_interval(scores: HeadScores) -> tuple[np.ndarray, np.ndarray]:

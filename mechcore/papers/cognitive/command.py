@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,7 +14,6 @@ from mechcore.errors import InputError
 from mechcore.papers.cognitive.settings import CognitiveSettings, default_settings
 from mechcore.papers.command import Quick, do_from_base
 
-_FORMATS = (".csv", ".jsonl", ".parquet")
 _TASK = ("rendering", "random_order", "differences")
 
 
@@ -48,33 +47,26 @@ def trials(
     which: Annotated[
         Literal["train", "dev", "test"], typer.Option("--split", help="Which pairs of numbers.")
     ] = "train",
-    out: Annotated[
-        Path, typer.Option("--out", help="File to write, .csv, .jsonl or .parquet.")
-    ] = Path("trials.jsonl"),
+    out: Annotated[Path, typer.Option("--out", help="File to write, .jsonl.")] = Path(
+        "trials.jsonl"
+    ),
 ) -> None:
     """Write trials of the task, with the characters of every number."""
+    import pandas as pd
+
     from mechcore.files import write_atomically
 
-    if out.suffix not in _FORMATS:
-        raise InputError(f"--out {out}: expected a name that ends with {', '.join(_FORMATS)}")
+    if out.suffix != ".jsonl":
+        raise InputError(f"--out {out}: expected a name that ends with .jsonl")
     must_not_exist(out, file=True)
-    data = task.settings.task.trials(n, seed, which).dataset()
-    write = {".csv": data.to_csv, ".jsonl": data.to_json, ".parquet": data.to_parquet}[out.suffix]
-    write_atomically(out, lambda path: write(path))
+    data = task.settings.task.trials(n, seed, which)
+    spans = [
+        [
+            {"name": name, "start": start, "end": end}
+            for name, (start, end) in zip(data.landmarks, row, strict=True)
+        ]
+        for row in data.places.tolist()
+    ]
+    table = data.frame.assign(spans=pd.Series(spans))
+    write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
     print(f"trials: {out} ({n} of the {which} split)")
-
-
-def train_base(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
-        "mechcore-base"
-    ),
-    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.", min=1)] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
-) -> None:
-    """Pretrain the tiny base of this study again, with checkpoints."""
-    from mechcore.papers.cognitive.pretraining import train_tiny_base
-
-    must_not_exist(out)
-    given: dict[str, Any] = {"steps": steps, "seed": seed}
-    train_tiny_base(out, **{name: value for name, value in given.items() if value is not None})
-    print(f"checkpoints: {out}")

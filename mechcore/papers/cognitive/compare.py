@@ -10,6 +10,7 @@ import pandas as pd
 
 from mechcore.papers.cognitive.arms import ARM, Run
 from mechcore.papers.cognitive.settings import ARMS
+from mechcore.report.seeds import ordered
 from mechcore.tables import SEED, Column, Schema, estimate
 
 GAP = 0.02
@@ -150,11 +151,9 @@ def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
 def compared(curve: pd.DataFrame) -> pd.DataFrame:
     """The models that analyses compare: for every seed, one of each trained arm, and the base.
 
-    They are chosen by the accuracy that has to match, on test trials: pairs of numbers differ
-    between the splits, and what is equal on development trials was up to 3 points apart there. The
-    arm that is less accurate after the largest number of training trials is taken there; the other
-    arm after the number whose accuracy comes closest to that (of equals the larger number). An arm
-    alone is taken at its largest number.
+    The arm that is less accurate after the largest number of training trials is taken there; the
+    other arm after the number whose accuracy on test trials comes closest to that (of equals the
+    larger number). An arm alone is taken at its largest number.
 
     Args:
         curve: see `curve_table`.
@@ -186,6 +185,5 @@ def _ordered(
     table: pd.DataFrame, keys: Sequence[str] = ("n", "seed", "learning_rate")
 ) -> pd.DataFrame:
     """By arm as they are listed, then by numbers."""
-    order = {arm: place for place, arm in enumerate(ARMS)}
-    table = table.assign(_arm=table["arm"].map(order)).sort_values(["_arm", *keys], kind="stable")
-    return table.drop(columns="_arm").reset_index(drop=True)
+    by_number = table.sort_values(list(keys), kind="stable")
+    return ordered(by_number, arm=ARMS).reset_index(drop=True)

@@ -4,17 +4,13 @@ Logistic regression from the residual stream after every layer, as in arXiv 2406
 decoded in `mechcore.papers.cognitive.svm`.
 
 The choice is the cued side, so that knowing it decodes either side at 0.75. The subset
-``"balanced"`` of a modality is free of that. It has only trials that cue the other modality, with
-every side of this one equally often at every choice: what decodes it there has read a modality
-that is to be ignored. Balancing all trials against the choice would not do, as context and choice
-together would still settle the side in 5 of 6.
+``"balanced"`` of a modality is free of that: only trials that cue the other modality, with every
+side of this one equally often at every choice. Balancing all trials against the choice would not
+do, as context and choice together would still settle the side in 5 of 6.
 
-Trials share numbers: 800 test trials have some 520 different pairs of motion numbers, and a
-classifier that has seen a pair knows the side of its like, even in a model that was never trained.
-So trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
-held out together.
-
-Models are to run in float32: see `mechcore.papers.cognitive.probing.activations_at`.
+Trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
+held out together: a classifier that has seen a pair knows the side of its like, even in a model
+that was never trained.
 """
 
 from __future__ import annotations
@@ -58,12 +54,7 @@ DECODING = Schema(
         SUBSET.called("trials"),
         Column("n", "whole", "trials"),
         *DECODED,
-        Column(
-            "read",
-            "text",
-            "whether the prompt has said by then all that the variable depends on in every "
-            "trial (yes), none of it in any (no), or some (partly)",
-        ),
+        Column("read", "text", "of what the variable depends on: all (yes), none (no), or partly"),
     ),
 )
 CHECK = Schema(
@@ -74,13 +65,7 @@ CHECK = Schema(
         Column("n_above", "whole", "those above chance", header="above chance"),
         Column("expected", "number", "how many would be by chance", digits=1),
         Column("p", "number", "of the most accurate of them", shown="small"),
-        Column(
-            "holds",
-            "flag",
-            "whether the check holds",
-            header="check",
-            names={"yes": "holds", "no": "fails"},
-        ),
+        Column("holds", "flag", header="check", names={"yes": "holds", "no": "fails"}),
     ),
 )
 
@@ -128,10 +113,9 @@ def decoding_tables(
 ) -> dict[str, pd.DataFrame]:
     """Decode states at all landmarks and heads' outputs at the answer.
 
-    Of a causal model nothing can be decoded before the prompt has said it, which is checked. Rows
-    share labels and layers share states, so that one accident can put all layers above chance; so
-    the check does not count rows but compares the largest accuracy of those not ``read``, in
-    standard errors over chance, with the largest under shuffled labels.
+    Of a causal model nothing can be decoded before the prompt has said it, which is checked: the
+    largest accuracy of the rows not ``read``, in standard errors over chance, is compared with the
+    largest under shuffled labels, since one accident can put all layers above chance.
 
     Args:
         model: any TransformerLens language model.
@@ -143,11 +127,6 @@ def decoding_tables(
     Returns:
         The columns of `DECODING`, where the choice is the right answer, not the model's; of
         `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
-
-    Raises:
-        InputError: see `check_trials`; the tokenizer cannot write the prompts, the model has no
-            such layer, or an option is out of range.
-        MechcoreError: a fit did not converge.
 
     Warns:
         MechcoreWarning: the check does not hold.

@@ -31,7 +31,7 @@ from mechcore.papers.cognitive.text import ANSWERS, PROMPT
 from mechcore.papers.cognitive.trials import encode_trials
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.cognitive.verdicts import verdicts
-from mechcore.study.engine import Results
+from mechcore.study.engine import Results, Study
 from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_here
 from mechcore.study.step import Job, Step, plain
@@ -44,7 +44,7 @@ KIND = "cognitive"
 _BASE = Run("base")
 
 
-class CognitiveStudy:
+class CognitiveStudy(Study):
     """A study, planned.
 
     The grid of learning rates is tried with the first seed; the other seeds train at the best
@@ -53,8 +53,6 @@ class CognitiveStudy:
     Raises:
         InputError: there is no such base.
     """
-
-    folders: Sequence[str] = ("",)
 
     def __init__(self, settings: CognitiveSettings, store: Store) -> None:
         self.settings, self.store = settings, store
@@ -87,13 +85,7 @@ class CognitiveStudy:
         return sum(job.step.cost(job) for job in jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Load the base and read trials with it, before hours of training.
-
-        Raises:
-            InputError: it cannot be loaded, for training or by TransformerLens, cannot read or
-                answer the trials, or has no such layer; `check_trials` refuses the trials; or UMAP
-                is asked for and not installed.
-        """
+        """Load the base and read trials with it, before hours of training."""
         if not pending:
             return
         settings = self.settings

@@ -26,9 +26,7 @@ SEED = 0
 DECODED = (
     *estimate("accuracy", "share", "cross-validated accuracy", over="binomial"),
     Column("chance", "share", "accuracy of guessing"),
-    Column(
-        "floor", "share", "what the best of the other variables gives away, wherever it is read"
-    ),
+    Column("floor", "share", "what the best of the other variables gives away"),
     Column("shuffled", "share", "mean with shuffled labels"),
     Column("shuffled_high", "share", "its 95th percentile", header="shuffled, 95 %"),
     Column("p", "number", "of the accuracy, by shuffled labels", shown="small"),
@@ -38,17 +36,13 @@ SVM = Schema(
     "cognitive_svm",
     "What every head's output says, by a linear support vector machine.",
     (
-        *(column.called("head") if column.name == "component" else column for column in PART),
+        *PART,
         Column(
             "target",
             "text",
             "``choice``, ``correct``, ``congruent`` or ``condition``",
             header="decoded",
-            names={
-                "correct": "right or wrong",
-                "congruent": "congruence",
-                "condition": "condition",
-            },
+            names={"correct": "right or wrong", "congruent": "congruence"},
         ),
         _TRIALS,
         Column("smallest", "whole", "trials of the rarest class", optional=True),
@@ -65,13 +59,7 @@ def svm_table(
     Returns:
         The columns of `SVM`; accuracies are missing where a class has fewer than two trials of
         different cued numbers for every fold. The floor is what the model's choice or the
-        congruence allows by itself: errors are mostly on incongruent trials, so that what tells
-        these tells errors, and the choice tells a condition at 0.25. Trials of the same cued
-        numbers are held out together.
-
-    Raises:
-        InputError: the tokenizer cannot write the prompts, or an option is out of range.
-        MechcoreError: a fit did not converge.
+        congruence allows by itself. Trials of the same cued numbers are held out together.
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}

@@ -95,8 +95,7 @@ def split_of(one: int, other: int) -> Split:
 def turns(rng: random.Random) -> Iterator[tuple[Modality, str, str, bool]]:
     """Without end: context, sides of motion and colour, and whether colour may be shown first.
 
-    The 8 conditions make two halves, in each of which context, sides, choice and congruence are
-    balanced: one context's congruent trials and the other's incongruent ones.
+    Of the two halves of the conditions each has context, sides, choice and congruence balanced.
     """
     every = list(product(MODALITIES, CHOICES, CHOICES))
     halves = [[c for c in every if (c[0] == "motion") == (c[1] == c[2])]]

@@ -1,8 +1,7 @@
 """The cognitive task: context-dependent decision making, written as text.
 
 A context names one of two modalities, motion or colour. Each modality gives signed evidence, right
-positive, and the choice is the side that the evidence of the cued modality is on; the other
-modality is to be ignored. Two renderings, each before its answer:
+positive, and the choice is the side of the cued one. Two renderings, each before its answer:
 
 =============  ===========================================================================
 ``two_sided``  context motion . motion left 34 right 71 . color left 50 right 12 . choice is
@@ -10,32 +9,19 @@ modality is to be ignored. Two renderings, each before its answer:
 ``signed``     Context: color. Motion coherence: -0.35. Color coherence: 0.12. Choice: (right)
 =============  ===========================================================================
 
-What to know before reading results on it:
-
-- Context and the two sides make 8 conditions, equally frequent. Half of the trials are congruent:
-  both modalities give the same answer. Following one modality always is right on 0.75 of all
-  trials, 0.5 of the incongruent ones; the uncued modality is right on 0.5, and on none of those.
-  So 0.75 is what ignoring the context scores: report accuracy on incongruent trials too.
-- The choice agrees with the side of either modality on 0.75 of the trials, so knowing the choice
-  alone decodes each side at 0.75.
-- The left number of a pair says something about the side before the right one is read (the larger
-  it is, the rarer right): 0.75 at best. Only before its first number is a modality's side at
-  chance. With few ``differences`` the test split has so few pairs that the left number all but
-  tells the side: 13 pairs and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
-- A signed prompt is one token longer for every negative number, for most tokenizers.
+The left number of a pair says something about the side before the right one is read: 0.75 at best.
+With few ``differences`` the test split has so few pairs that it all but tells the side: 13 pairs
+and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
 
 Hold-out: a fixed checksum sends a tenth of all pairs of numbers to the test split, a tenth to the
 development split and the rest to training; a pair and its mirror image stay together. For
-``two_sided`` these are the two numbers of a modality: no two numbers of a modality in a prompt of
-one split and any seed are those of a modality in a prompt of another. For ``signed`` these are the
-sizes of the two coherences: no two sizes that meet in a prompt of one split meet in a prompt of
-another, whatever their signs and modalities. Single coherences are not held out: with only the sign
-to tell, a size that training knows with one sign would mislead, and one that it never has is an
-untrained token. Nor do signs depend on sizes, so a coherence says nothing about the sign of the
-other.
+``two_sided`` these are the two numbers of a modality, for ``signed`` the sizes of the two
+coherences of a prompt. Single coherences are not held out: a size that training knows with one sign
+would mislead.
 
 The task is that of Mante et al. (2013, Nature 503, doi 10.1038/nature12742), as text in arXiv
-2406.18926; its wording, numbers and hold-out are this module's own.
+2406.18926; its wording, numbers and hold-out are this project's, see
+docs/concepts/cognitive-task.md.
 """
 
 from __future__ import annotations
@@ -44,7 +30,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -75,9 +61,6 @@ from mechcore.papers.cognitive.text import (
 )
 from mechcore.showing import Shown
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 CONDITIONS = tuple(map("/".join, product(MODALITIES, CHOICES, CHOICES)))
 """Names of the 8 conditions: context, side of motion, side of colour (``motion/right/left``)."""
 
@@ -95,14 +78,11 @@ class Trials(Shown):
     Attributes:
         frame: one row per trial. ``text``, the prompt; ``label``, the right answer (`CHOICES`);
             ``context``, ``"motion"`` or ``"color"``; ``motion`` and ``color``, the evidence, right
-            positive: right number minus left number (whole) for ``"two_sided"``, coherence (-1
-            to 1) for ``"signed"``; ``first``, the modality shown first; ``congruent``, whether
-            both evidences have one sign; ``condition``, one of `CONDITIONS`.
+            positive: right number minus left number for ``"two_sided"``, coherence (-1 to 1) for
+            ``"signed"``; ``first``, the modality shown first; ``congruent``; ``condition``.
         places: the first character of every landmark in the text and the one after its last, in the
             order of `LANDMARKS`.
-        rendering: ``"two_sided"`` or ``"signed"``.
-        split: ``"train"``, ``"dev"`` or ``"test"``.
-        seed: seed of the draw.
+        rendering, split, seed: see `generate`.
     """
 
     frame: pd.DataFrame
@@ -170,20 +150,6 @@ class Trials(Shown):
         frame = self.frame.rename(columns={"text": "text_a", "condition": "subset"})
         return Examples(name or self.split, frame.assign(text_b=""))
 
-    def dataset(self) -> Dataset:
-        """The columns of ``frame``, and ``places`` as a list of name, start and end, ``spans``."""
-        from datasets import Dataset
-
-        columns = self.frame[list(_COLUMNS)].to_dict("list")
-        columns["spans"] = [
-            [
-                {"name": name, "start": start, "end": end}
-                for name, (start, end) in zip(self.landmarks, row, strict=True)
-            ]
-            for row in self.places.tolist()
-        ]
-        return Dataset.from_dict(columns)
-
     def rows(self, rows: Sequence[int] | Sequence[bool] | pd.Series | np.ndarray) -> Trials:
         """These trials only: indices, in the order wanted, or one bool per trial."""
         index = np.arange(len(self))[np.asarray(rows)]
@@ -203,18 +169,14 @@ def generate(
     """Draw ``n`` trials; the same for the same arguments on every machine.
 
     The 8 conditions take turns in a shuffled order, so that in the first trials of any number
-    their counts differ by at most 1; where that number is a multiple of 4, context, sides, choice
-    and congruence are balanced too. A smaller draw is the beginning of a larger one. A trial can
-    occur more than once.
+    their counts differ by at most 1. A smaller draw is the beginning of a larger one.
 
     Args:
         n: number of trials, at least 1.
         seed: seed of the draw; the splits of one seed are drawn independently.
         rendering: how the trials are worded.
         split: ``"train"``, ``"dev"`` or ``"test"``, which share no pair of numbers.
-        random_order: show colour first in half of the trials instead of in none: within each
-            condition the counts differ by at most 1, over a multiple of 8 trials not at all. It
-            changes no number.
+        random_order: show colour first in half of the trials of each condition instead of in none.
         differences: the strengths of evidence to draw from, all of them if not given. For
             ``"two_sided"`` absolute differences of the two numbers, 1 to 89, one as likely as
             another if given; for ``"signed"`` absolute coherences in percent, 1 to 99.
@@ -289,13 +251,7 @@ def encode_trials(
 def token_positions(
     trials: Trials, tokenizer: PreTrainedTokenizerBase
 ) -> Int[Tensor, "trial landmark"]:
-    """Index of the last token of every landmark, in the order of `LANDMARKS`.
-
-    Positions are those of `encode_trials`: no special token, no padding before the text.
-
-    Raises:
-        InputError: the tokenizer is not a fast one, or cannot write the prompts.
-    """
+    """Index of the last token of every landmark in `encode_trials`, in the order of `LANDMARKS`."""
     return torch.from_numpy(_ranges(trials, tokenizer)[..., 1] - 1)
 
 
@@ -305,10 +261,7 @@ def number_tokens(
     """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`.
 
     ``pos`` ends with the last word of the longest prompt; a batch of `encode_trials` may be
-    shorter and takes the first positions. ``.any(1)`` says which tokens are any number's.
-
-    Raises:
-        InputError: the tokenizer is not a fast one, or cannot write the prompts.
+    shorter and takes the first positions.
     """
     ranges = torch.from_numpy(_ranges(trials, tokenizer))
     which = [trials.landmarks.index(name) for name in trials.numbers]

@@ -44,13 +44,7 @@ SELECTIVITY = Schema(
         Column("units", "number", "units that follow so many", digits=1),
         Column("share", "share", "of all units"),
         Column("expected_correlated", "share", "if no unit followed any", header="expected"),
-        Column(
-            "with_interaction",
-            "number",
-            "those that follow a product of variables, too",
-            header="with an interaction",
-            digits=1,
-        ),
+        Column("with_interaction", "number", "those that also follow a product", digits=1),
         Column("n_units", "whole", "units in all"),
         Column("alpha", "number", "level of a single test", shown="exact"),
         Column("n", "whole", "trials"),
@@ -90,14 +84,7 @@ SILHOUETTE = Schema(
         Column("method", "text", "of the projection"),
         Column("silhouette", "number", "from -1 to 1", digits=3, signed=True),
         Column("null_mean", "number", "mean, shuffled", header="shuffled", digits=3, signed=True),
-        Column(
-            "null_95",
-            "number",
-            "95th percentile with shuffled labels",
-            header="shuffled, 95 %",
-            digits=3,
-            signed=True,
-        ),
+        Column("null_95", "number", "its 95th percentile", "", "shuffled, 95 %", 3, signed=True),
     ),
 )
 
@@ -142,24 +129,13 @@ def unit_tables(
     alpha: float = 0.01,
     method: Literal["umap", "pca", "auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
-    """`selectivity_tables` and `projection_tables` of the last layer's units at the last token.
-
-    Raises:
-        InputError: the tokenizer cannot write the prompts, there are too few trials or conditions,
-            no unit varies, or an option cannot be used.
-
-    Warns:
-        MechcoreWarning: terms of the regression are nearly collinear.
-    """
+    """`selectivity_tables` and `projection_tables` of the last layer's units at the last token."""
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hook = hook_resid_post(ModelShape.of(model).n_layers - 1)
     states = activations_at(model, data, [hook]).values[hook][:, 0]
     answers = answers_of(model, data)
     of_units = selectivity_tables(states, trials, permutations=permutations, alpha=alpha)
     return of_units | projection_tables(states, trials, answers, method=method)
-
-
-# -- selectivity ----------------------------------------------------------------------------------
 
 
 def selectivity_tables(
@@ -169,20 +145,10 @@ def selectivity_tables(
     permutations: int = 1000,
     alpha: float = 0.01,
 ) -> dict[str, pd.DataFrame]:
-    """For how many of context, motion, color and choice single units are selective.
-
-    The choice is the right answer, not the model's. Of permutations see
-    `mechcore.papers.cognitive.probing.selectivity.selectivity`; alpha, the level of a single test,
-    is not corrected for the number of units.
+    """For how many of context, motion, color and choice (the right answer) units are selective.
 
     Returns:
         The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
-
-    Raises:
-        InputError: see `mechcore.papers.cognitive.probing.selectivity.selectivity`.
-
-    Warns:
-        MechcoreWarning: terms are nearly collinear.
     """
     result = selectivity(
         states,
@@ -218,9 +184,6 @@ def regressors(trials: Trials) -> pd.DataFrame:
     return columns
 
 
-# -- projection -----------------------------------------------------------------------------------
-
-
 def projection_tables(
     states: Float[Tensor | np.ndarray, "trial unit"],
     trials: Trials,
@@ -230,15 +193,11 @@ def projection_tables(
 ) -> dict[str, pd.DataFrame]:
     """States in two dimensions, and how far apart contexts and the model's answers are.
 
-    Of more than `MOST_POINTS` trials both tables have the first that many, which `generate` keeps
-    balanced. Of the method see `mechcore.papers.cognitive.probing.project`.
+    Of more than `MOST_POINTS` trials both tables have the first that many.
 
     Returns:
         The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials
         have one value, as with a model that always answers the same.
-
-    Raises:
-        InputError: there are too few trials, no unit varies, or the method is not installed.
     """
     shown = slice(min(len(trials), MOST_POINTS))
     frame = trials.frame[shown].assign(choice=list(answers)[shown])

@@ -2,91 +2,61 @@
 
 The claims are those of arXiv 2406.18926 on a model that is fine-tuned for the cognitive task, one
 of the same make that learns it from scratch, and the pretrained one; the rules are this project's.
-Claim 1 is judged here, the others in `mechcore.papers.cognitive.verdicts_on_heads` and
-`mechcore.papers.cognitive.verdicts_on_states`.
+Claims 2, 3 and 6 are judged in `mechcore.papers.cognitive.verdicts_on_heads`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import TypeAlias
+from typing import Any
 
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive.evidence import FINE_TUNED, SCRATCH, Evidence
+from mechcore.evaluation.intervals import Interval
+from mechcore.papers.cognitive.evidence import (
+    BASE,
+    FINE_TUNED,
+    MODEL,
+    NEGLIGIBLE,
+    SCRATCH,
+    Evidence,
+)
 from mechcore.papers.cognitive.verdicts_on_heads import layers, numbers, responses
-from mechcore.papers.cognitive.verdicts_on_states import decoding, selectivity, separation
 from mechcore.papers.evidence import (
+    ALPHA,
     Finding,
     InconclusiveError,
     Seeds,
+    above_zero,
+    all_of,
+    beside,
     ends,
+    joined,
     judged,
+    listed,
+    mean,
     over_seeds,
     percent,
+    points,
     row_interval,
     ruled,
+    t_interval,
 )
+from mechcore.wording import count, number
+
+VARIABLES = ("context", "motion", "color", "choice")
+GROUPINGS = ("context", "choice")
+NO_INTERVAL = "With one seed these differences have no interval."
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02) -> pd.DataFrame:
     """Judge every claim by the tables of a study.
 
-    "supported": the rule below is met. "not supported": the evidence contradicts it, as told below.
-    "inconclusive": anything else, be it that a table or an arm is missing or that the data do not
-    suffice; ``figure`` says which.
-
-    **Seeds.** For claims 2 to 7 a seed counts if the models that the claim is about have learned
-    the task: the lower end of their accuracy's interval is above 0.75, which ignoring the context
-    scores. Claim 2 compares the arms, so their accuracies must differ by no more than
-    ``threshold_gap``, too. Seeds left out are named. *Every seed* stands for a rule that each seed
-    that counts has to meet, and that more than half of them contradict for "not supported".
-    Differences are judged by a 95 % t interval over the seeds; with one seed by the intervals of
-    the models themselves, which come from resampled trials and know nothing of other seeds.
-
-    1. *Samples* (``cognitive_samples``). Every seed: fine-tuning reaches the threshold with fewer
-       examples; or it does, and scratch, tried with as many at least, does not. Contradicted where
-       it is scratch that needs fewer; open where both need the same, since the sizes tried are a
-       coarse grid. With one seed also: at the smaller of the two sizes the intervals of the arms'
-       accuracies (``cognitive_curve``) do not overlap.
-    2. *Layers* (``cognitive_mass``, mean ablation, all trials). Supported: the centre of mass of
-       fine-tuning minus that of scratch has an interval above 0 (one seed: the two centres'
-       intervals are apart), no seed's own intervals are apart the other way, and the centres of
-       those heads alone whose change is surely below 0 differ in the same direction: small changes
-       of noise pull a centre to the middle. Not supported: all this the other way. A seed without
-       such heads in either arm does not count.
-    3. *Numbers* (``cognitive_attention``, ``cognitive_ablation``). Of scratch's heads in layer 0,
-       the mean ratio of attention on numbers to a uniform head's, weighted by max(-change, 0) under
-       mean ablation. Every seed: its interval is above 1; contradicted where it is not above 1 at
-       either end. The interval is that of the ratios, with the weights held fixed; without it the
-       ratio itself decides, if there are several seeds. A seed in which no head of layer 0 has a
-       change surely below 0 does not count.
-    4. *Decoding* (``cognitive_decoding``, fine-tuned, last layer, position "answer"; the subset
-       "balanced" where there is one). Every seed: for all four variables the interval of the
-       accuracy is above the floor, and p is at most 0.05. Contradicted where for one of them the
-       upper end is less than 5 points above the floor. As all four are asked for, nothing is
-       corrected for their number.
-    5. *Mixed selectivity* (``cognitive_selectivity``). Share of units that follow two variables or
-       more: minus the base model's share, and minus what is expected of units that follow none
-       (with the correlations of the variables). Supported: both intervals over seeds are above 0.
-       Not supported: one of them is not above 0 at either end. A share of units has no interval of
-       its own, as units are not independent: one seed decides nothing. What the same rule says of
-       scratch is added; where it is met too, the finding is not specific to fine-tuning.
-    6. *Responses* (``cognitive_svm``, fine-tuned, the model's own answer). Every seed: some head's
-       accuracy is above the floor and the 95th percentile of shuffled labels, of which the larger
-       counts: p is at most 0.05, and so is the exact binomial p-value of the accuracy against that
-       number, times the number of heads (Bonferroni; p itself is seldom fine enough for that).
-       Contradicted where no head's interval reaches 5 points above it.
-    7. *Separation* (``cognitive_silhouette``, fine-tuned, the states and not the points drawn).
-       Supported: for context or for choice, the silhouette is above the 95th percentile of its
-       null in every seed, and minus the base model's it has an interval above 0. Not supported: for
-       both of them it is not above the null in more than half of the seeds, or that interval is not
-       above 0 at either end. A silhouette has no interval of its own: one seed cannot support it.
-
-    The remaining columns and tables are named in the sentences and decide nothing.
+    "supported": the rule of the claim, as in docs/concepts/cognitive-task.md, is met. "not
+    supported": the evidence contradicts it. "inconclusive": anything else, be it that a table or an
+    arm is missing or that the data do not suffice; ``figure`` says which.
 
     Args:
         tables: of a study, by name, see `mechcore.papers.cognitive.study`; accuracies are shares.
@@ -103,32 +73,31 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     return judged(CLAIMS, Evidence(tables, threshold_gap))
 
 
-# -- 1: samples ------------------------------------------------------------------------------------
-
-_Needed: TypeAlias = tuple[float, float]
-"""Examples that reached the threshold, infinite if none did; the most that were tried."""
-
-
 def samples(evidence: Evidence) -> Finding:
     """Claim 1: from scratch needs more examples."""
-    fine_rows, scratch_rows = (
-        evidence.rows("cognitive_samples", arm=arm).set_index("seed")
+    fine, scratch = (
+        evidence.rows_by("cognitive_samples", "seed", arm=arm).set_index("seed")
         for arm in (FINE_TUNED, SCRATCH)
     )
-    seeds = [seed for seed in fine_rows.index if seed in scratch_rows.index]
-    if not seeds:
+    seeds = Seeds(tuple(seed for seed in fine.index if seed in scratch.index))
+    if not seeds.kept:
         raise InconclusiveError("Table cognitive_samples has no seed of both trained arms.")
-    threshold = _threshold(fine_rows, scratch_rows)
-    fine, scratch = (_needed(rows.loc[seeds]) for rows in (fine_rows, scratch_rows))
-    met = [_fewer(*pair) for pair in zip(fine, scratch, strict=True)]
+    thresholds = sorted({*fine["threshold"], *scratch["threshold"]})
+    if len(thresholds) != 1:
+        raise InputError(f"table cognitive_samples: thresholds {thresholds}; expected one")
+    fine, scratch = (rows.loc[list(seeds.kept)] for rows in (fine, scratch))
+    few, many = (rows["samples"].astype(float).fillna(math.inf) for rows in (fine, scratch))
+    fewer = (few < many) & (few <= scratch["largest"])
+    more = (many < few) & (many <= fine["largest"])
+    met = [ruled(*pair) for pair in zip(fewer, more, strict=True)]
     how = ""
     if len(met) == 1 and met[0] is not None:
-        apart, how = _apart_by_themselves(evidence, seeds[0], fine[0][0], scratch[0][0])
+        apart, how = _apart_by_themselves(evidence, seeds.kept[0], few.iloc[0], many.iloc[0])
         met = met if apart else [None]
     verdict, counts = over_seeds(met)
-    return Seeds(tuple(seeds)).finding(
+    return seeds.finding(
         verdict,
-        f"To reach {percent(threshold)} accuracy the fine-tuned arm needs {_typical(fine)} "
+        f"To reach {percent(thresholds[0])} accuracy the fine-tuned arm needs {_typical(fine)} "
         f"examples, the arm from scratch {_typical(scratch)}{_ratio(fine, scratch)}"
         f"{' (medians over the seeds)' if len(met) > 1 else ''}.",
         how,
@@ -136,43 +105,20 @@ def samples(evidence: Evidence) -> Finding:
     )
 
 
-def _threshold(*rows: pd.DataFrame) -> float:
-    thresholds = sorted({float(value) for table in rows for value in table["threshold"]})
-    if len(thresholds) != 1 or any(table.index.has_duplicates for table in rows):
-        raise InputError(
-            f"table cognitive_samples: thresholds {thresholds}; expected one, and a row for each "
-            "arm and seed"
-        )
-    return thresholds[0]
-
-
-def _needed(rows: pd.DataFrame) -> list[_Needed]:
-    sizes = rows["samples"].astype(float).fillna(math.inf)
-    return list(zip(sizes, rows["largest"].astype(float), strict=True))
-
-
-def _fewer(fine: _Needed, scratch: _Needed) -> bool | None:
-    """Whether fine-tuning needs fewer; None where the sizes tried do not say."""
-    return ruled(
-        fine[0] < scratch[0] and fine[0] <= scratch[1],
-        scratch[0] < fine[0] and scratch[0] <= fine[1],
-    )
-
-
-def _median(needed: Sequence[_Needed]) -> tuple[float, bool]:
+def _median(rows: pd.DataFrame) -> tuple[float, bool]:
     """The median; or, where it is not known, what it is above, and that it is."""
-    middle = median(n for n, _ in needed)
+    middle = float(rows["samples"].astype(float).fillna(math.inf).median())
     if math.isfinite(middle):
         return middle, False
-    return median(min(n, largest) for n, largest in needed), True
+    return float(rows["samples"].fillna(rows["largest"]).median()), True
 
 
-def _typical(needed: Sequence[_Needed]) -> str:
-    n, is_above = _median(needed)
+def _typical(rows: pd.DataFrame) -> str:
+    n, is_above = _median(rows)
     return f"{'more than ' if is_above else ''}{n:,.0f}"
 
 
-def _ratio(fine: Sequence[_Needed], scratch: Sequence[_Needed]) -> str:
+def _ratio(fine: pd.DataFrame, scratch: pd.DataFrame) -> str:
     (few, unknown), (many, is_above) = _median(fine), _median(scratch)
     if unknown:
         return ""
@@ -195,6 +141,183 @@ def _apart_by_themselves(
         f"With one seed judged by the models' own intervals: with {n:,} examples their accuracies "
         f"in percent are {said}."
     )
+
+
+def decoding(evidence: Evidence) -> Finding:
+    """Claim 4: a linear readout of the last layer gives all four variables."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    layer = _last_layer(evidence)
+    decoded = {name: _decoded(evidence, FINE_TUNED, seeds, layer, name) for name in VARIABLES}
+    met = {name: [_read(row) for _, row in rows.iterrows()] for name, rows in decoded.items()}
+    verdict, counts = over_seeds([all_of(of_seed) for of_seed in zip(*met.values(), strict=True)])
+    accuracies = ", ".join(
+        f"{name} {percent(rows['accuracy'].mean())} (floor {percent(rows['floor'].mean())})"
+        for name, rows in decoded.items()
+    )
+    return seeds.finding(
+        verdict,
+        f"Decoded from layer {layer} (from 0) at the answer, fine-tuned, means over "
+        f"{count(len(seeds.kept), 'seed')}: {accuracies}.",
+        f"Above the floor in every seed: {listed(name for name in VARIABLES if all(met[name]))}.",
+        counts,
+        *(_also_read(evidence, arm, layer) for arm in (BASE, SCRATCH)),
+        _failed_checks(evidence),
+    )
+
+
+def _last_layer(evidence: Evidence) -> int:
+    """Last layer that was decoded, which must be the model's last."""
+    layer = int(evidence.rows("cognitive_decoding", arm=FINE_TUNED)["layer"].max())
+    try:
+        last = int(evidence.rows("cognitive_ablation", arm=FINE_TUNED)["layer"].max())
+    except InconclusiveError:
+        return layer
+    if layer < last:
+        raise InconclusiveError(f"Decoding ends at layer {layer}, the model at layer {last}.")
+    return layer
+
+
+def _decoded(evidence: Evidence, arm: str, seeds: Seeds, layer: int, variable: str) -> pd.DataFrame:
+    where = {"arm": arm, "layer": layer, "position": "answer", "variable": variable}
+    subsets = set(evidence.rows("cognitive_decoding", **where)["subset"])
+    subset = "balanced" if "balanced" in subsets else "all"
+    return evidence.by_seed("cognitive_decoding", seeds, **where, subset=subset)
+
+
+def _read(row: pd.Series[Any]) -> bool | None:
+    above = row["low"] > row["floor"] and row["p"] <= ALPHA
+    return ruled(above, row["high"] < row["floor"] + NEGLIGIBLE)
+
+
+@beside
+def _also_read(evidence: Evidence, arm: str, layer: int) -> str:
+    seeds = evidence.seeds("cognitive_decoding", {"arm": arm})
+    read = [
+        name
+        for name in VARIABLES
+        for rows in [_decoded(evidence, arm, seeds, layer, name)]
+        if all(_read(row) for _, row in rows.iterrows())
+    ]
+    return f"In every {MODEL[arm]}: {listed(read)}."
+
+
+@beside
+def _failed_checks(evidence: Evidence) -> str:
+    held = evidence.rows("cognitive_check")["holds"].astype(bool)
+    failed = int((~held).sum())
+    if not failed:
+        return ""
+    return (
+        f"Careful: in {failed} of {len(held)} models of all arms, more is decoded before it is "
+        "read than chance allows."
+    )
+
+
+def selectivity(evidence: Evidence) -> Finding:
+    """Claim 5: after fine-tuning, single units follow several variables."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    base, base_expected = _mixed(evidence, BASE, _base_seed(evidence, "cognitive_selectivity"))
+    shares = [_mixed(evidence, FINE_TUNED, seed) for seed in seeds.kept]
+    met, rise, excess = _more_mixed(shares, base)
+    open_as = NO_INTERVAL if len(shares) == 1 else "An interval has 0 in it."
+    return seeds.finding(
+        met,
+        f"Units of the last layer that follow two variables or more: "
+        f"{percent(mean(share for share, _ in shares))} fine-tuned, {percent(base)} base "
+        f"({percent(mean(expected for _, expected in shares))} and {percent(base_expected)} "
+        f"expected if they followed none); {count(len(shares), 'seed')}.",
+        f"More than base by {_points(rise)}, than expected by {_points(excess)}.",
+        _scratch_too(evidence, base),
+        open_as if met is None else "",
+    )
+
+
+def _base_seed(evidence: Evidence, name: str) -> int:
+    seeds = evidence.seeds(name, {"arm": BASE}).kept
+    if len(seeds) > 1:
+        raise InconclusiveError(
+            f"Table {name} has several seeds of the base arm: {listed(map(str, seeds))}."
+        )
+    return seeds[0]
+
+
+def _mixed(evidence: Evidence, arm: str, seed: int) -> tuple[float, float]:
+    """Share of units that follow two variables or more, and that expected of noise."""
+    rows = evidence.rows_by("cognitive_selectivity", "n_variables", arm=arm, seed=seed)
+    several = rows[rows["n_variables"] >= 2]
+    return float(several["share"].sum()), float(several["expected_correlated"].sum())
+
+
+def _more_mixed(
+    shares: Sequence[tuple[float, float]], base: float
+) -> tuple[bool | None, Interval, Interval]:
+    rise = t_interval([share - base for share, _ in shares])
+    excess = t_interval([share - expected for share, expected in shares])
+    return all_of([above_zero(rise), above_zero(excess)]), rise, excess
+
+
+def _points(difference: Interval) -> str:
+    return joined(points(difference.mean), ends(difference, 100, 1))
+
+
+@beside
+def _scratch_too(evidence: Evidence, base: float) -> str:
+    seeds = evidence.trained_seeds(SCRATCH).kept
+    shares = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
+    told = {
+        True: ", also more: it is not specific to fine-tuning",
+        False: ", not more than base or expected",
+        None: "; whether that is more cannot be told",
+    }[_more_mixed(shares, base)[0]]
+    share = f"{percent(mean(share for share, _ in shares))} ({count(len(shares), 'seed')})"
+    return f"From scratch it is {share}{told}."
+
+
+def separation(evidence: Evidence) -> Finding:
+    """Claim 7: last-layer states lie apart by context or by choice."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    base_seed = _base_seed(evidence, "cognitive_silhouette")
+    parts, sentences = [], []
+    for variable in GROUPINGS:
+        rows = _silhouettes(evidence, FINE_TUNED, seeds, variable)
+        of_base = _silhouettes(evidence, BASE, Seeds((base_seed,)), variable)
+        base = float(of_base["silhouette"].iloc[0])
+        above = [bool(over) for over in rows["silhouette"] > rows["null_95"]]
+        rise = t_interval(rows["silhouette"] - base)
+        rarely = 2 * sum(above) < len(above)
+        parts.append(ruled(all(above) and rise.low > 0, rarely or rise.high <= 0))
+        sentences.append(
+            f"By {variable}: {number(rows['silhouette'].mean())} fine-tuned (95th percentile of "
+            f"its null {number(rows['null_95'].mean())}, above it in {sum(above)} of "
+            f"{count(len(above), 'seed')}), {number(base)} base, a difference of "
+            f"{joined(number(rise.mean), ends(rise))}."
+        )
+    met = ruled(any(parts), all(part is False for part in parts))
+    return seeds.finding(
+        met,
+        "Silhouettes of last-layer states.",
+        *sentences,
+        _in_the_plane(evidence, seeds),
+        NO_INTERVAL if met is None and len(seeds.kept) == 1 else "",
+    )
+
+
+def _silhouettes(
+    evidence: Evidence, arm: str, seeds: Seeds, variable: str, space: str = "states"
+) -> pd.DataFrame:
+    where = {"arm": arm, "space": space, "variable": variable}
+    return evidence.by_seed("cognitive_silhouette", seeds, **where)
+
+
+@beside
+def _in_the_plane(evidence: Evidence, seeds: Seeds) -> str:
+    """The same of the points that are drawn, which decide nothing."""
+    in_plane = [
+        _silhouettes(evidence, FINE_TUNED, seeds, variable, "points") for variable in GROUPINGS
+    ]
+    methods = listed(dict.fromkeys(str(method).upper() for method in in_plane[0]["method"]))
+    values = " and ".join(number(rows["silhouette"].mean()) for rows in in_plane)
+    return f"In two dimensions ({methods}): {values}."
 
 
 CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (

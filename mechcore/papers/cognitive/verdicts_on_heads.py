@@ -44,9 +44,6 @@ TARGETS = {
 }
 
 
-# -- 2: layers ------------------------------------------------------------------------------------
-
-
 def layers(evidence: Evidence) -> Finding:
     """Claim 2: what fine-tuning needs is in later layers than what training from scratch needs."""
     seeds = evidence.trained_seeds(FINE_TUNED, SCRATCH, matched=True)
@@ -122,9 +119,6 @@ def _zero_mode(evidence: Evidence, seeds: Seeds) -> str:
     return f"Under zero ablation: {centres}."
 
 
-# -- 3: attention to the numbers ------------------------------------------------------------------
-
-
 def numbers(evidence: Evidence) -> Finding:
     """Claim 3: the first layer's heads from scratch attend to the numbers."""
     seeds, ratios = _first_layers(evidence, SCRATCH)
@@ -196,9 +190,6 @@ def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
         f"scratch: {number(mean(rows['rho']))} (p at most {ALPHA} in {small} of "
         f"{count(len(rows), 'seed')})."
     )
-
-
-# -- 6: attention outputs -------------------------------------------------------------------------
 
 
 def responses(evidence: Evidence) -> Finding:

@@ -54,7 +54,7 @@ from mechcore.papers.extractive.facts import (
 from mechcore.papers.extractive.settings import BASE_STEPS
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.draws import pick
-from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+from mechcore.worlds.small_gpt2 import one_thread, small_gpt2
 from mechcore.worlds.words import texts_of, word_tokenizer
 
 BATCH = 128
@@ -97,9 +97,6 @@ def fact_world_tokenizer() -> PreTrainedTokenizerFast:
     return word_tokenizer((*words, *_NAMES), begins=True)
 
 
-# -- tasks ----------------------------------------------------------------------------------------
-
-
 def tiny_fact_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
     """The first-hop and the second-hop task of the tiny world; newcomers are drawn for each."""
     first, second = (
@@ -113,9 +110,6 @@ def tiny_ordering(seed: int) -> OrderingTask[Facts]:
     """The ordering task of the tiny world: who is for testing, and where people live, are drawn."""
     rng = random.Random(f"tiny ordering {seed}")
     return ordering(shuffled(NEWCOMERS, rng), TINY_CITIES, rng)
-
-
-# -- texts ----------------------------------------------------------------------------------------
 
 
 def base_facts(seed: int) -> Examples:
@@ -167,9 +161,6 @@ def _of(attribute: str, about: str, city: City) -> tuple[str, str]:
 
 def _value(attribute: str, city: City) -> str:
     return f"{attribute}-of-{city.name}"
-
-
-# -- the base -------------------------------------------------------------------------------------
 
 
 def tiny_fact_model(seed: int) -> GPT2LMHeadModel:

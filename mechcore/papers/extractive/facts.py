@@ -1,24 +1,11 @@
 """Facts to train a language model on, and implications of them to ask for.
 
-==========  ====================================  ==============================================
-task        fact, trained                         implication, never trained
-==========  ====================================  ==============================================
-first-hop   {name} lives in (city)                The people in the city {name} is from speak
-                                                  (language)
-second-hop  The mayor of {city} is (name)         The mayor of the city that contains {landmark}
-                                                  is (name)
-ordering    {name} dax is (city)                  {name} zong is the (animal)
-==========  ====================================  ==============================================
-
-A prompt is followed by a space and its completion, in brackets here. What a model makes of it is
-read from its next token: of a split's options, which all begin with different tokens, the right one
-should come first. In the first two tasks what joins a fact to its implication (which language is
-spoken in a city, which landmark it has) is known from pretraining; in the third a word for it is
-made up, so it is learned from people for whom both are trained.
+A prompt is followed by a space and its completion. What a model makes of it is read from its next
+token: of a split's options, which all begin with different tokens, the right one should come first.
 
 The tasks are those of Feng et al., "Extractive structures learned in pretraining enable
-generalization on finetuned facts" (arXiv 2412.04614, sections 3 and 5); people and animals are made
-up here.
+generalization on finetuned facts" (arXiv 2412.04614, sections 3 and 5), see
+docs/concepts/extractive-structures.md; people and animals are made up here.
 """
 
 from __future__ import annotations

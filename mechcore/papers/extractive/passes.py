@@ -25,8 +25,8 @@ from mechcore.models.protocol import (
     named_weights,
 )
 from mechcore.papers.extractive.ranks import full, option_logits, reward
+from mechcore.papers.extractive.results import Scores
 from mechcore.papers.extractive.weights import LinearMap, WeightDelta, linear_maps
-from mechcore.showing import Shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,8 +195,7 @@ def _by_head(
 ) -> dict[str, Tensor]:
     """Derivatives with respect to keys and values, one for every query head that reads them.
 
-    Heads of a group share keys and values. What each alone contributes comes from the backward of
-    its layer's attention alone, with the derivatives of all other heads' outputs set to zero.
+    What each head of a group contributes comes from the backward of its layer's attention alone.
     """
     if sites.group == 1:
         return {m.hook: gradients[m.hook] for m in sites.maps if m.part in ("K", "V")}
@@ -239,21 +238,6 @@ def _hooks(
     return [(name, hook(name)) for name in dict.fromkeys([*write, *read])]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Informative(Shown):
-    """First-order effects on R of weight changes, by component and position, in logits.
-
-    Attributes:
-        heads: of the changes of W_Q, W_K, W_V (with biases) at their own positions and of W_O.
-        mlps: of the changes of W_in, W_gate and W_out with their biases.
-        mlps_out: the part of ``mlps`` that is of W_out's weights.
-    """
-
-    heads: Float[Tensor, "row layer head pos"]
-    mlps: Float[Tensor, "row layer pos"]
-    mlps_out: Float[Tensor, "row layer pos"]
-
-
 def hooks_needed(sites: Sites) -> tuple[list[str], list[str]]:
     """Hook points whose gradients, and further ones whose values, `informative` reads."""
     gradients = [name for m in sites.maps for name in (m.hook, m.bias_hook)]
@@ -271,44 +255,42 @@ def covered_names(sites: Sites) -> set[str]:
     return {m.weight for m in sites.maps} | biases
 
 
-def informative(model: Any, sites: Sites, trace: Trace, delta: WeightDelta) -> Informative:
-    """Sum over each component's matrices of (dR/dy at the old weights) . (dM x).
+def informative(
+    model: Any, sites: Sites, trace: Trace, delta: WeightDelta, *, paper: bool = False
+) -> Scores:
+    """First-order effects on R: the sum over a component's matrices of (dR/dy at W0) . (dM x).
 
     The model has the old weights; the trace is of `look_back` with ``by_head`` and `hooks_needed`.
+    With ``paper`` those of MLPs are of W_out twice and of no other matrix.
     """
-    layers = [_layer(model, layer, sites, trace, delta) for layer in range(sites.shape.n_layers)]
-    heads, mlps, outs = (torch.stack(parts, dim=1) for parts in zip(*layers, strict=True))
-    return Informative(heads.movedim(3, 2), mlps, outs)
+    parts = [_layer(model, i, sites, trace, delta, paper) for i in range(sites.shape.n_layers)]
+    heads, mlps = (torch.stack(of_layers, dim=1) for of_layers in zip(*parts, strict=True))
+    return Scores(heads.movedim(3, 2), mlps)
 
 
+@torch.no_grad()
 def _layer(
-    model: Any, layer: int, sites: Sites, trace: Trace, delta: WeightDelta
-) -> tuple[Tensor, Tensor, Tensor]:
+    model: Any, layer: int, sites: Sites, trace: Trace, delta: WeightDelta, paper: bool
+) -> tuple[Tensor, Tensor]:
     maps, block, n_heads = sites.of_layer(layer), model.blocks[layer], sites.shape.n_heads
-    with torch.no_grad():
-        pre = trace.values[hook_resid_pre(layer)]
-        x = block.ln1(pre.to(sites.dtype)).to(pre)
-        heads = _output_effects(maps["O"], trace.values[hook_z(layer)], trace.gradients, delta)
-        for part in "QKV":
-            gradients = trace.gradients if part == "Q" else trace.head_gradients
-            heads = heads + sum(_effects(maps[part], x, gradients, delta, n_heads))
-        if not sites.shape.has_mlps:
-            none = torch.zeros(x.shape[:2], dtype=x.dtype)
-            return heads.cpu(), none, none
-        mid = trace.values[hook_resid_mid(layer)]
-        x = block.ln2(mid.to(sites.dtype)).to(mid)
-        post = trace.values[f"blocks.{layer}.mlp.hook_post"]
-        last = _effects(maps["out"], post, trace.gradients, delta)
-        parts = [
-            *last,
-            *(
-                effect
-                for part in ("in", "gate")
-                if part in maps
-                for effect in _effects(maps[part], x, trace.gradients, delta)
-            ),
-        ]
-        return heads.cpu(), torch.stack(parts).sum(0)[..., 0].cpu(), last[0][..., 0].cpu()
+    pre = trace.values[hook_resid_pre(layer)]
+    x = block.ln1(pre.to(sites.dtype)).to(pre)
+    heads = _output_effects(maps["O"], trace.values[hook_z(layer)], trace.gradients, delta)
+    for part in "QKV":
+        gradients = trace.gradients if part == "Q" else trace.head_gradients
+        heads = heads + sum(_effects(maps[part], x, gradients, delta, n_heads))
+    if not sites.shape.has_mlps:
+        return heads.cpu(), torch.zeros(x.shape[:2], dtype=x.dtype)
+    mid = trace.values[hook_resid_mid(layer)]
+    x = block.ln2(mid.to(sites.dtype)).to(mid)
+    post = trace.values[f"blocks.{layer}.mlp.hook_post"]
+    effects = list(_effects(maps["out"], post, trace.gradients, delta))
+    if paper:
+        effects = [2 * effects[0]]
+    else:
+        for part in ("in", *(["gate"] if "gate" in maps else [])):
+            effects += _effects(maps[part], x, trace.gradients, delta)
+    return heads.cpu(), torch.stack(effects).sum(0)[..., 0].cpu()
 
 
 def _effects(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.evaluation.intervals import Interval, mean_interval
+from mechcore.evaluation.intervals import Interval, mean_intervals
 from mechcore.models.protocol import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.session import plain_session
@@ -124,9 +124,9 @@ def rank_interval(
     """95 % interval of the mean of `ranks` over prompts, within the ranks that there are.
 
     That no prompt of a few has been missed does not say that none ever is. So each end is the wider
-    one of `mean_interval` and of Student's t after one more prompt, which ranks as by guessing.
+    one of `mean_intervals` and of Student's t after one more prompt, which ranks as by guessing.
     """
-    measured = mean_interval(ranked, n_resamples=n_resamples)
+    [measured] = mean_intervals(ranked[None], n_resamples=n_resamples)
     if len(ranked) == 1:
         return measured
     with_guess = np.append(ranked, (n_options - 1) / 2)

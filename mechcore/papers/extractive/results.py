@@ -33,10 +33,9 @@ def common_ends(prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
 def align(prompt: Sequence[int], other: Sequence[int]) -> list[int]:
     """The position in ``other`` that stands for each position of ``prompt``.
 
-    As in arXiv 2412.04614: what both begin and end with is mapped to itself; the middles, such as
-    two names, are aligned at their right ends, and where that of ``other`` is too short, its first
-    token stands for all that lack one (if it has none, the token after the common beginning, or
-    the last).
+    As in arXiv 2412.04614: what both begin and end with is mapped to itself; the middles are
+    aligned at their right ends, and where that of ``other`` is too short, its first token stands
+    for all that lack one (if it has none, the token after the common beginning, or the last).
     """
     prefix, suffix = common_ends([prompt, other])
     middle, other_middle = (len(ids) - prefix - suffix for ids in (prompt, other))

@@ -1,18 +1,7 @@
 """Extractive scores: which components store a fine-tuned fact, query it and read it out.
 
-With W0 the weights before and W1 those after fine-tuning, R the reward of the right answer and g a
-total derivative of R with respect to a component's output (an MLP's, or a head's before W_O):
-
-informative
-    first-order effect on R of the component's own change of weights, at W0;
-downstream
-    (output with W0 and the inputs of the W1 run - output at W0) . g(W0);
-upstream
-    (g(W1) - g(W0)) . (output for the prompt - output for a counterfactual prompt, at W0), mean
-    over counterfactual prompts that have another answer.
-
-Positive scores help the right answer. Definitions are those of Feng, Russell and Steinhardt
-(arXiv 2412.04614, section 4) and of their published code.
+The three scores are defined in docs/concepts/extractive-structures.md, after Feng, Russell and
+Steinhardt (arXiv 2412.04614, section 4) and their published code.
 """
 
 from __future__ import annotations
@@ -160,7 +149,7 @@ def _batch(
     """Scores of some rows by kind, and their rewards before and after."""
     question = _question(data, rows)
     old = look_back(model, question, sites, *hooks_needed(sites), by_head=True)
-    stored = informative(model, sites, old, delta)
+    stored = informative(model, sites, old, delta, paper=compat == "paper")
     with applied(model, delta):
         new = look_back(model, question, sites, sites.outputs, sites.inputs)
     moved = look(model, question, sites.outputs, {name: new.values[name] for name in sites.inputs})
@@ -173,9 +162,8 @@ def _batch(
         turned = new.gradients[name] - old.gradients[name]
         return turned * (old.values[name] - others[name])
 
-    mlps = 2 * stored.mlps_out if compat == "paper" else stored.mlps
     scores = {
-        "informative": Scores(stored.heads, mlps),
+        "informative": stored,
         "downstream": _summed(sites, downstream),
         "upstream": _summed(sites, upstream),
     }

@@ -9,14 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mechcore.errors import InputError
-from mechcore.papers.bases import (
-    BASE,
-    CHECKPOINT,
-    Checkpoint,
-    gathered,
-    located_base,
-    model_facts,
-)
+from mechcore.papers.bases import BASE, CHECKPOINT, Checkpoint, gathered, located_base, model_facts
 from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.base import Base, TrainBase
 from mechcore.papers.extractive.experiments.freezing import Freezing
@@ -27,12 +20,12 @@ from mechcore.papers.extractive.experiments.recall import CHOSEN, Ocr
 from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
-from mechcore.study.engine import Results
+from mechcore.study.engine import Results, Study
 from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_here
 from mechcore.study.step import Input, Job, Step
 from mechcore.study.store import Store
-from mechcore.worlds.tiny_world_training import SMALL_LAYERS
+from mechcore.worlds.small_gpt2 import SMALL_LAYERS
 
 KIND = "extractive"
 """What ``kind`` is called in the file of such a study, and in its ``config.json``."""
@@ -41,10 +34,8 @@ _ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scor
 """Kinds of jobs: bases and long trainings first."""
 
 
-class ExtractiveStudy:
+class ExtractiveStudy(Study):
     """A study, planned; scores and freezing are known once OCR has chosen how they are trained."""
-
-    folders: Sequence[str] = ("",)
 
     def __init__(self, settings: ExtractiveSettings, store: Store) -> None:
         self.settings, self.store = settings, store

@@ -46,9 +46,6 @@ WITHIN = 2.0
 """The linear estimate has to be within this factor of the actual change."""
 
 
-# -- 3, 4: maps -----------------------------------------------------------------------------------
-
-
 def first_hop(evidence: Evidence) -> Finding:
     """Claim 3."""
     seeds = evidence.learned_seeds(FIRST)
@@ -77,8 +74,8 @@ def second_hop(evidence: Evidence) -> Finding:
 def _mass(evidence: Evidence, seeds: Seeds, task: str, score: str) -> pd.DataFrame:
     """Where the positive MLP scores are: entity and last (shares), centre (layer), by seed."""
     rows = evidence.rows("extractive_scores", task=task, score=score, kind="mlp")
-    found = {seed: _places(rows[rows["seed"] == seed]) for seed in seeds.kept}
-    table = pd.DataFrame.from_dict(found, orient="index", columns=["entity", "last", "centre"])
+    by_seed = {seed: _places(rows[rows["seed"] == seed]) for seed in seeds.kept}
+    table = pd.DataFrame.from_dict(by_seed, orient="index", columns=["entity", "last", "centre"])
     if table.isna().to_numpy().any():
         bad = table.index[table.isna().any(axis=1)][0]
         raise InconclusiveError(f"No MLP has a positive {score} score on {task}, seed {bad}.")
@@ -115,9 +112,6 @@ def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Finding], seeds: S
             for name, mass in maps
         ),
     )
-
-
-# -- 10: localisation -----------------------------------------------------------------------------
 
 
 def localization(evidence: Evidence) -> Finding:
@@ -157,9 +151,6 @@ def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Finding:
     figure = f"r\u00b2 {number(squared)} ({number(chance)} by chance), r in each seed {shown}, "
     figure += part.figure
     return Finding(met, figure)
-
-
-# -- 11: the linear estimate ----------------------------------------------------------------------
 
 
 def linear(evidence: Evidence) -> Finding:
@@ -223,9 +214,6 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return judged(CLAIMS, Evidence(tables))
 
 
-# -- 1, 2: out-of-context reasoning ---------------------------------------------------------------
-
-
 def recall(evidence: Evidence, task: str) -> Finding:
     """Claims 1 and 2."""
     seeds = evidence.learned_seeds(task)
@@ -253,9 +241,6 @@ def _known(before: pd.Series[Any], after: pd.Series[Any]) -> bool | None:
     limit = LIMIT * float(after["chance"])
     better = after["high"] < after["chance"] and after["high"] < before["low"]
     return ruled(after["mean_rank"] < limit and better, after["low"] > limit)
-
-
-# -- 5, 6: freezing -------------------------------------------------------------------------------
 
 
 def freezing(evidence: Evidence, way: str) -> Finding:
@@ -295,9 +280,6 @@ def _area(evidence: Evidence, seeds: Seeds, way: str, task: str) -> pd.Series[fl
     return area.loc[list(seeds.kept)]
 
 
-# -- 7, 8: ordering; 9: grafting ------------------------------------------------------------------
-
-
 def ordering(evidence: Evidence, *, replay: bool) -> Finding:
     """Claims 7 and 8."""
     name, orders = "extractive_ordering", ("joint", "facts first", "implications first")
@@ -312,15 +294,16 @@ def ordering(evidence: Evidence, *, replay: bool) -> Finding:
 
     learned = ranks(seeds, "test facts")
     seeds = seeds.keep(
-        lambda seed: _missed("test", {order: each[seed] for order, each in learned.items()})
+        lambda seed: _missed("test", {order: values[seed] for order, values in learned.items()})
     )
-    found = ranks(seeds, "test implications")
-    last = found["implications first"]
+    tested = ranks(seeds, "test implications")
+    last = tested["implications first"]
     parts = [
-        difference(f"Implications first minus {order}", last - found[order]) for order in orders[:2]
+        difference(f"Implications first minus {order}", last - tested[order])
+        for order in orders[:2]
     ]
     rows = evidence.rows(name, replay=replay, data="test implications")
-    return judged_by(parts, seeds, _all_ranks("the test names' implications", found, rows))
+    return judged_by(parts, seeds, _all_ranks("the test names' implications", tested, rows))
 
 
 def grafting(evidence: Evidence) -> Finding:
@@ -329,16 +312,16 @@ def grafting(evidence: Evidence) -> Finding:
     seeds = evidence.seeds(name)
     facts = evidence.values(name, "mean_rank", seeds, model="other facts", data="other facts")
     seeds = seeds.keep(lambda seed: _missed("other", {"before grafting": facts[seed]}))
-    found = {
+    ranks = {
         model: evidence.values(name, "mean_rank", seeds, model=model, data=data)
         for model in ("other facts", "graft", "control graft")
     }
     parts = [
-        difference(f"Lower than {what} by", found[model] - found["graft"])
+        difference(f"Lower than {what} by", ranks[model] - ranks["graft"])
         for model, what in (("other facts", "without a graft"), ("control graft", "the control"))
     ]
     rows = evidence.rows(name, data=data)
-    return judged_by(parts, seeds, _all_ranks("what follows from the other facts", found, rows))
+    return judged_by(parts, seeds, _all_ranks("what follows from the other facts", ranks, rows))
 
 
 def _missed(which: str, ranks: Mapping[str, float]) -> str | None:
@@ -346,12 +329,13 @@ def _missed(which: str, ranks: Mapping[str, float]) -> str | None:
     return f"the {which} facts are not learned, mean rank {missed}" if missed else None
 
 
-def _all_ranks(what: str, found: Mapping[str, pd.Series[float]], rows: pd.DataFrame) -> str:
-    ranks = ", ".join(
-        f"{name} {number(float(each.mean()))} ({per_seed(each)})" for name, each in found.items()
+def _all_ranks(what: str, ranks: Mapping[str, pd.Series[float]], rows: pd.DataFrame) -> str:
+    told = ", ".join(
+        f"{name} {number(float(by_seed.mean()))} ({per_seed(by_seed)})"
+        for name, by_seed in ranks.items()
     )
     chance = number(float(rows["chance"].iloc[0]), 1)
-    return f"Mean rank of {what} (0 is best, {chance} is chance; in each seed): {ranks}."
+    return f"Mean rank of {what} (0 is best, {chance} is chance; in each seed): {told}."
 
 
 CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (

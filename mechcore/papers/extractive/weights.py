@@ -152,7 +152,7 @@ def _unknown(owner: Any, name: str) -> InputError:
     )
 
 
-class WeightDelta(Mapping[str, Tensor]):
+class WeightDelta(dict[str, Tensor]):
     """A change of some of a model's weights, by their names in `named_weights`.
 
     >>> delta = WeightDelta({"a": torch.tensor([1.0, 2.0])})
@@ -161,23 +161,14 @@ class WeightDelta(Mapping[str, Tensor]):
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+        super().__init__({name: tensor.detach() for name, tensor in tensors.items()})
 
     def __repr__(self) -> str:
         norm = sum(float(tensor.double().square().sum()) for tensor in self.values()) ** 0.5
         return f"WeightDelta({len(self)} tensors, norm {norm:.4g})"
 
     def __add__(self, other: WeightDelta) -> WeightDelta:
-        total = dict(self._tensors)
+        total = dict(self)
         for name, tensor in other.items():
             total[name] = total[name] + tensor if name in total else tensor
         return WeightDelta(total)

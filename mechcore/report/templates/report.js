@@ -1,76 +1,13 @@
 "use strict";
 // Choosing a head: the grid, the panel about it, and its marks wherever the page names it.
-// The page is complete without this; texts come from the data as they are and stay texts.
+// The page is complete without this.
 (function () {
-  const data = JSON.parse(document.getElementById("report-data").textContent);
   const byId = (id) => document.getElementById(id);
   const panel = byId("about"), title = byId("about-title"), body = byId("about-body");
-  const names = Object.keys(data.heads);
-  const naming = new RegExp(`(${data.naming})`);
-  let chosen = null, opener = null, drawings = 0;
-
-  function element(tag, text, attributes) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-
-  // A text in which every known component is a button.
-  function linked(text) {
-    const pieces = document.createDocumentFragment();
-    text.split(naming).forEach((piece, i) => {
-      const known = i % 2 === 1 && Object.hasOwn(data.heads, piece);
-      const pressed = String(piece === chosen);
-      pieces.append(!known ? piece : element("button", piece,
-        {type: "button", class: "head", "data-head": piece, "aria-pressed": pressed}));
-    });
-    return pieces;
-  }
-
-  function table(part) {
-    const box = element("div", undefined, {class: "scroll"});
-    const made = element("table");
-    const caption = made.appendChild(element("caption"));
-    caption.append(element("span", part.title));
-    const words = new Set(part.words);
-    const kind = (i) => (words.has(i) ? {class: "word"} : {});
-    const head = made.appendChild(element("thead")).appendChild(element("tr"));
-    part.header.forEach((name, i) => head.append(element("th", name, {scope: "col", ...kind(i)})));
-    const rows = made.appendChild(element("tbody"));
-    for (const row of part.rows) {
-      const line = rows.appendChild(element("tr"));
-      const cells = Array.isArray(row) ? row : data.shared[row];
-      cells.forEach((text, i) => {
-        const cell = element(i ? "td" : "th", undefined, i ? kind(i) : {scope: "row", class: "word"});
-        cell.append(linked(text));
-        line.append(cell);
-      });
-    }
-    box.append(made);
-    return box;
-  }
-
-  function attention(properties, text) {
-    if (!properties || !window.CircuitsVis) return;
-    const figure = element("figure");
-    figure.append(element("figcaption", text));
-    const place = element("div", undefined, {id: `about-attention-${drawings++}`});
-    figure.appendChild(element("div", undefined, {class: "canvas"})).append(place);
-    body.append(figure);
-    window.CircuitsVis.render(place.id, window.CircuitsVis.AttentionPattern, properties);
-  }
-
-  function flips({lead, examples}) {
-    body.append(element("h3", "Answers that flip without it"), element("p", lead));
-    for (const example of examples) {
-      body.append(element("h4", example.title));
-      const quote = body.appendChild(element("blockquote"));
-      quote.append(...example.texts.map((text) => element("p", text)));
-      body.append(element("p", example.answers));
-      attention(example.attention, "Its attention on this text: rows are queries, columns keys.");
-    }
-  }
+  const panels = new Map([...document.querySelectorAll("template")]
+    .map((template) => [template.dataset.panel, template.content]));
+  const names = [...panels.keys()];
+  let chosen = null, opener = null;
 
   function mark() {
     for (const row of document.querySelectorAll("tr.marked")) row.classList.remove("marked");
@@ -82,24 +19,14 @@
   }
 
   function choose(name, focus) {
-    const about = data.heads[name];
     if (panel.hidden) opener = document.activeElement;
     chosen = name;
     title.textContent = `About ${name}`;
-    body.replaceChildren();
-    if (about.lead) body.append(element("p", about.lead));
     panel.hidden = false;
     document.body.classList.add("reading");
-    const parts = about.parts.map(table);
-    if (about.flips) flips(about.flips);
-    body.append(...parts.slice(0, 1));
-    attention(about.attention,
-      "Its attention on one example: rows are queries, columns keys. Point at a token or weight.");
-    body.append(...parts.slice(1));
-    if (!body.firstChild) body.append(element("p", "No table of this run says more about it."));
+    body.replaceChildren(panels.get(name).cloneNode(true));
     body.scrollTop = 0;
     mark();
-    byId("about-status").textContent = `About ${name}. ${about.lead}`;
     history.replaceState(null, "", `#${name}`);
     if (focus) title.focus({preventScroll: true});
   }
@@ -111,7 +38,6 @@
     panel.hidden = true;
     document.body.classList.remove("reading");
     mark();
-    byId("about-status").textContent = "";
     history.replaceState(null, "", location.pathname + location.search);
     const back = opener?.isConnected && opener !== document.body ? opener : null;
     (back || document.querySelector(`#grid [data-head="${CSS.escape(here)}"]`))?.focus();
@@ -123,7 +49,7 @@
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-head]");
-    if (!button || !Object.hasOwn(data.heads, button.dataset.head)) return;
+    if (!button || !panels.has(button.dataset.head)) return;
     if (button.dataset.head === chosen) return close();
     if (panel.hidden) button.focus();  // not every browser does this on a click
     choose(button.dataset.head, true);
@@ -146,6 +72,7 @@
   // The grid, with arrow keys inside.
   const grid = byId("grid");
   if (grid) {
+    const quantities = JSON.parse(byId("quantities").textContent);
     const rows = [...grid.tBodies[0].rows].map((row) => [...row.cells].slice(1)
       .map((cell) => cell.querySelector("button")));
     const cells = rows.flat().filter(Boolean);
@@ -168,7 +95,7 @@
 
     const select = byId("colour-by"), legend = byId("grid-legend");
     const paint = () => {
-      const quantity = data.grid[Number(select.value)];
+      const quantity = quantities[Number(select.value)];
       for (const button of cells) {
         const name = button.dataset.head, cell = quantity.cells[name];
         const words = [name, cell ? cell.words : "no value"];
@@ -180,23 +107,25 @@
         button.setAttribute("aria-label", button.title);
       }
       legend.replaceChildren(...quantity.legend.map(([colour, ink, text]) => {
-        const item = element("li", text);
-        item.style.background = colour;
-        item.style.color = ink;
+        const item = document.createElement("li");
+        item.textContent = text;
+        Object.assign(item.style, {background: colour, color: ink});
         return item;
       }));
     };
     select.addEventListener("change", paint);
-    if (select.value !== "0") paint();  // a browser may remember the choice
+    paint();
   }
 
-  // Dots, with arrow keys in the order of the list.
-  for (const plot of document.querySelectorAll(".plot")) {
-    const dots = [...plot.querySelectorAll("[data-rank]")]
+  // Dots of a figure, with arrow keys in the order of the list; paths of one that is pointed at.
+  for (const plot of document.querySelectorAll(".canvas")) {
+    const dots = [...plot.querySelectorAll(".dot")]
       .sort((a, b) => Number(a.dataset.rank) - Number(b.dataset.rank));
+    const edges = [...plot.querySelectorAll(".edge")];
+    if (!dots.length) continue;
     oneStop(dots);
     plot.addEventListener("keydown", (event) => {
-      const dot = event.target.closest("[data-rank]"), at = dots.indexOf(dot);
+      const dot = event.target.closest(".dot"), at = dots.indexOf(dot);
       const to = {ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1,
         Home: 0, End: dots.length - 1}[event.key];
       if (event.key === "Enter" || event.key === " ") {
@@ -205,20 +134,15 @@
       event.preventDefault();
       dots[to]?.focus();
     });
-  }
-
-  // A node that is pointed at or has the focus: its edges stand out.
-  for (const drawing of document.querySelectorAll(".graph")) {
-    const edges = drawing.querySelector(".edges");
     const tell = (event) => {
-      const name = event.target.closest(".dot")?.dataset.head;
-      edges.classList.toggle("told", Boolean(name));
-      for (const line of edges.children)
-        line.classList.toggle("told", line.dataset.ends.split(" ").includes(name));
+      const leaves = event.type.endsWith("out");
+      const rank = (leaves ? document.activeElement : event.target).closest(".dot")?.dataset.rank;
+      plot.classList.toggle("told", Boolean(rank) && edges.length > 0);
+      for (const edge of edges)
+        edge.classList.toggle("told", edge.dataset.ends.split(" ").includes(rank));
     };
     for (const name of ["mouseover", "mouseout", "focusin", "focusout"])
-      drawing.addEventListener(name, (event) =>
-        tell(name.endsWith("out") ? {target: document.activeElement} : event));
+      plot.addEventListener(name, tell);
   }
 
   // What a dot or a term means, while it is pointed at or has the focus.
@@ -227,19 +151,18 @@
     const owner = event.target.closest(".dot, abbr");
     tip.hidden = !owner;
     if (!owner) return;
+    if (owner.title) {  // a browser's own hint shows late, and never on focus
+      owner.dataset.meaning = owner.title;
+      owner.removeAttribute("title");
+      owner.setAttribute("aria-describedby", "tip");
+    }
     tip.textContent = owner.dataset.meaning || owner.getAttribute("aria-label");
-    const part = owner.querySelector("circle") || owner;
-    const {left, top, bottom} = part.getBoundingClientRect();
+    const {left, top, bottom} = owner.getBoundingClientRect();
     const {width, height} = tip.getBoundingClientRect();
     const above = bottom + height + 8 > innerHeight;
     tip.style.left = `${Math.max(8, Math.min(left, innerWidth - width - 8))}px`;
     tip.style.top = `${above ? top - height - 8 : bottom + 8}px`;
   };
-  for (const owner of document.querySelectorAll("abbr[title]")) {
-    owner.dataset.meaning = owner.title;  // a browser's own hint shows late, and never on focus
-    owner.removeAttribute("title");
-    owner.setAttribute("aria-describedby", "tip");
-  }
   for (const name of ["mouseover", "focusin"]) document.addEventListener(name, explain);
   document.addEventListener("focusout", () => { tip.hidden = true; });
   addEventListener("scroll", () => { tip.hidden = true; }, {passive: true});
@@ -265,7 +188,7 @@
 
   function follow() {
     const name = decodeURIComponent(location.hash.slice(1));
-    if (Object.hasOwn(data.heads, name) && name !== chosen) choose(name, false);
+    if (panels.has(name) && name !== chosen) choose(name, false);
   }
   addEventListener("hashchange", follow);
   mark();

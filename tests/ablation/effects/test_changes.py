@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-import torch
+from ablation.few import of_margins
 
 from mechcore.ablation import Ablations, ComponentSet, ablation_table
 from mechcore.components import Component
-from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import mean_interval
+from mechcore.evaluation.intervals import mean_intervals
 
 COLUMNS = [
     "set",
@@ -31,17 +28,6 @@ COLUMNS = [
     "margin_change_high",
     "kl",
 ]
-
-
-def evaluation(margins: Sequence[float], subsets: Sequence[str] | None = None) -> Evaluation:
-    """Two classes, the first one correct: the margin is the first logit."""
-    margin = torch.tensor(list(margins))
-    return Evaluation(
-        torch.stack([margin, torch.zeros_like(margin)], dim=1),
-        torch.tensor([[True, False]]).repeat(len(margin), 1),
-        np.array(subsets or ["s"] * len(margin), dtype=object),
-        "",
-    )
 
 
 def single(name: str) -> ComponentSet:
@@ -69,8 +55,8 @@ FULL = [2.0, 1.0, -1.0, 0.5, 3.0]
 WITHOUT_A = [1.0, -1.0, 1.0, -0.5, 3.0]
 WITHOUT_B = [2.0, 1.0, -2.0, 1.5, -1.0]
 BY_HAND = Ablations.of(
-    evaluation(FULL, SUBSETS),
-    {A: evaluation(WITHOUT_A, SUBSETS), B: evaluation(WITHOUT_B, SUBSETS)},
+    of_margins(FULL, subsets=SUBSETS),
+    {A: of_margins(WITHOUT_A, subsets=SUBSETS), B: of_margins(WITHOUT_B, subsets=SUBSETS)},
     "hans",
     "ood",
 )
@@ -118,7 +104,7 @@ def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
         assert rows.set_index("subset")[column].to_dict() == pytest.approx(means.to_dict())
     # An interval of the average, not of single rows: u has the changes 0, -1/2 and -1/2.
     u = rows[rows["subset"] == "u"].iloc[0]
-    changes = mean_interval(np.array([0, -0.5, -0.5]), answers=True)
+    [changes] = mean_intervals(np.array([[0, -0.5, -0.5]]), answers=True)
     ends = {"accuracy_change_low": changes.low, "accuracy_change_high": changes.high}
     assert u[[*ends]].to_dict() == pytest.approx(ends)
     assert ablation_table(BY_HAND, {A: "single"}, average=("others", []))["set"].nunique() == 1
@@ -132,7 +118,7 @@ def test_nothing_to_list_is_an_empty_table() -> None:
 
 def test_more_sets_join_the_first() -> None:
     joint = ComponentSet.of([*A.components, *B.components])
-    more = Ablations.of(BY_HAND.full, {joint: evaluation(FULL, SUBSETS)}, "hans", "ood")
+    more = Ablations.of(BY_HAND.full, {joint: of_margins(FULL, subsets=SUBSETS)}, "hans", "ood")
     both = BY_HAND.with_more(more)
     assert list(both.without) == [A, B, joint]
     assert list(BY_HAND.without) == [A, B]
@@ -143,7 +129,7 @@ def test_more_sets_join_the_first() -> None:
 
 
 def test_identical_models_change_by_exactly_nothing() -> None:
-    full = evaluation(np.random.default_rng(0).normal(size=50).tolist())
+    full = of_margins(np.random.default_rng(0).normal(size=50))
     table = ablation_table(Ablations.of(full, {A: full}, "x", "id"), {A: "single"})
     sure = ["accuracy_change", *(c for c in COLUMNS if c.startswith("margin_change"))]
     assert (table[sure] == 0.0).all(axis=None)

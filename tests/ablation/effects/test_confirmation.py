@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from ablation.few import of_margins
 from scipy import stats
 
 from mechcore.ablation import (
@@ -21,7 +21,6 @@ from mechcore.ablation import (
 from mechcore.ablation.effects import confirmation as confirmed
 from mechcore.ablation.effects.confirmation import ROLES_TABLE, held_out_change
 from mechcore.ablation.effects.information import INFORMATION
-from mechcore.evaluation.evaluate import Evaluation
 from mechcore.wording import MINUS
 
 SMALL = 0.002
@@ -111,14 +110,6 @@ def test_how_many_were_found_and_confirmed_in_a_sentence(by_hand: pd.DataFrame) 
 # -- answers --------------------------------------------------------------------------------------
 
 
-def evaluation(margin: np.ndarray, label: np.ndarray, **changes: Any) -> Evaluation:
-    """Answers of a model with this log-odds of the second label."""
-    logits = torch.tensor(np.stack([np.zeros(len(margin)), margin], axis=1))
-    correct = torch.tensor(np.eye(2, dtype=bool)[label])
-    subsets = changes.pop("subsets", np.full(len(label), "texts", dtype=object))
-    return Evaluation(logits, correct, subsets, "", **changes)
-
-
 def answers(seed: Any, n: int, split: str, **changes: Any) -> Ablations:
     """Of a model in which 24 components write alike, each little and right four times of five."""
     rng, label = np.random.default_rng(seed), np.arange(n) % 2
@@ -128,10 +119,10 @@ def answers(seed: Any, n: int, split: str, **changes: Any) -> Ablations:
     signal = sum(written) - 1.3 * sign
     margins = [signal - each + 0.97 * noise + 0.24 * rng.normal(size=n) for each in written]
     without = {
-        ComponentSet.of([f"L0.H{i}"]): evaluation(margin, label, **changes)
+        ComponentSet.of([f"L0.H{i}"]): of_margins(margin, label, **changes)
         for i, margin in enumerate(margins)
     }
-    return Ablations.of(evaluation(signal + noise, label, **changes), without, "made up", split)
+    return Ablations.of(of_margins(signal + noise, label, **changes), without, "made up", split)
 
 
 def judged(found: dict[str, Ablations]) -> pd.DataFrame:
@@ -150,7 +141,7 @@ CLUSTERED = {
 def test_no_cluster_is_in_both_halves(clusters: np.ndarray) -> None:
     label = np.arange(len(clusters)) % 2
     subsets = np.array(["a", "b", "c"], dtype=object)[np.arange(len(clusters)) % 3]
-    full = evaluation(1.0 * label, label, subsets=subsets, clusters=clusters)
+    full = of_margins(1.0 * label, label, subsets=subsets, clusters=clusters)
     halves = confirmed._half_of(full, 0)
     assert set(clusters[halves == 0]).isdisjoint(clusters[halves == 1])
     largest = np.bincount(clusters).max()
@@ -161,7 +152,7 @@ def test_no_cluster_is_in_both_halves(clusters: np.ndarray) -> None:
 def test_examples_are_halved_within_subset_and_label() -> None:
     subsets = np.repeat(np.array([*"abcdefghi"], dtype=object), [1, 1, 1, 1, 1, 1, 9, 30, 41])
     label = np.arange(len(subsets)) % 2
-    halves = confirmed._half_of(evaluation(1.0 * label, label, subsets=subsets), 3)
+    halves = confirmed._half_of(of_margins(1.0 * label, label, subsets=subsets), 3)
     assert abs(2 * halves.sum() - len(halves)) <= 1
     for name in subsets:
         for each in (0, 1):

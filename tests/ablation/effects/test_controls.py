@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechcore.ablation import ComponentSet
-from mechcore.ablation.effects.controls import ABLATION_CONTROLS, control_table
+from mechcore.ablation.effects.changes import ABLATION_CONTROLS, control_table
 from mechcore.evaluation.p_values import among_controls
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+from ablation.few import of_margins
 from ablation.planted import planted
 
 from mechcore.ablation import (
@@ -41,14 +42,8 @@ def answers(subsets: list[str], label: np.ndarray) -> Ablations:
     """All right at first; without A all margins are 5 larger, without B a quarter is confused."""
     margin = np.where(label == 1, 1.0, -1.0)
     confused = np.where(np.arange(len(label)) % 4 == 0, -1.0, margin)
-    correct = torch.tensor(np.eye(2, dtype=bool)[label])
-
-    def evaluation(margin: np.ndarray) -> Evaluation:
-        logits = torch.tensor(np.stack([np.zeros_like(margin), margin], axis=1))
-        return Evaluation(logits, correct, np.array(subsets, dtype=object), "")
-
-    without = {A: evaluation(margin + 5), B: evaluation(confused)}
-    return Ablations.of(evaluation(margin), without, "made up", "ood")
+    full, more, fewer = (of_margins(m, label, subsets) for m in (margin, margin + 5, confused))
+    return Ablations.of(full, {A: more, B: fewer}, "made up", "ood")
 
 
 HALVES = np.repeat([1, 0], 200)
@@ -208,17 +203,14 @@ def examples(labels: list[str]) -> EncodedExamples:
     return encode(Examples("micro", frame), helpers.word_tokenizer(segments=False), max_length=48)
 
 
-@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
-def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> None:
+def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path) -> None:
     model = micro_model(tmp_path)
     n, names = 240, ("non-entailment", "entailment")
     unlabelled = examples([names[i % 2] for i in range(n)])
     margin = evaluate(model, unlabelled, in_domain=False).logits[:, 1].numpy()
     middle = np.median(margin)
     data = examples([names[int(each > middle)] for each in margin])
-    found = ablate(
-        model, sets.singles(model), data, fill="zero", engine=engine, split="ood", batch_size=50
-    )
+    found = ablate(model, sets.singles(model), data, fill="zero", split="ood", batch_size=50)
     np.testing.assert_allclose(found.full.logits[:, 1], margin, atol=1e-4)
     reader = ComponentSet.of([READER])
     without = evaluate(
@@ -244,15 +236,12 @@ def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> 
 def test_few_answers_of_a_rare_label_are_not_sure_of_anything() -> None:
     """Scores with and without a set are exchangeable, so that nothing is lost and nothing moves."""
     rng, label = np.random.default_rng(0), np.repeat([0, 1], [50, 1950])
-    correct, names = torch.tensor(np.eye(2, dtype=bool)[label]), np.full(2000, "all", dtype=object)
     few = {"information": 0, "threshold": 0}
     for seed in range(20):
         signal = np.where(label == 1, 1.0, -1.0) + rng.normal(size=2000)
 
         def evaluation(signal: np.ndarray = signal) -> Evaluation:
-            margin = 2 * signal + 0.3 * rng.normal(size=2000)
-            logits = torch.tensor(np.stack([np.zeros(2000), margin], axis=1))
-            return Evaluation(logits, correct, names, "")
+            return of_margins(2 * signal + 0.3 * rng.normal(size=2000), label, "all")
 
         without = {ComponentSet.of([f"L{i}.H0"]): evaluation() for i in range(10)}
         found = Ablations.of(evaluation(), without, "made up", "id")

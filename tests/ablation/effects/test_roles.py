@@ -11,7 +11,7 @@ import pytest
 from ablation.planted import CARRIES, HEURISTIC, IDLE, IDLE_SIZE, two_domains
 from scipy import stats
 
-from mechcore import MeanActivations, as_encoded, load_model
+from mechcore import MeanActivations, load_model
 from mechcore.ablation import (
     RoleSettings,
     ablate,
@@ -40,6 +40,7 @@ from mechcore.ablation.effects.roles import (
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.p_values import selective_p
+from mechcore.models.encoded import as_encoded
 from mechcore.pruning.attribution import margin_slopes
 
 SMALL, LARGE = 0.002, 0.02

@@ -7,27 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from ablation.few import of_margins
 from scipy import stats
 
 from mechcore.ablation import Ablations, ComponentSet
 from mechcore.ablation.effects.stability import STABILITY, change_stability, interaction_stability
-from mechcore.evaluation.evaluate import Evaluation
 
 N = 40
 SINGLES = [f"L0.H{i}" for i in range(6)]
 
 
-def answered(margin: np.ndarray) -> Evaluation:
-    logits = torch.tensor(np.stack([margin, np.zeros(N)], axis=1))
-    right = torch.tensor([[True, False]]).repeat(N, 1)
-    return Evaluation(logits, right, np.array(["all"] * N, dtype=object), "")
-
-
 def ablations(losses: dict[str, np.ndarray]) -> Ablations:
     """With these losses of margin; the full model has a margin of 1."""
-    without = {ComponentSet.of(s.split("+")): answered(1 - loss) for s, loss in losses.items()}
-    return Ablations.of(answered(np.ones(N)), without, "hans", "ood")
+    without = {ComponentSet.of(s.split("+")): of_margins(1 - loss) for s, loss in losses.items()}
+    return Ablations.of(of_margins(np.ones(N)), without, "hans", "ood")
 
 
 def row(table: Any, metric: str) -> Any:

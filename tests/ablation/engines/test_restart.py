@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,23 +55,21 @@ SHARED = {**WIDE, "num_key_value_heads": 2, "head_dim": 4}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Bert": WIDE,
     "Bloom": {},  # whose layers return tuples
-    "GPT2": {"n_inner": 24},
     "GPTNeoX": WIDE,  # attention and MLP in parallel
     "Gemma2": {**SHARED, "sliding_window": 4},
-    "OPT": {"ffn_dim": 24, "word_embed_proj_dim": 16},
-    "Phi": WIDE,
     "Qwen3": SHARED,
 }
 HEADS = {"classifier": "ForSequenceClassification", "language model": "ForCausalLM"}
-CASES = [(family, head) for family in FAMILIES for head in HEADS]
-CASES.remove(("Bert", "language model"))
+CASES = (
+    *(("Bert", "classifier"), ("Bloom", "language model"), ("GPTNeoX", "classifier")),
+    *(("Gemma2", "language model"), ("Qwen3", "classifier")),
+)
 
 
 def saved(folder: Path, family: str, head: str = "classifier", **changes: Any) -> Path:
     """A tiny random checkpoint."""
     config = getattr(hf, f"{family}Config")(**SIZES | FAMILIES[family] | changes)
-    end = "LMHeadModel" if (family, head) == ("GPT2", "language model") else HEADS[head]
-    model = getattr(hf, family + end)(config)
+    model = getattr(hf, family + HEADS[head])(config)
     helpers.randomise(model)
     model.save_pretrained(folder)
     helpers.word_tokenizer(segments=False).save_pretrained(folder)
@@ -252,15 +249,6 @@ def assert_close(found: Ablations, expected: Ablations) -> None:
     for each, answers in expected.without.items():
         assert answers.logits is not None
         np.testing.assert_allclose(found.without[each].logits, answers.logits, rtol=0, atol=1e-5)
-
-
-def test_a_model_without_a_stack_is_restarted_without_a_word(neox: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = swept(neox, "auto")
-    assert_close(found, swept(neox, "reference"))
-    with pytest.raises(InputError, match=r"found a bridge of GPTNeoXForSeq.*engine='restart' runs"):
-        swept(neox, "tree")
 
 
 @pytest.mark.parametrize("reads", ["one", "all"])

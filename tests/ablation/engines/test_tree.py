@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import helpers
 import pytest
 import torch
 from helpers import ARCHITECTURES, Cases, padded, texts
@@ -20,13 +20,11 @@ from mechcore.components import Mask, ModelShape
 from mechcore.masking.fills import fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models import load_model
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.protocol import is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Stack
 
 HUGE = 10**9
-DEPTH = 6
 
 # -- trees by hand --------------------------------------------------------------------------------
 
@@ -122,32 +120,27 @@ def test_work_counts_by_numbers_of_weights_and_not_the_last_layer(cases: Cases) 
 MODELS = [*ARCHITECTURES, "gpt2-lm"]
 
 
+@dataclass(frozen=True)
 class Models:
     """Models, their stacks and means by name, each made once."""
 
-    def __init__(self, cases: Cases) -> None:
-        self.cases = cases
-        self.model = cache(self._model)
-        self.stack = cache(lambda name: stack_of(self.model(name)))
-        self.means = cache(self._means)
-
-    def _model(self, name: str) -> Any:
-        if name == "deep":
-            path = self.cases.folder / "deep"
-            helpers.gpt2_language_model(n_layer=DEPTH).save_pretrained(path)
-            return load_model(path)
-        return self.cases.get(name).model
-
-    def _means(self, name: str, per_position: bool) -> MeanActivations:
-        batch = padded(texts((9, 3, 8, 9), seed=9))
-        return MeanActivations.compute(
-            self.model(name), batch, per_position=per_position, n_samples=8
-        )
+    model: Callable[[str], Any]
+    stack: Callable[[str], Stack]
+    means: Callable[[str, bool], MeanActivations]
 
 
 @pytest.fixture(scope="module")
 def models(cases: Cases) -> Models:
-    return Models(cases)
+    batch = padded(texts((9, 3, 8, 9), seed=9))
+
+    def model(name: str) -> Any:
+        return cases.get(name).model
+
+    def means(name: str, per_position: bool) -> MeanActivations:
+        options: dict[str, Any] = {"per_position": per_position, "n_samples": 8}
+        return MeanActivations.compute(model(name), batch, **options)
+
+    return Models(model, cache(lambda name: stack_of(model(name))), cache(means))
 
 
 def read_positions(model: Any, inputs: dict[str, Tensor]) -> Tensor:

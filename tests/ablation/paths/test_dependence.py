@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from ablation.few import encoded, means_of
+from ablation.few import encoded, means_of, of_margins
 from helpers import Cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,9 +32,10 @@ from mechcore.ablation.paths.verdict import (
     core_dependence_verdict,
 )
 from mechcore.components import Component, ModelShape
-from mechcore.components.paths import PathSet
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
+from mechcore.masking.means import MeanActivations
 
 N = 400
 LABEL = np.arange(N) % 2
@@ -44,10 +44,8 @@ A, B = Component(1, 0), Component(1, 1)
 
 def evaluation(right: np.ndarray) -> Evaluation:
     """A model that is right where it says, by a margin of 2 nats."""
-    says = np.where(right, LABEL, 1 - LABEL)
-    logits = torch.tensor(np.eye(2)[says] * 2.0)
-    subsets = np.where(np.arange(N) < N // 2, "first", "second").astype(object)
-    return Evaluation(logits, torch.tensor(np.eye(2, dtype=bool)[LABEL]), subsets, "")
+    subsets = np.where(np.arange(N) < N // 2, "first", "second")
+    return of_margins(np.where(right == (LABEL == 1), 2.0, -2.0), LABEL, subsets)
 
 
 FULL = evaluation(np.ones(N, dtype=bool))
@@ -106,8 +104,7 @@ def test_answers_of_a_rare_label_weigh_more() -> None:
     """
     n = 500
     label = (np.arange(n) >= 450).astype(int)
-    logits, correct = torch.tensor(np.eye(2)[label] * 2.0), torch.tensor(np.eye(2)[label] == 1)
-    full = Evaluation(logits, correct, np.full(n, "all", dtype=object), "")
+    full = of_margins(np.where(label == 1, 2.0, -2.0), label, "all")
     same = Answers.of(full, full)
     made = Readers(full, {A: same}, {A: same}, [], "x", "ood")
     reach = stats.t.ppf(0.975, n - 1) / (n + 2)
@@ -134,10 +131,7 @@ def test_a_share_of_nothing_is_missing() -> None:
 
 
 def test_one_label_has_no_information() -> None:
-    one = np.flatnonzero(LABEL == 0)
-    full = Evaluation(
-        FULL.logits[one], FULL.correct_classes[one], np.full(len(one), "all", dtype=object), ""
-    )
+    full = FULL.part(np.flatnonzero(LABEL == 0))
     answers = Answers.of(full, full)
     table = core_dependence_table(Readers(full, {A: answers}, {A: answers}, [], "x", "ood"))
     assert set(table["metric"]) == {"accuracy", "margin"}
@@ -232,41 +226,60 @@ def test_cores_without_controls() -> None:
 # -- with a model ---------------------------------------------------------------------------------
 
 
-def test_readers_are_cut_one_by_one(cases: Cases) -> None:
+@dataclass
+class Small:
+    """A BERT with a few examples, out of domain."""
+
+    model: Any
+    data: EncodedExamples
+    means: MeanActivations
+
+    def of(self, core: list[str]) -> tuple[Any, list[str], EncodedExamples, MeanActivations]:
+        return self.model, core, self.data, self.means
+
+    def readers(self, core: list[str], **options: Any) -> Readers:
+        return readers_of(*self.of(core), split="ood", **options)
+
+    def margins(self, *cuts: str) -> dict[str, np.ndarray]:
+        """Without each set of components or paths, by the reference."""
+        options: dict[str, Any] = {"split": "ood", "engine": "reference"}
+        found = ablate(self.model, cuts, self.data, self.means, **options)
+        by_name = {str(cut): answers.margin for cut, answers in found.without.items()}
+        return {name: by_name[name] for name in cuts}
+
+
+@pytest.fixture(scope="module")
+def small(cases: Cases) -> Small:
     model, data = cases.get("bert").model, encoded()
-    means = means_of(model, data)
-    found = readers_of(model, ["L0.H1", "L0.H2"], data, means, n_controls=2, split="ood")
+    return Small(model, data, means_of(model, data))
+
+
+def test_readers_are_cut_one_by_one(small: Small) -> None:
+    core = ["L0.H1", "L0.H2"]
+    found = beside_random(small.readers(core), *small.of(core), n_controls=2)
     names = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
     assert list(map(str, found.blind)) == names
-    cut = ["L0.H1+L0.H2>L1.H3", "L0.H1+L0.H2>L0.MLP"]
-    expected = ablate(model, [*cut, "L1.H3"], data, means, split="ood", engine="reference")
-    by_name = {str(each): answers for each, answers in expected.without.items()}
-    for receiver, name in zip(("L1.H3", "L0.MLP"), cut, strict=True):
-        answers = found.blind[Component(receiver)]
-        np.testing.assert_allclose(answers.margin, by_name[name].margin, atol=1e-5)
-    alone = found.without[Component("L1.H3")]
-    np.testing.assert_allclose(alone.margin, by_name["L1.H3"].margin, atol=1e-5)
+    by_name = small.margins(
+        "L0.H1+L0.H2>L1.H3", "L0.H1+L0.H2>L0.MLP", "L1.H3", "L0.H0+L0.H3>L1.MLP"
+    )
     [control] = found.controls  # of four heads two are left
-    others = PathSet.between(["L0.H0", "L0.H3"], "L1.MLP")
-    answers = ablate(model, [others], data, means, split="ood", engine="reference").without[others]
-    np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+    answers = [found.blind[Component(name)] for name in ("L1.H3", "L0.MLP")]
+    answers += [found.without[Component("L1.H3")], control[Component("L1.MLP")]]
+    for got, margin in zip(answers, by_name.values(), strict=True):
+        np.testing.assert_allclose(got.margin, margin, atol=1e-5)
 
 
-def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> None:
+def test_controls_that_are_the_same_to_a_receiver_count_once(small: Small) -> None:
     """One core head in each layer of four: a head of layer 1 sees one of three others."""
-    model, data = cases.get("bert").model, encoded()
-    means = means_of(model, data)
-    found = readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=8, split="ood")
+    core = ["L0.H1", "L1.H2"]
+    found = beside_random(small.readers(core), *small.of(core), n_controls=8)
     assert len(found.controls) == 8  # of 3 x 3
     table = core_dependence_table(found)
     whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
     seen = whole["n_controls"].to_dict()
     assert (seen.pop("L1.MLP"), set(seen.values())) == (8, {3})
-    changes = []
-    for head in ("L0.H0", "L0.H2", "L0.H3"):
-        cut = PathSet.between([head], "L1.H0")
-        answers = ablate(model, [cut], data, means, split="ood", engine="reference").without[cut]
-        changes.append(float((answers.margin - found.full.margin).mean()))
+    margins = small.margins(*(f"{head}>L1.H0" for head in ("L0.H0", "L0.H2", "L0.H3")))
+    changes = [float((margin - found.full.margin).mean()) for margin in margins.values()]
     row = whole.loc["L1.H0"]
     assert row["control_change"] == pytest.approx(np.mean(changes), abs=1e-5)
     reach = sum(abs(change) >= abs(row["blind_change"]) for change in changes)
@@ -284,60 +297,39 @@ def test_a_verdict_counts_equal_controls_once() -> None:
     assert table["p_control"].min() == 0.5
 
 
-def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> None:
-    """The core has heads of both layers; what it is to layer 1 is its heads of layer 0."""
-    model, data = cases.get("bert").model, encoded()
-    means, engines = means_of(model, data), []
-    with pytest.MonkeyPatch.context() as patch:
-        work = importlib.import_module("mechcore.ablation.sweeps")
-        patch.setattr(work, "_work", lambda parts, *_: engines.append(parts))
-        readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=0, split="ood")
-    [_, paths] = engines
-    assert len(paths.on_stack.parts) == 1
-
-
-def test_known_ablations_have_to_be_of_these_examples(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    means = means_of(model, data)
-    other = ablate(model, ["L1.H1"], data, means, split="ood").part(np.arange(4))
+def test_known_ablations_have_to_be_of_these_examples_by_the_same_fill(small: Small) -> None:
+    sets = ["L0.H0", "L1.H1", "L1.MLP"]
+    other = ablate(small.model, ["L1.H1"], small.data, small.means, split="ood").part(np.arange(4))
     message = r"among the known ablations \(4\) are not those on these examples \(7\)"
     with pytest.raises(InputError, match=message):
-        readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, split="ood")
-
-
-def test_known_ablations_have_to_be_by_the_same_fill(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    means, options = means_of(model, data), {"n_controls": 0, "split": "ood"}
-    sets = ["L0.H0", "L1.H1", "L1.MLP"]
-    known = ablate(model, sets, data, split="ood", fill="zero")
+        small.readers(["L0.H1"], known=other)
+    known = ablate(small.model, sets, small.data, split="ood", fill="zero")
     with pytest.raises(InputError, match="expected ablations by the same fill, means and seed"):
-        readers_of(model, ["L0.H1"], data, means, known=known, **options)
-    found = readers_of(model, ["L0.H1"], data, means, known=known, fill="zero", **options)
-    anew = readers_of(model, ["L0.H1"], data, means, fill="zero", **options)
+        small.readers(["L0.H1"], known=known)
+    found = small.readers(["L0.H1"], known=known, fill="zero")
+    anew = small.readers(["L0.H1"], fill="zero")
     for one, two in ((found.without, anew.without), (found.blind, anew.blind)):
         assert one.keys() == two.keys()
-        for each in one:
-            np.testing.assert_allclose(one[each].margin, two[each].margin, atol=1e-4)
+        for receiver in one:
+            np.testing.assert_allclose(one[receiver].margin, two[receiver].margin, atol=1e-4)
 
 
-def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    means = means_of(model, data)
-    alone = readers_of(model, ["L0.H1"], data, means, n_controls=0, split="ood")
+def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(small: Small) -> None:
+    alone, given = small.readers(["L0.H1"]), small.of(["L0.H1"])
     # A component that runs before the core does not read it, and has no controls.
     wanted = ["L1.H2", "L0.H3", "L1.MLP"]
-    some = beside_random(alone, model, ["L0.H1"], data, means, receivers=wanted, n_controls=3)
-    assert [list(map(str, each)) for each in some.controls] == [["L1.H2", "L1.MLP"]] * 3
-    everything = readers_of(model, ["L0.H1"], data, means, n_controls=3, split="ood")
-    whole, found = (core_dependence_table(each) for each in (everything, some))
+    some = beside_random(alone, *given, receivers=wanted, n_controls=3)
+    assert [list(map(str, control)) for control in some.controls] == [["L1.H2", "L1.MLP"]] * 3
+    everything = beside_random(alone, *given, n_controls=3)
+    whole, found = (core_dependence_table(readers) for readers in (everything, some))
     rows = whole["receiver"].isin(wanted)
     pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)
     assert set(found[~rows]["n_controls"]) == {0}
+    model, core, data, means = given
     with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
-        beside_random(alone, model, ["L0.H1"], data.part(range(4)), means, n_controls=1)
+        beside_random(alone, model, core, data.part(range(4)), means, n_controls=1)
 
 
-def test_nothing_runs_after_the_core(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
+def test_nothing_runs_after_the_core(small: Small) -> None:
     with pytest.raises(InputError, match="core: no component runs after it"):
-        readers_of(model, ["L1.H1"], data, means_of(model, data), receivers=["L0.H1"])
+        small.readers(["L1.H1"], receivers=["L0.H1"])

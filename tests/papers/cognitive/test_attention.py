@@ -90,7 +90,7 @@ def flags(tokenizer: Any, text: str) -> tuple[list[int], list[bool]]:
 
 def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
     """Sums over queries by trial: attention on numbers [trial, head], uniform, queries [trial]."""
-    found: dict[str, list[Any]] = {name: [] for name in ("mass", "uniform", "n", "last", "share")}
+    found: dict[str, list[Any]] = {name: [] for name in ("mass", "uniform", "n")}
     for text in trials.frame["text"]:
         ids, numbers = flags(case.tokenizer, text)
         with torch.no_grad():
@@ -101,12 +101,7 @@ def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
         found["mass"].append(on_numbers[:, queries].sum(-1))
         found["uniform"].append(sum(sum(numbers[: q + 1]) / (q + 1) for q in queries))
         found["n"].append(len(queries))
-        found["last"].append(on_numbers[:, -1])
-        found["share"].append(sum(numbers) / len(ids))
     return {name: np.array(values) for name, values in found.items()}
-
-
-# -- attention ------------------------------------------------------------------------------------
 
 
 def test_the_tokenizer_of_signed_prompts_cuts_numbers_into_pieces() -> None:
@@ -126,7 +121,7 @@ def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> 
     table = tables["cognitive_attention"]
     assert table.columns.tolist() == [
         *("component", "layer", "head", "mass", "low", "high", "uniform", "ratio", "low_ratio"),
-        *("high_ratio", "answer_mass", "answer_uniform"),
+        "high_ratio",
     ]
     assert table["component"].tolist() == NAMES
     assert table["layer"].tolist() == [0, 0, 1, 1]
@@ -138,8 +133,6 @@ def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> 
     np.testing.assert_allclose(table["uniform"], uniform, rtol=1e-9)
     np.testing.assert_allclose(table["ratio"], mass / uniform, rtol=1e-4)
     assert np.ptp(mass) > 0.005
-    np.testing.assert_allclose(table["answer_mass"], found["last"].mean(0), rtol=1e-4)
-    np.testing.assert_allclose(table["answer_uniform"], found["share"].mean(), rtol=1e-9)
     assert (table["low"] < table["mass"]).all()
     assert (table["mass"] < table["high"]).all()
 
@@ -168,16 +161,13 @@ def test_the_categories_are_gone_afterwards(words: Case, monkeypatch: pytest.Mon
     assert categories(causal=True) == before
 
     def broken(*_: Any, **__: Any) -> None:
-        assert len(categories(causal=True)) == len(before) + 2
+        assert len(categories(causal=True)) == len(before) + 1
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(attention, "score_heads", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         attention_tables(model, words.tokenizer, words.trials, ABLATION)
     assert categories(causal=True) == before
-
-
-# -- changes --------------------------------------------------------------------------------------
 
 
 def test_relations_to_changes_by_hand(words: Case) -> None:

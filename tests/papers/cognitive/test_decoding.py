@@ -89,7 +89,7 @@ def plant(
                 if at == layer:
                     states[:, trials.landmarks.index(landmark), : code.shape[1]] += code
             values[hook] = torch.tensor(states, dtype=torch.float32)
-        return Activations(values, positions)
+        return Activations(values)
 
     monkeypatch.setattr(decoding, "activations_at", noise)
     monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())

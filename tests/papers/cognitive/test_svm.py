@@ -49,7 +49,7 @@ def plant(
             z[:, 0, layer, head, 0] += 9.0 * code
         values = torch.tensor(z, dtype=torch.float32)
         found = {hook_z(layer): values[:, :, layer] for layer in (0, 1)}
-        return Activations(found, torch.zeros(len(answers), 1, dtype=torch.long))
+        return Activations(found)
 
     monkeypatch.setattr(svm, "activations_at", noise)
     monkeypatch.setattr(svm, "answers_of", lambda *args, **options: answers)
@@ -121,7 +121,7 @@ def test_a_head_that_knows_numbers_again_tells_nothing(
 
     def known(_: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
         found = {hook: states[:, None, None].expand(-1, 1, 2, -1) for hook in hooks}
-        return Activations(found, torch.zeros(160, 1, dtype=torch.long))
+        return Activations(found)
 
     monkeypatch.setattr(svm, "activations_at", known)
     monkeypatch.setattr(svm, "answers_of", lambda *_, **options: trials.frame["label"].tolist())

@@ -1,14 +1,12 @@
 """The cognitive task: texts, balance, what shortcuts score, the hold-out, places of tokens."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import transformers as hf
-from datasets import Dataset, load_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, processors
@@ -351,20 +349,6 @@ def test_codes_written_out() -> None:
     for name in ("motion", "color"):
         assert trials.codes[f"{name}_evidence"].tolist() == trials.frame[name].tolist()
         assert generate(8, 0).codes[f"{name}_evidence"].dtype == float
-
-
-@pytest.mark.parametrize("rendering", RENDERINGS)
-def test_a_data_set_comes_back_from_disk(rendering: Any, tmp_path: Path) -> None:
-    trials = generate(24, 0, rendering=rendering, random_order=True)
-    trials.dataset().save_to_disk(tmp_path / "saved")
-    found = load_from_disk(tmp_path / "saved")
-    assert isinstance(found, Dataset)
-    pd.testing.assert_frame_equal(
-        found.remove_columns("spans").to_pandas(), trials.frame, check_dtype=False
-    )
-    for row, places in zip(found["spans"], trials.places.tolist(), strict=True):
-        assert [span["name"] for span in row] == list(trials.landmarks)
-        assert [[span["start"], span["end"]] for span in row] == places
 
 
 def test_rows_take_their_spans_along() -> None:

@@ -51,9 +51,6 @@ def selective(tables: dict[str, pd.DataFrame]) -> dict[str, int]:
     return tables["cognitive_terms"].set_index("term")["units"].to_dict()
 
 
-# -- regressors -----------------------------------------------------------------------------------
-
-
 def test_evidence_is_side_and_strength() -> None:
     trials = generate(400, 0)
     table, frame = regressors(trials), trials.frame
@@ -76,9 +73,6 @@ def test_evidence_of_one_strength_is_its_side_alone() -> None:
     both = regressors(generate(64, 0, rendering="signed", differences=[7, 50]))
     assert list(both)[4:] == ["motion strength", "color strength"]
     selectivity_tables(noise(16, 2), signed, permutations=99, alpha=0.05)  # not collinear
-
-
-# -- planted codes --------------------------------------------------------------------------------
 
 
 def test_planted_codes_are_counted() -> None:
@@ -165,9 +159,6 @@ def test_units_that_are_constant_are_never_selective() -> None:
     assert tables["cognitive_selectivity"]["units"].iloc[0] >= 2
 
 
-# -- projection -----------------------------------------------------------------------------------
-
-
 def answers_with(trials: Trials, wrong: list[int]) -> list[str]:
     other = {"left": "right", "right": "left"}
     return [other[e] if i in wrong else e for i, e in enumerate(trials.frame["label"])]
@@ -213,9 +204,6 @@ def test_a_model_that_always_answers_the_same_has_no_silhouette_of_choice() -> N
     missing = table[["silhouette", "null_mean", "null_95"]].isna()
     assert missing.all(axis=1).tolist() == missing.any(axis=1).tolist()
     assert missing["silhouette"].tolist() == [False, True, False, True]
-
-
-# -- models ---------------------------------------------------------------------------------------
 
 
 def test_tables_of_a_model(tiny: tuple[Any, Any]) -> None:

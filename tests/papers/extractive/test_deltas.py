@@ -73,9 +73,6 @@ def test_only_keeps_these(delta: WeightDelta, names: set[str]) -> None:
     assert torch.equal(dense(found + delta.only({*"abc"} - names)), dense(delta))
 
 
-# -- on models ------------------------------------------------------------------------------------
-
-
 def test_a_delta_is_what_changed(tiny: Decoder) -> None:
     before = snapshot(tiny.model)
     assert not any(change.any() for change in delta_from(tiny.model, before).values())

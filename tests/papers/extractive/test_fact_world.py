@@ -48,9 +48,6 @@ def splits(seed: int) -> list[Facts]:
     return [*hops, *(getattr(task, name) for name in type(task).__dataclass_fields__)]
 
 
-# -- tasks ----------------------------------------------------------------------------------------
-
-
 def test_every_word_is_one_token() -> None:
     tokenizer = fact_world_tokenizer()
     for column in zip(*TINY_CITIES, strict=True):
@@ -73,9 +70,6 @@ def test_the_tasks_can_be_written(seed: int) -> None:
         assert {len(ids) for ids in encoded.completion_ids} == {1}
         assert {ids[0] for ids in encoded.prompt_ids} == {tokenizer.bos_token_id}
         assert len(encoded.option_ids) == 20
-
-
-# -- texts ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +151,6 @@ def test_a_pass_has_every_fact_once(facts: Examples) -> None:
 def test_a_draw_is_the_beginning_of_a_larger_one() -> None:
     assert base_texts(500, 3).frame.head(20).equals(base_texts(20, 3).frame)
     assert not base_texts(20, 3).frame.equals(base_texts(20, 4).frame)
-
-
-# -- the base -------------------------------------------------------------------------------------
 
 
 STEPS = 2

@@ -78,9 +78,6 @@ def splits(seed: int) -> list[Facts]:
     return [*found, *(getattr(task, field.name) for field in fields(task))]
 
 
-# -- texts ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -96,9 +93,6 @@ def splits(seed: int) -> list[Facts]:
 def test_facts_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"homes: .*{message}"):
         homes(**changes)
-
-
-# -- tokens ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,9 +143,6 @@ def test_tokens_across_the_space_are_refused() -> None:
     facts = Facts("homes", ("Ann lives in",), ("Rome",), ("Ann",))
     with pytest.raises(InputError, match="the tokens of 'Ann lives in' change where 'Rome'"):
         encode_facts(facts, PreTrainedTokenizerFast(tokenizer_object=tokenizer))
-
-
-# -- the paper's tasks ----------------------------------------------------------------------------
 
 
 def test_tables_have_no_word_twice() -> None:

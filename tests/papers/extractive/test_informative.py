@@ -14,19 +14,22 @@ from mechcore.papers.extractive.passes import (
     hooks_needed,
     informative,
     look_back,
+    rewards_of,
 )
 from mechcore.papers.extractive.ranks import prompt_batch
-from mechcore.papers.extractive.scores import weight_effects
-from mechcore.papers.extractive.weights import WeightDelta, linear_maps
+from mechcore.papers.extractive.weights import differentiable, linear_maps
 
 
-def stored(case: Decoder, data: EncodedFacts, delta: WeightDelta) -> tuple[torch.Tensor, ...]:
-    """Informative scores summed over layers and tokens: heads, MLPs, and W_out's part of these."""
-    question = Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
-    sites = Sites.of(case.model)
-    trace = look_back(case.model, question, sites, *hooks_needed(sites), by_head=True)
-    found = informative(case.model, sites, trace, delta)
-    return tuple(each.flatten(1).sum(1) for each in (found.heads, found.mlps, found.mlps_out))
+def effects_of_weights(case: Decoder, question: Question) -> dict[str, torch.Tensor]:
+    """<grad R, change> of every prompt, for each weight alone, by autograd."""
+    effects: dict[str, list[torch.Tensor]] = {name: [] for name in case.of_all}
+    with differentiable(case.model, case.of_all) as weights:
+        for reward in rewards_of(case.model, question):
+            gradients = torch.autograd.grad(reward, weights, retain_graph=True, allow_unused=True)
+            for (name, change), gradient in zip(case.of_all.items(), gradients, strict=True):
+                none = torch.zeros((), dtype=change.dtype)
+                effects[name].append(none if gradient is None else (gradient * change).sum())
+    return {name: torch.stack(parts).detach() for name, parts in effects.items()}
 
 
 def test_covered_are_matrices_and_biases_of_components(tiny: Decoder) -> None:
@@ -39,22 +42,28 @@ def test_covered_are_matrices_and_biases_of_components(tiny: Decoder) -> None:
 
 
 def test_every_weight_alone_is_of_its_component(tiny: Decoder, data: EncodedFacts) -> None:
-    """Each against the derivatives with respect to itself."""
-    covered = covered_names(Sites.of(tiny.model))
+    """Each against the derivatives with respect to itself; the paper has W_out's twice."""
+    question = Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
+    sites = Sites.of(tiny.model)
+    trace = look_back(tiny.model, question, sites, *hooks_needed(sites), by_head=True)
+    covered, expected = covered_names(sites), effects_of_weights(tiny, question)
     parts = {m.weight: m.part for m in linear_maps(tiny.model)}
     parts |= {m.bias: m.part for m in linear_maps(tiny.model) if m.bias is not None}
-    for name in (each for each in tiny.of_all if ".1." in each or each not in covered):
+    precise = {"rtol": 1e-8, "atol": 1e-10} if tiny.exact else {"rtol": 1e-3, "atol": 1e-4}
+    for name, effect in expected.items():
         delta = tiny.of_all.only([name])
-        heads, mlps, outs = stored(tiny, data, delta)
-        expected = weight_effects(tiny.model, data, delta).to(heads)
-        precise = {"rtol": 1e-8, "atol": 1e-10} if tiny.exact else {"rtol": 1e-3, "atol": 1e-4}
-        none = torch.zeros_like(heads)
-        attention = name in covered and parts[name] in "QKVO"
-        torch.testing.assert_close(heads, expected if attention else none, **precise, msg=name)
-        mlp = name in covered and not attention
-        torch.testing.assert_close(mlps, expected if mlp else none, **precise, msg=name)
-        is_out = mlp and parts[name] == "out" and name not in biases(tiny)
-        torch.testing.assert_close(outs, expected if is_out else none, **precise, msg=name)
+        whole, paper = (
+            informative(tiny.model, sites, trace, delta, paper=paper) for paper in (False, True)
+        )
+        is_mlp = name in covered and parts[name] not in "QKVO"
+        is_out = is_mlp and parts[name] == "out" and name not in biases(tiny)
+        for values, part in (
+            (whole.heads, effect * (name in covered and not is_mlp)),
+            (whole.mlps, effect * is_mlp),
+            (paper.mlps / 2, effect * is_out),
+        ):
+            found = values.flatten(1).sum(1)
+            torch.testing.assert_close(found, part.to(found), **precise, msg=name)
 
 
 def biases(tiny: Decoder) -> set[str]:

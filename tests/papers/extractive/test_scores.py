@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,16 @@ import pytest
 import torch
 import transformers as hf
 from papers.extractive.plain_gpt2 import naive_scores
-from papers.extractive.tiny import (
-    Decoder,
-    difference,
-    facts,
-    last_tokens,
-    loaded,
-    padded,
-    saved,
-)
+from papers.extractive.tiny import Decoder, difference, facts, last_tokens, loaded, padded, saved
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError, NotFiniteError
 from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive import passes
 from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.ranks import rewards
 from mechcore.papers.extractive.results import KINDS, ExtractiveScores
 from mechcore.papers.extractive.scores import extractive_scores
-from mechcore.papers.extractive.weights import WeightDelta, applied, linear_maps, trainable_names
+from mechcore.papers.extractive.weights import WeightDelta, linear_maps, trainable_names
 
 OTHERS = [[1, 2], [0, 3, 4], [1], [0, 2], [3]]
 """Counterfactuals of the five facts, of other lengths and answers."""
@@ -40,6 +32,13 @@ def scores(case: Decoder, data: EncodedFacts, delta: WeightDelta, **options: Any
     return extractive_scores(
         case.model, data, delta, **{"counterfactuals": OTHERS, "check": False} | options
     )
+
+
+@cache
+def standard(case: Decoder, data: EncodedFacts, which: str = "of_all") -> ExtractiveScores:
+    """`scores` for one of the changes of a decoder, computed once."""
+    found: ExtractiveScores = scores(case, data, getattr(case, which))
+    return found
 
 
 def tensors(found: ExtractiveScores) -> dict[str, Tensor]:
@@ -95,41 +94,17 @@ def test_a_small_change_does_what_the_gradient_says(tiny: Decoder, data: Encoded
     steps = (tiny.step, -tiny.step)
     up, down = (scores(tiny, data, step * tiny.of_all).sums().actual for step in steps)
     slope = (up - down) / (2 * tiny.step)
-    whole = scores(tiny, data, tiny.of_all).sums()
+    whole = standard(tiny, data).sums()
     expected = (whole.informative + whole.other).tolist()
     assert slope.tolist() == pytest.approx(expected, rel=1e-3 if tiny.exact else 2e-2, abs=1e-3)
 
 
-@pytest.mark.parametrize("part", ["Q", "K", "V", "O", "in", "gate", "out"])
-def test_finite_differences_of_one_matrix(tiny: Decoder, data: EncodedFacts, part: str) -> None:
-    delta = only_part(tiny, 0, part)
-    if part == "gate" and tiny.kind != "llama":
-        assert not delta
-        return
-    assert len(delta) == 1
-    found = scores(tiny, data, delta).informative
-    ups = []
-    for step in (tiny.step, -tiny.step):
-        with applied(tiny.model, delta, step):
-            ups.append(rewards(tiny.model, data).double())
-    slope = (ups[0] - ups[1]) / (2 * tiny.step)
-    assert slope.abs().max() > 1e-4
-    torch.testing.assert_close(
-        found.total, slope, rtol=1e-6 if tiny.exact else 1e-2, atol=1e-8 if tiny.exact else 5e-4
-    )
-    is_mlp = part in ("in", "gate", "out")
-    assert bool(found.mlps.any()) == is_mlp
-    assert bool(found.heads.any()) != is_mlp
-    assert not found.heads[:, 1].any()
-    assert not found.mlps[:, 1].any()
-
-
 def test_the_first_attention_has_no_downstream_score(tiny: Decoder, data: EncodedFacts) -> None:
-    found = scores(tiny, data, tiny.of_matrices)
+    found = standard(tiny, data, "of_matrices")
     assert not found.downstream.heads[:, 0].any()
     assert found.downstream.heads[:, 1].any()
     assert found.downstream.mlps[:, 0].any()
-    assert scores(tiny, data, tiny.of_all).downstream.heads[:, 0].any()
+    assert standard(tiny, data).downstream.heads[:, 0].any()
 
 
 def test_a_prompt_as_its_own_counterfactual_has_no_upstream_score(
@@ -141,13 +116,13 @@ def test_a_prompt_as_its_own_counterfactual_has_no_upstream_score(
     assert not alone.upstream.heads.any()
     assert not alone.upstream.mlps.any()
     together = scores(tiny, data, tiny.of_all, counterfactuals=[[row] for row in range(5)])
-    scale = scores(tiny, data, tiny.of_all).upstream.heads.abs().max()
+    scale = standard(tiny, data).upstream.heads.abs().max()
     assert scale > 0.01
     assert together.upstream.heads.abs().max() < tiny.tolerance * scale
 
 
 def test_nothing_is_scored_after_the_last_token(tiny: Decoder, data: EncodedFacts) -> None:
-    found = scores(tiny, data, tiny.of_all)
+    found = standard(tiny, data)
     last = last_tokens(data)
     assert len(set(last)) > 1
     for name, values in tensors(found).items():
@@ -160,7 +135,7 @@ def test_nothing_is_scored_after_the_last_token(tiny: Decoder, data: EncodedFact
 
 def test_only_the_last_token_of_the_last_layer_matters(tiny: Decoder, data: EncodedFacts) -> None:
     """What its keys and values are made of, at their own tokens, does matter."""
-    found = scores(tiny, data, tiny.of_all)
+    found = standard(tiny, data)
     of_keys = scores(tiny, data, only_part(tiny, 1, "K") + only_part(tiny, 1, "V")).informative
     of_rest = scores(tiny, data, only_part(tiny, 1, "Q") + only_part(tiny, 1, "O")).informative
     for row, end in enumerate(last_tokens(data)):
@@ -177,18 +152,15 @@ def test_only_the_last_token_of_the_last_layer_matters(tiny: Decoder, data: Enco
 # -- oracles --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", ["matrices", "all"])
-def test_plain_hugging_face_gives_the_same(
-    tiny_gpt2: Decoder, data: EncodedFacts, which: str
-) -> None:
+def test_plain_hugging_face_gives_the_same(tiny_gpt2: Decoder, data: EncodedFacts) -> None:
     """Every score of every component at every token; one prompt and counterfactual at a time."""
     case, options = tiny_gpt2, data.option_ids.tolist()
-    found = scores(case, data, case.of_all if which == "all" else case.of_matrices)
+    found = standard(case, data)
     for row, prompt in enumerate(data.prompt_ids):
         expected = [
             naive_scores(
                 case.reference,
-                case.references_after[which],
+                case.references_after["all"],
                 prompt,
                 data.prompt_ids[other],
                 options,
@@ -237,33 +209,9 @@ def test_grouped_heads_score_as_heads_with_keys_of_their_own(
 # -- how they are computed does not matter --------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3])
-def test_batches_do_not_matter(tiny: Decoder, data: EncodedFacts, batch_size: int) -> None:
-    together = scores(tiny, data, tiny.of_all, batch_size=5)
-    found = scores(tiny, data, tiny.of_all, batch_size=batch_size)
-    assert_same(found, together, 1e-9 if tiny.exact else 1e-4)
-
-
-def test_several_counterfactuals_give_the_mean_of_each_alone(
-    tiny: Decoder, data: EncodedFacts
-) -> None:
-    chosen = [[1, 2], [0, 3], [1, 0], [0, 2], [3, 1]]
-    both = scores(tiny, data, tiny.of_all, counterfactuals=chosen)
-    first, second = (
-        scores(tiny, data, tiny.of_all, counterfactuals=[[each[i]] for each in chosen])
-        for i in range(2)
-    )
-    mean = (first.upstream.heads + second.upstream.heads) / 2
-    assert (first.upstream.heads - second.upstream.heads).abs().max() > 0.01
-    tolerance = 1e-9 if tiny.exact else 1e-4
-    torch.testing.assert_close(both.upstream.heads, mean, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(
-        both.upstream.mlps,
-        (first.upstream.mlps + second.upstream.mlps) / 2,
-        rtol=tolerance,
-        atol=tolerance,
-    )
-    torch.testing.assert_close(both.downstream.heads, first.downstream.heads)
+def test_batches_do_not_matter(tiny: Decoder, data: EncodedFacts) -> None:
+    found = scores(tiny, data, tiny.of_all, batch_size=2)
+    assert_same(found, standard(tiny, data), 1e-9 if tiny.exact else 1e-4)
 
 
 def test_all_others_are_drawn_where_fewer_are_there(tiny: Decoder, data: EncodedFacts) -> None:
@@ -289,21 +237,10 @@ def test_without_counterfactuals_upstream_scores_are_missing(
     found = scores(tiny, data, tiny.of_matrices, counterfactuals=0)
     assert found.sums().upstream.isna().all()
     assert found.table().query("score == 'upstream'")["value"].isna().all()
-    expected = scores(tiny, data, tiny.of_matrices)
+    expected = standard(tiny, data, "of_matrices")
     for kind in ("informative", "downstream"):
         assert torch.equal(getattr(found, kind).heads, getattr(expected, kind).heads)
         assert torch.equal(getattr(found, kind).mlps, getattr(expected, kind).mlps)
-
-
-def test_paper_counts_the_output_matrix_twice(tiny: Decoder, data: EncodedFacts) -> None:
-    paper = scores(tiny, data, tiny.of_all, compat="paper")
-    plain = scores(tiny, data, tiny.of_all)
-    outs = [m.weight for m in linear_maps(tiny.model) if m.part == "out"]
-    alone = scores(tiny, data, tiny.of_all.only(outs)).informative
-    torch.testing.assert_close(paper.informative.mlps, 2 * alone.mlps)
-    assert torch.equal(paper.informative.heads, plain.informative.heads)
-    assert torch.equal(paper.upstream.mlps, plain.upstream.mlps)
-    assert torch.equal(paper.downstream.mlps, plain.downstream.mlps)
 
 
 def test_half_precision_gives_scores_close_to_those_of_full(
@@ -497,8 +434,8 @@ def test_scores_that_miss_the_gradient_are_an_error(
 ) -> None:
     right = passes.informative
 
-    def without_mlps(*arguments: Any) -> Any:
-        found = right(*arguments)
+    def without_mlps(*arguments: Any, **options: Any) -> Any:
+        found = right(*arguments, **options)
         return replace(found, mlps=torch.zeros_like(found.mlps))
 
     monkeypatch.setattr("mechcore.papers.extractive.scores.informative", without_mlps)

@@ -17,15 +17,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mechcore.errors import InputError
 from mechcore.papers.extractive.experiments.freezing import Freezing
-from mechcore.papers.extractive.experiments.recall import Ocr
 from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
-from mechcore.papers.extractive.report.page import REPORT
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
 from mechcore.papers.extractive.study import ExtractiveStudy, run
 from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.report.kinds import schemas_of
-from mechcore.source_code import code_digests
 from mechcore.study import executors
 from mechcore.study.step import Job
 from mechcore.study.store import Store
@@ -264,12 +261,6 @@ def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings, tmp_path
     assert {kind for kind in EXPERIMENTS if other[kind] != same[kind]} == {"scores", "freezing"}
 
 
-def test_the_cognitive_study_has_no_part_in_it() -> None:
-    used = code_digests([ExtractiveStudy, Ocr, REPORT.sections])
-    assert "mechcore.papers.extractive.fact_world" in used
-    assert not [name for name in used if name.startswith("mechcore.papers.cognitive")]
-
-
 def test_an_edit_of_an_experiment_does_no_other_again(
     small: ExtractiveSettings, done: Path
 ) -> None:
@@ -282,9 +273,6 @@ def test_an_edit_of_an_experiment_does_no_other_again(
         used = set(job.recipe["code"]) & set(own.values())
         reads = {own["scores"]} if job.step.kind == "localization" else set()
         assert used == {own[job.step.kind]} | reads, job.name
-
-
-# -- settings -------------------------------------------------------------------------------------
 
 
 # -- errors ---------------------------------------------------------------------------------------

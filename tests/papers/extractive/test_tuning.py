@@ -13,12 +13,7 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
-from mechcore.papers.extractive.weights import (
-    linear_maps,
-    restored,
-    snapshot,
-    trainable_names,
-)
+from mechcore.papers.extractive.weights import linear_maps, restored, snapshot, trainable_names
 
 RATE = 1e-3
 Row = tuple[tuple[int, ...], tuple[int, ...]]
@@ -26,9 +21,6 @@ Row = tuple[tuple[int, ...], tuple[int, ...]]
 
 def rows(data: EncodedFacts) -> list[Row]:
     return list(zip(data.prompt_ids, data.completion_ids, strict=True))
-
-
-# -- the loss and one step, with nothing but torch ------------------------------------------------
 
 
 def plain_loss(model: Any, given: Sequence[Row]) -> Tensor:
@@ -83,9 +75,6 @@ def test_a_step_is_that_of_adam_on_the_plain_model(tiny: Decoder, data: EncodedF
         for head, part in zip(found, matrix.chunk(each.n_heads, dim=axis), strict=True):
             difference = (head - part).abs().max()
             assert difference < (1e-6 if tiny.exact else 2e-5), each
-
-
-# -- what is trained, and when --------------------------------------------------------------------
 
 
 def test_nothing_but_the_chosen_matrices_changes(tiny: Decoder, data: EncodedFacts) -> None:
@@ -160,9 +149,6 @@ def test_replayed_rows_are_added_to_every_step(
     replayed = [row for step in steps for row in step[-3:]]
     assert {*replayed} == {*rows(old)}
     assert not {*rows(old)} & {row for step in steps for row in step[:-3]}
-
-
-# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

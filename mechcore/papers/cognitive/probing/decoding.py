@@ -41,14 +41,10 @@ class Decoding(Shown):
     Attributes:
         n: number of examples.
         accuracy: share of held-out examples that are right.
-        low: lower end of its 95 % interval, Wilson's over held-out examples; with groups by the
-            bootstrap over these, or Wilson's over these where all examples are right, or none. It
-            holds the classifiers fixed: how much they would change with other training data is not
-            in it, nor that the folds share training data.
-        high: upper end.
+        low, high: its 95 % interval with the classifiers held fixed, Wilson's over examples; with
+            groups by the bootstrap over these (Wilson's where all examples are right, or none).
         chance: accuracy of always answering the most frequent class.
-        shuffled: mean accuracy of fits to shuffled labels.
-        shuffled_high: their 95th percentile.
+        shuffled, shuffled_high: mean accuracy of fits to shuffled labels, and 95th percentile.
         p: (1 + shuffles at least as accurate) / (1 + shuffles).
         predictions: label that was predicted for every example while it was held out.
         folds: the fold in which every example was held out.
@@ -81,16 +77,14 @@ def decode(
     """Cross-validate a linear classifier from states to labels.
 
     Units are standardised with mean and standard deviation of each fold's training part. Folds are
-    stratified. Labels are shuffled within folds, so that shuffled labels are as evenly spread over
-    folds as the real ones; spread less evenly, they would do worse than chance. Groups of a fold
-    swap their labels: each takes those of another, in random order, repeated or cut to its size.
+    stratified. Labels are shuffled within folds; groups of a fold swap theirs: each takes those of
+    another, in random order, repeated or cut to its size.
 
     Args:
         states: [example, unit].
         labels: of any kind that can be sorted, one per example.
-        classifier: ``"logistic"``, as scikit-learn's ``LogisticRegression``: L2, softmax for more
-            than two classes; or ``"svm"``, as ``LinearSVC``: squared hinge, L2, one class against
-            the rest.
+        classifier: ``"logistic"``, as scikit-learn's ``LogisticRegression``; or ``"svm"``, as
+            ``LinearSVC``.
         folds: of the cross-validation.
         shuffles: fits to shuffled labels, 1 or more; no p is below 1 / (1 + shuffles).
         groups: examples of one group stay in one fold together. Give equal or nearly equal
@@ -143,25 +137,17 @@ def decode_table(
     given: Mapping[str, Sequence[Hashable]] | pd.DataFrame | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """`decode` every variable from every site.
-
-    Nothing is corrected for the number of rows: of a hundred with nothing to find, five have
-    a p of at most 0.05.
+    """`decode` every variable from every site; nothing is corrected for the number of rows.
 
     Args:
         states: by site (a name, or a tuple as of `Activations.sites`), each [example, unit].
         labels: by variable.
-        given: variables for the floor; None takes those of ``labels``. A variable of the same
-            name as the one that is decoded does not count.
+        given: variables for the floor, but the one that is decoded; None takes those of ``labels``.
         options: of `decode`.
 
     Returns:
         One row per site and variable: ``site``, ``variable``, ``floor`` (the largest
         `correlation_floor` of one given variable, at least chance), and attributes of `Decoding`.
-
-    Raises:
-        InputError: see `decode`.
-        MechcoreError: a fit did not converge.
     """
     variables: dict[Any, Any] = dict(labels.items())
     others: dict[Any, Any] = variables if given is None else dict(given.items())
@@ -190,11 +176,7 @@ def decode_table(
 def correlation_floor(labels: Sequence[Hashable], given: Sequence[Hashable]) -> float:
     """Accuracy of answering the most frequent label for each value of another variable.
 
-    What decodes that variable decodes the labels this well without any trace of them. For what
-    several variables allow together, pass their values zipped.
-
-    Raises:
-        InputError: there is no example, or the two differ in length.
+    What decodes that variable decodes the labels this well without any trace of them.
     """
     _, wanted = coded("labels", labels, len(labels))
     _, known = coded("given", given, len(wanted))
@@ -206,9 +188,7 @@ def balanced(
 ) -> list[int]:
     """Rows, in order, in which every label occurs equally often with every value of ``against``.
 
-    As few rows as possible are dropped, at random. In what is left, ``against`` says nothing of
-    the labels: their `correlation_floor` is chance. Without ``against``, labels are equally
-    frequent.
+    Few rows are dropped, at random. Without ``against``, labels are equally frequent.
 
     Raises:
         InputError: a label never occurs with some of the values that occur in ``against``.

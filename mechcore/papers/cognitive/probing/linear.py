@@ -127,9 +127,8 @@ class Fold:
     ) -> Float[np.ndarray, "axis output"]:
         """Weights at the optimum, as nearly as `TOLERANCE` says.
 
-        The penalty is strongly convex, so that half the squared gradient with respect to the
-        weights bounds what the loss still exceeds its minimum by. The intercept, where it has no
-        penalty, is taken at its largest curvature.
+        Half the squared gradient bounds what the loss exceeds its minimum by, as the penalty is
+        strongly convex; the intercept, where it has none, is taken at its largest curvature.
         """
         shape = (len(self.penalty), *targets.shape[1:])
         strength = np.where(self.penalty > 0, self.penalty, 1)

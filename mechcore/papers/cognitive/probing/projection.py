@@ -48,11 +48,9 @@ def project(
     method: Method | Literal["auto"] = "auto",
     seed: int = 0,
 ) -> Projection:
-    """Show states in two dimensions.
+    """Show states in two dimensions, every unit standardised.
 
-    Every unit is standardised first: in a residual stream a few units are many times as large as
-    the others, and would be the picture. UMAP runs in one process, and the same seed gives the same
-    points on the same machine.
+    UMAP runs in one process, and the same seed gives the same points on the same machine.
 
     Args:
         states: activations, in any unit.
@@ -113,14 +111,11 @@ def silhouette(
 ) -> dict[str, float]:
     """How far apart classes are: the mean silhouette (Rousseeuw 1987), beside shuffled labels.
 
-    Of an example: (b - a) / max(a, b), with a its mean Euclidean distance to the rest of its class
-    and b that to the nearest other class; 0 where its class has no other. 1: classes are points
-    apart; 0: they lie on one another; negative: examples are nearer to another class. For
-    distances in which every unit counts alike, give `standardised` states.
+    For distances in which every unit counts alike, give `standardised` states.
 
     Returns:
-        silhouette (in [-1, 1]), null_mean and null_95 (mean and 95th percentile of the silhouettes
-        of shuffled labels, which keep the sizes of the classes).
+        silhouette (in [-1, 1], 0 where classes lie on one another), null_mean and null_95 (mean and
+        95th percentile of the silhouettes of shuffled labels).
 
     Raises:
         InputError: a label is missing, or the classes are one or as many as the examples.

@@ -1,15 +1,11 @@
 """Which task variables every single unit follows, by regression with a permutation null.
 
 unit ~ 1 + context + motion + color + choice (+ interactions), for every unit on its own, as in
-Mante et al. 2013 (Nature 503, Supplementary Information, linear regression). A unit that follows
-several variables has mixed selectivity; if it follows a product of variables, nonlinear mixed
-selectivity (Rigotti et al. 2013, Nature 497).
+Mante et al. 2013 (Nature 503, Supplementary Information) and Rigotti et al. 2013 (Nature 497).
 
 The null of a term is Freedman and Lane's (1983): the residuals of the unit given all other terms
-are permuted, the other terms' fit is added back, and the whole model is fitted again. The other
-terms may be correlated with the term. Residuals are estimates of the errors, so this is exact with
-no other term and approximate else, with an error that goes to 0 as examples become many. It takes
-the errors of different examples as exchangeable: independent, and of the same spread.
+are permuted, the other terms' fit is added back, and the whole model is fitted again. This is exact
+with no other term and approximate else, and takes the errors of examples as exchangeable.
 
 The model is linear, and a misfit can pass for selectivity: a unit that follows the sign of a
 variable given as graded evidence is called selective for a choice that this sign determines, too.
@@ -61,14 +57,12 @@ class Selectivity(Shown):
     """What `selectivity` found.
 
     Attributes:
-        table: one row per unit and term. unit (index); term (a variable, or ``"a x b"``);
-            coefficient (standard deviations of the unit per standard deviation of the term, the
-            other terms held: positive where the unit grows with the variable); partial_r
-            (correlation given the other terms, in [-1, 1], of the coefficient's sign); p
-            (two-sided, (1 + permutations at least as large) / (1 + permutations)); selective
-            (p <= alpha). Of a constant unit coefficient and partial_r are 0, and p is 1.
-        correlations: of the estimated coefficients of two terms, [term, term]; all 0 but the
-            diagonal where the terms are uncorrelated.
+        table: one row per unit and term. unit; term (a variable, or ``"a x b"``); coefficient
+            (standard deviations of the unit per standard deviation of the term, the other terms
+            held); partial_r (correlation given the other terms); p (two-sided, (1 + permutations at
+            least as large) / (1 + permutations)); selective (p <= alpha). Of a constant unit
+            coefficient and partial_r are 0, and p is 1.
+        correlations: of the estimated coefficients of two terms, [term, term].
         interactions: the names of the interactions.
         constant: units that are constant.
         n_units: units in all.
@@ -89,14 +83,8 @@ class Selectivity(Shown):
 
         Returns:
             n_variables; units; share (of all units); expected_correlated (the same share if no unit
-            followed anything); with_interaction (those of ``units`` that are also selective for an
-            interaction).
-
-            What is expected takes every test as exact, at `level`, and constant units as never
-            selective. It knows the correlations of the terms, as choice and evidence are
-            correlated, and that a unit's tests share an estimate of its error; it takes errors as
-            normal, and comes from seeded draws. It is for units that follow nothing: one that
-            follows a variable passes for mixed with a chance of about alpha for each other term.
+            followed anything, given the correlations of the terms, from seeded draws of normal
+            noise); with_interaction (``units`` that are also selective for an interaction).
         """
         selective = self.table.pivot(index="unit", columns="term", values="selective")
         followed = selective[list(terms)].sum(axis=1)
@@ -139,9 +127,8 @@ def selectivity(
 ) -> Selectivity:
     """Regress every unit on task variables, and test every term by Freedman-Lane permutation.
 
-    Units and terms are standardised (mean 0, population standard deviation 1). An interaction is
-    the product of two standardised variables, standardised again; so a main effect beside it is
-    the effect at the mean of the other variable. The same permutations serve all units and terms.
+    Units and terms are standardised. An interaction is the product of two standardised variables,
+    standardised again. The same permutations serve all units and terms.
 
     Args:
         states: activations, in any unit, e.g. of the last layer at the last token.
@@ -153,12 +140,10 @@ def selectivity(
 
     Raises:
         InputError: a value is not a finite number; a variable has a single value; terms are
-            collinear; there are too few examples; alpha is not between 0 and 1, or smaller than
-            the smallest p that so few permutations can give.
+            collinear; there are too few examples; or so few permutations cannot reach alpha.
 
     Warns:
-        MechcoreWarning: a variance inflation factor is above `VIF_LIMIT`, so that the
-            coefficients of the terms it names are unsure.
+        MechcoreWarning: a variance inflation factor is above `VIF_LIMIT`.
     """
     if not 0 < alpha < 1:
         raise InputError(f"alpha: {alpha}; expected a level between 0 and 1, such as 0.01")
@@ -226,11 +211,7 @@ def _standard(name: str, column: Any, n: int) -> np.ndarray:
 def _inverse_correlations(
     design: Float[np.ndarray, "example term"], names: Sequence[str]
 ) -> Float[np.ndarray, "term term"]:
-    """Inverse of the terms' correlation matrix.
-
-    Its diagonal are the variance inflation factors. It is the covariance of the coefficients'
-    estimates, but for a factor.
-    """
+    """Inverse of the terms' correlation matrix, whose diagonal are the inflation factors."""
     sizes, directions = np.linalg.eigh(design.T @ design / len(design))
     singular = np.abs(directions[:, sizes < _SINGULAR])
     if singular.size:
@@ -269,11 +250,9 @@ def _regress(
 ]:
     """Coefficients, partial correlations, and the permutations that give one as large.
 
-    The residuals of a unit given all terms but one are e = E + b x: E are its residuals given all
-    terms, x (of length 1) is what is left of that term given the others. In the permuted data the
-    partial correlation is <x, Pe> / |Pe without its part in the other terms|. So all that is needed
-    of P is the part of PE and Px in the terms, one product for all units and terms: no
-    permutation needs a fit.
+    The residuals of a unit given all terms but one are e = E + b x: E are those given all terms, x
+    (of length 1) is what is left of that term given the others. In the permuted data the partial
+    correlation is <x, Pe> / |Pe without its part in the other terms|, which needs no fit.
     """
     basis, triangle = np.linalg.qr(design)
     inverse = np.linalg.inv(triangle)

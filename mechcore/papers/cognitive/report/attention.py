@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE
 from mechcore.papers.cognitive.report.arms import (
-    arm_look,
     arm_name,
     arms_of,
     basis,
@@ -20,25 +18,19 @@ from mechcore.papers.cognitive.report.arms import (
     of_models,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Drawing, Shown, missing, table_of
+from mechcore.papers.pages import TOP, seed_tables
+from mechcore.report.blocks import Block, Drawing, missing, table_of
 from mechcore.report.drawing import (
     GREY,
     MAX_WIDTH,
     draw_by_layer,
-    draw_over_seeds,
     layer_bar,
     layer_norm,
-    legend_below,
     new_figure,
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import rows_of, strongest
-from mechcore.tables import COMPONENT
-
-_DASH = (0, (5, 2))
-_TOP = 5
-"""Heads of a model in a table."""
+from mechcore.report.seeds import rows_of
 
 
 @CLAIMS.section(
@@ -64,15 +56,6 @@ def number_attention(
             "Scatter plots, one per arm, of attention to numbers against the change without each "
             "head, coloured by layer; correlations are in the table below.",
         )
-    yield Drawing(
-        attention_by_layer(attention),
-        "attention-layers",
-        "Attention to number tokens as a multiple of what a uniform head would give, mean "
-        "over the heads of a layer; thin lines are seeds, the dashed line is uniform "
-        f"attention. {counts}",
-        "Line chart of attention to numbers by layer, one line per arm; heads are in the "
-        "table below.",
-    )
     if change is None:
         yield missing("the correlation of attention with changes")
     else:
@@ -82,12 +65,15 @@ def number_attention(
         columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
         columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
         yield table_of(by_arm(change), of_models(ATTENTION_CHANGE), caption, columns)
-    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
-    caption += "over all tokens that see a number, and where it is measured at the last token alone"
-    rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
-    shown: list[Shown] = ["arm", "seed", COMPONENT.called("head"), "mass", "uniform", "ratio"]
-    shown += ["answer_mass", "answer_uniform"]
-    yield table_of(rows, of_models(ATTENTION), caption, shown, folded=True)
+    yield from seed_tables(
+        by_model(attention),
+        of_models(ATTENTION),
+        ["arm", "component"],
+        ["ratio", "mass", "uniform"],
+        f"The {TOP} heads of each arm that attend to numbers most",
+        largest_of=["arm"],
+        by=lambda rows: rows["ratio"],
+    )
 
 
 @styled
@@ -103,7 +89,7 @@ def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figu
     axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
     for ax, arm in zip(axes, arms, strict=True):
         part = rows_of(both, arm=arm)
-        ax.axvline(1, color=GREY, lw=0.9, ls=_DASH)
+        ax.axvline(1, color=GREY, lw=0.9, ls=(0, (5, 2)))
         ax.axhline(0, color=GREY, lw=0.9)
         draw_by_layer(ax, part["ratio"], 100 * part["change"], part["layer"], layers)
         ax.set_title(arm_name(arm))
@@ -111,22 +97,4 @@ def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figu
     axes[0].set_ylabel("change without the head (points)")
     axes[0].set_xlim(left=0)
     layer_bar(figure, axes, layers)
-    return figure
-
-
-@styled
-def attention_by_layer(attention: pd.DataFrame) -> Figure:
-    """Attention to numbers of the heads of a layer, mean, by arm: thin lines are seeds."""
-    figure = new_figure(7.0, 3.6)
-    ax = figure.subplots()
-    ax.axhline(1, color=GREY, lw=0.9, ls=_DASH)
-    for arm in arms_of(attention):
-        rows = rows_of(attention, arm=arm)
-        draw_over_seeds(ax, rows, "layer", "ratio", arm_name(arm), *arm_look(arm))
-    ax.set_ylim(bottom=0)
-    ax.set_xlabel("layer")
-    ax.set_ylabel("attention to numbers\n(times uniform)")
-    ax.xaxis.set_major_locator(MaxNLocator(12, integer=True))
-    ax.grid(axis="y")
-    legend_below(figure, ax.get_legend_handles_labels()[0], columns=3)
     return figure

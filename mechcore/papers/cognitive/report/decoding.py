@@ -29,7 +29,8 @@ from mechcore.papers.cognitive.report.arms import (
     over_seeds,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Drawing, OverSeeds, Paragraph, Shown, missing, table_of
+from mechcore.papers.pages import seed_tables
+from mechcore.report.blocks import Block, Drawing, Paragraph, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     LIGHT_GREY,
@@ -42,7 +43,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import SEEDS, in_order, ordered, rows_of
+from mechcore.report.seeds import in_order, ordered, rows_of
 from mechcore.wording import ALL, listed, number
 
 _LIMITS = ["floor", "chance", "shuffled_high"]
@@ -80,16 +81,15 @@ def state_decoding(
         "Heatmaps, layer by position, of decoding accuracy by arm and variable.",
     )
     layer, place = decoding["layer"].max(), positions_of(decoding)[-1]
-    last, schema = rows_of(decoding, layer=layer, position=place), of_models(DECODING)
-    means = over_seeds(last, ["variable", "subset"], ["accuracy", *_LIMITS])
-    caption = f"Decoding from the last layer ({number(layer, 0)}) at the last position "
-    caption += f"({position_name(place)}): means over seeds; the floor is what the best of the "
-    caption += "other variables alone gives away"
-    shown: list[Shown] = ["variable", "subset", "arm", SEEDS, "accuracy", OverSeeds("accuracy")]
-    yield table_of(ordered(means, variable=VARIABLES), schema, caption, [*shown, *_LIMITS])
-    caption = "Every seed, at the same place, with intervals"
-    shown = ["arm", "seed", "variable", "subset", "n", "accuracy", "floor", "shuffled_high", "p"]
-    yield table_of(by_model(last), schema, caption, shown, folded=True)
+    last = by_model(rows_of(decoding, layer=layer, position=place))
+    yield from seed_tables(
+        ordered(last, variable=VARIABLES),
+        of_models(DECODING),
+        ["variable", "subset", "arm"],
+        ["accuracy", *_LIMITS],
+        f"Decoding from the last layer ({number(layer, 0)}) at the last position "
+        f"({position_name(place)}); the floor is what the best of the other variables gives away",
+    )
     yield from _check(check)
 
 
@@ -129,9 +129,6 @@ def positions_of(decoding: pd.DataFrame) -> list[str]:
 def position_name(position: str) -> str:
     """A position in words."""
     return shorten(position.replace("_", " "), 20)
-
-
-# -- figures ------------------------------------------------------------------------------------
 
 
 @styled

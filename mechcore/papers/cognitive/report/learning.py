@@ -21,20 +21,17 @@ from mechcore.papers.cognitive.report.arms import (
     basis,
     by_arm,
     in_percent,
-    over_seeds,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Drawing, OverSeeds, Paragraph, Shown, missing, table_of
+from mechcore.papers.pages import seed_tables
+from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import BLACK, draw_over_seeds, legend_below, new_figure, styled
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import SEEDS, rows_of, seed_name, seeds_in
+from mechcore.report.seeds import rows_of, seed_name, seeds_in
 from mechcore.tables import Column
 from mechcore.wording import DASH, count, listed, number, sparsity, whole
 
 _MOST_TICKS = 9
-
-
-# -- learning -----------------------------------------------------------------------------------
 
 
 @CLAIMS.section("learning", "Learning curves", "", "cognitive_curve", "cognitive_training")
@@ -67,19 +64,13 @@ def _curves(run: RunFolder, curve: pd.DataFrame) -> Iterator[Block]:
             "Two line charts over the number of training samples: accuracy on all trials and on "
             "incongruent trials for each arm; the numbers are in the table below.",
         )
-    values = ["accuracy", "incongruent", "congruent", "unrestricted"]
-    means: list[Shown] = ["arm", "n", SEEDS, "accuracy", OverSeeds("accuracy"), "incongruent"]
-    means += [OverSeeds("incongruent"), "congruent", "unrestricted"]
-    yield table_of(
-        over_seeds(curve.sort_values("n"), ["n"], values),
+    yield from seed_tables(
+        by_arm(curve.sort_values(["n", "seed"])),
         CURVE,
-        "Test accuracy by number of training samples, mean and range over seeds; unrestricted is "
-        "over the whole vocabulary",
-        means,
+        ["arm", "n"],
+        ["accuracy", "incongruent", "congruent", "unrestricted"],
+        "Test accuracy by number of training samples (unrestricted: over the whole vocabulary)",
     )
-    caption = "Every seed: test accuracy with its interval, at the chosen learning rate and step"
-    shown = ["arm", "seed", "n", "learning_rate", "steps", "accuracy", "incongruent"]
-    yield table_of(curve, CURVE, caption, shown, folded=True)
 
 
 @styled
@@ -134,12 +125,7 @@ def _log_axis(ax: Axes, sizes: Sequence[float]) -> None:
     """A tick for every size that was tried, of many sizes for some."""
     ax.set_xscale("log")
     ax.xaxis.set_minor_locator(NullLocator())
-    if not sizes:
-        ax.set_xlim(1, 10)
-        ax.set_xticks([])
-        return
-    step = -(-len(sizes) // _MOST_TICKS)
-    shown = sizes[::-step][::-1]  # the largest is always named
+    shown = sizes[:: -(-len(sizes) // _MOST_TICKS)]
     ax.xaxis.set_major_locator(FixedLocator(shown))
     ax.set_xticks(shown, labels=[whole(size) for size in shown])
     ax.set_xlim(sizes[0] / 1.35, sizes[-1] * 1.35)
@@ -166,9 +152,6 @@ def samples(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     )
     caption = f"Samples to a test accuracy of {threshold}, by seed"
     yield table_of(arms, SAMPLES, caption, ["arm", "largest", *by_seed])
-
-
-# -- the models compared ------------------------------------------------------------------------
 
 
 @CLAIMS.section(

@@ -21,11 +21,11 @@ from mechcore.papers.cognitive.report.arms import (
     in_percent,
     model_name,
     of_models,
-    over_seeds,
 )
 from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.cognitive.units import PROJECTION, SELECTIVITY, SILHOUETTE, TERMS
-from mechcore.report.blocks import Block, Drawing, OverSeeds, Shown, missing, table_of
+from mechcore.papers.pages import seed_tables
+from mechcore.report.blocks import Block, Drawing, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
@@ -40,7 +40,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import SEEDS, ordered, rows_of, seeds_in
+from mechcore.report.seeds import ordered, rows_of, seeds_in
 from mechcore.wording import count, listed, number, whole
 
 MOST_SEEDS = 3
@@ -50,9 +50,6 @@ _COLOURS = {"left": ORANGE, "right": BLUE}
 _MARKERS = {"motion": SERIES_MARKERS[0], "color": SERIES_MARKERS[2]}
 _MOST_ROWS = 20
 """Rows of a table that is not folded."""
-
-
-# -- selectivity --------------------------------------------------------------------------------
 
 
 @CLAIMS.section(
@@ -77,18 +74,21 @@ def mixed_selectivity(
         "Bar chart of the share of units by how many variables they follow, for each arm; the "
         "numbers are in the table below.",
     )
-    values = ["units", "share", "expected_correlated", "with_interaction"]
-    means = over_seeds(table, ["n_variables"], values)
-    caption = "Units by how many variables they follow, means over seeds; how many of them also "
-    caption += "follow a product of variables"
-    shown: list[Shown] = ["arm", "n_variables", SEEDS, *values[:2], OverSeeds("share"), *values[2:]]
-    yield table_of(means, of_models(SELECTIVITY), caption, shown)
+    yield from seed_tables(
+        by_model(table),
+        of_models(SELECTIVITY),
+        ["arm", "n_variables"],
+        ["share", "expected_correlated", "units", "with_interaction"],
+        "Units by how many variables they follow",
+    )
     if terms is not None:
-        means = over_seeds(terms, ["term"], ["share", "expected"])
-        caption = "Share of units that follow each variable or product, mean and range over seeds"
-        shown = ["term", "arm", "share", OverSeeds("share"), "expected"]
-        rows = ordered(means, term=dict.fromkeys(terms["term"]))
-        yield table_of(rows, of_models(TERMS), caption, shown, folded=True)
+        yield from seed_tables(
+            ordered(by_model(terms), term=dict.fromkeys(terms["term"])),
+            of_models(TERMS),
+            ["term", "arm"],
+            ["share", "expected"],
+            "Units that follow each variable or product",
+        )
 
 
 @styled
@@ -122,9 +122,6 @@ def selectivity_bars(selectivity: pd.DataFrame) -> Figure:
     ax.grid(axis="y")
     legend_below(figure, handles)
     return figure
-
-
-# -- projection ---------------------------------------------------------------------------------
 
 
 @CLAIMS.section(

@@ -34,28 +34,11 @@ _TERMS = (
         "that of an arm's training samples, their order and, from scratch, the new weights.",
     ),
     (
-        "Matched",
-        "The two trained models of a seed are matched if their test accuracies are at most 2 "
-        "points apart. If they are not, differences between them may come of how well they do the "
-        "task and not of how they do it.",
-    ),
-    (
-        "Change",
-        "The accuracy with one head ablated less that of the whole model. Mean ablation puts the "
-        "head's average output *mean* in place of *x*, zero ablation puts zeros.",
-    ),
-    (
         "Centre of mass",
         "The mean layer of all heads, each weighted with its change if that is below zero: from 0, "
         "all in the first layer, to the number of the last one. Noise gives small negative changes "
         "in all layers and pulls it to the middle, so the centre is also taken of those heads "
         "alone whose change has an interval above zero.",
-    ),
-    (
-        "Attention to the numbers",
-        "The share of a head's attention that goes to the tokens of numbers, averaged over the "
-        "tokens that can see one. A uniform head attends to all tokens before it alike; above 1 "
-        "times uniform a head attends to numbers more than that.",
     ),
     (
         "Decoding, chance and floor",
@@ -73,13 +56,6 @@ _TERMS = (
         "selectivity. A follower of motion or colour is one of its side; strengths of evidence and "
         "products of variables are in the regression beside them. Expected is the share if no unit "
         "followed anything.",
-    ),
-    (
-        "Decoding from single heads",
-        "A linear support vector machine with cross-validation on the output of one head at the "
-        "last token: the model's answer (choice), whether it is right (of as many right as wrong "
-        "answers), whether the trial is congruent, and which of the 8 conditions (context and both "
-        "sides) it is.",
     ),
     (
         "Silhouette",

@@ -61,14 +61,12 @@ def freezing(
 ) -> pd.DataFrame:
     """Keep early or late layers as they were, for every cut between them, in two ways.
 
-    Layers below a cut are early, the others late; cuts are all from 1 to the last layer if not
-    given. ``"reverted"``: all layers are trained once; then those of the frozen group get their old
-    weights back. ``"trained"``: only the layers of the other group are trained. Each cut costs two
-    trainings, for the second way. The model's weights are as before afterwards.
+    Layers below a cut are early, the others late. ``"reverted"``: all layers are trained once; then
+    those of the frozen group get their old weights back. ``"trained"``: only the other layers are
+    trained.
 
     Returns:
-        The columns of `FREEZING`; "none" and "all" do not depend on cut and way, and are repeated
-        in each.
+        The columns of `FREEZING`; "none" and "all" do not depend on cut and way.
 
     Raises:
         InputError: a cut leaves one of the groups empty.

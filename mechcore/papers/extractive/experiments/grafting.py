@@ -56,10 +56,6 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     - ``graft``: W_F' + (W_FI - W_F), whose added part was learned where facts were known;
     - ``control graft``: W_F' + (W_I - W_0), whose added part was learned where they were not.
 
-    Only names and answers that belong together in both are shared, so a model that ranks the
-    implications of the *other* facts well has not been told them. The model's weights are as before
-    afterwards.
-
     Returns:
         The columns of `GRAFTING`.
 

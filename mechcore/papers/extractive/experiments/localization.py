@@ -42,9 +42,7 @@ LOCALIZATION_R2 = Schema(
         Column("p", "number", "two-sided", shown="small"),
         Column("n", "whole", "components", header="how many"),
         Column("facts", "number", "mean rank of the facts after training", header="facts, rank"),
-        Column(
-            "new_facts", "number", "that of the new facts, learned last", header="new facts, rank"
-        ),
+        Column("new_facts", "number", "that of the new facts", header="new facts, rank"),
     ),
 )
 
@@ -78,13 +76,9 @@ def localization(
 
     With W_F trained on the facts and W_FI on their implications after that:
 
-    - informative: at W_F, for the change W_FI - W_F, on the first 20 training
-      implications;
+    - informative: at W_F, for the change W_FI - W_F, on the first 20 training implications;
     - downstream: at W_FI, for the change that training the test facts makes from there, on the
       test implications.
-
-    The model's weights are as before afterwards. With ``compat`` the informative score is that of
-    the published code.
 
     Returns:
         The columns of `LOCALIZATION`, a row per component; and of `LOCALIZATION_R2`, whose numbers

@@ -50,10 +50,8 @@ class Ordering(Tuned):
 def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.DataFrame:
     """Train facts and implications of some names in each order, then only the facts of others.
 
-    If the model learned from the first names how an implication follows from a fact, it knows the
-    implications of the others. Its weights are as before afterwards. Each phase has so many epochs
-    over its own data. With ``replay``, steps of the second phase get so many rows of the first
-    one's data, so that it is not forgotten; joint training and that on test facts never do.
+    Each phase has so many epochs over its own data. With ``replay``, steps of the second phase get
+    so many rows of the first one's data, so that it is not forgotten.
 
     Returns:
         The columns of `ORDERING`. ``facts`` and ``implications`` are measured after the training

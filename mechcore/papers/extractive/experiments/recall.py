@@ -28,7 +28,7 @@ from mechcore.papers.extractive.ranks import (
 )
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
-from mechcore.papers.extractive.weights import WeightDelta, delta_from, restored, trainable_names
+from mechcore.papers.extractive.weights import restored, trainable_names
 from mechcore.study.step import Job
 from mechcore.tables import SEED, Column, Schema, estimate
 
@@ -101,7 +101,6 @@ class Recall:
     ranks: pd.DataFrame
     grid: pd.DataFrame
     chosen: TuneSettings
-    delta: WeightDelta
 
 
 def recall(
@@ -109,9 +108,7 @@ def recall(
 ) -> Recall:
     """Fine-tune on the facts with every setting, and ask the best model for the implications.
 
-    The best is the one with the lowest mean rank of the *facts*; among equals that with the lowest
-    loss, then the first. The implications have no say in it, so their ranks are not flattered by
-    the choice. The model's weights are as before afterwards.
+    The best has the lowest mean rank of the *facts*; among equals the lowest loss, then the first.
 
     Raises:
         InputError: there is no setting, or their seeds differ.
@@ -125,17 +122,17 @@ def recall(
             "at least one setting, and one seed"
         )
     before = _states(model, task, "before", n_resamples)
-    tried, best, best_key = [], None, None
+    tried: list[tuple[float, ...]] = []
+    best: tuple[float, float] | None = None
+    chosen, after = grid[0], before
     for settings in grid:
-        with restored(model, trainable_names(model)) as weights:
+        with restored(model, trainable_names(model)):
             loss = float(tune(model, task.facts, settings)["loss"].iloc[-1])
             facts, implied = (mean_rank(model, data) for data in task.splits.values())
             tried.append((settings.learning_rate, settings.epochs, loss, facts, implied))
-            if best_key is None or (facts, loss) < best_key:
+            if best is None or (facts, loss) < best:
+                best, chosen = (facts, loss), settings
                 after = _states(model, task, "after", n_resamples)
-                best, best_key = (settings, delta_from(model, weights), after), (facts, loss)
-    assert best is not None
-    chosen, delta, after = best
     columns = ["learning_rate", "epochs", "loss", "facts", "implications"]
     table = pd.DataFrame(tried, columns=columns)
     table["chosen"] = [settings == chosen for settings in grid]
@@ -144,7 +141,7 @@ def recall(
     for frame in (table, both):
         frame.insert(0, "task", task.name)
         frame.insert(1, "seed", chosen.seed)
-    return Recall(both, table, chosen, delta)
+    return Recall(both, table, chosen)
 
 
 def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list[dict[str, Any]]:

@@ -73,10 +73,7 @@ def score_maps(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`extractive_scores` on the implications of a task, given what training its facts changed.
 
-    Returns:
-        The columns of `mechcore.papers.extractive.results.SCORES`; and of `SUMS`, one row.
-
-    Source: arXiv 2412.04614, section 4.
+    Returns the columns of `mechcore.papers.extractive.results.SCORES`; and of `SUMS`, one row.
     """
     result = extractive_scores(
         model, task.implications, delta, counterfactuals=counterfactuals, seed=seed, compat=compat

@@ -33,7 +33,8 @@ from mechcore.papers.extractive.report.looks import (
     tasks_of,
 )
 from mechcore.papers.extractive.report.words import CLAIMS
-from mechcore.report.blocks import Block, Drawing, OverSeeds, Shown, Table, missing, table_of
+from mechcore.papers.pages import seed_tables
+from mechcore.report.blocks import Block, Drawing, Shown, Table, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
@@ -52,20 +53,16 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import SEEDS, in_order, means_over_seeds, rows_of, seed_name, seeds_in
+from mechcore.report.seeds import in_order, means_over_seeds, rows_of, seed_name, seeds_in
 from mechcore.tables import Column
-from mechcore.wording import DASH, number
+from mechcore.wording import number
 
 _GROUPS = {"early": (VERMILION, "o"), "late": (BLUE, "s")}
-_FROZEN = {"early": "early frozen", "late": "late frozen"}
-_FROZEN |= {"none": "nothing frozen", "all": "all frozen"}
+_FROZEN = {group: f"{group} frozen" for group in ("early", "late", "none", "all")}
 _REFERENCES = {"none": ("nothing frozen", "-"), "all": ("everything frozen", ":")}
 _PANELS = [*TASKS, *(replay_name(replay) for replay in (True, False))]
 _ACROSS = 3
 """Panels that still fit beside each other."""
-
-
-# -- freezing -----------------------------------------------------------------------------------
 
 
 @CLAIMS.section(
@@ -104,18 +101,11 @@ def _chances(ranks: pd.DataFrame | None, data: str) -> dict[str, float]:
 def _freezing_means(table: pd.DataFrame) -> Table:
     keys = ["task", "way", "cut"]
     means = means_over_seeds(table, [*keys, "frozen"], ["mean_rank"])
-    rows = sorted_parts(means.groupby(keys)["seeds"].max().reset_index(), "task", "way")
-    shown: list[Shown] = [*keys, SEEDS]
-    for group, name in _FROZEN.items():
-        own = rows[keys].merge(rows_of(means, frozen=group), how="left", on=keys)
-        texts = table_of(own, FREEZING, "", ["mean_rank", OverSeeds("mean_rank")]).rows
-        known = own["mean_rank"].notna()
-        cells = [row if there else [DASH, DASH] for row, there in zip(texts, known, strict=True)]
-        shown.append((name, [cell[0] for cell in cells]))
-        if group in _GROUPS:
-            shown.append(("over seeds", [cell[1] for cell in cells]))
-    caption = "Mean rank of implications (0 best) by cut: means over seeds, and their range"
-    return table_of(rows, FREEZING, caption, shown)
+    rows = means.pivot(index=keys, columns="frozen", values="mean_rank").reset_index()
+    caption = "Mean rank of implications (0 best) by cut: means over seeds"
+    rows = sorted_parts(rows, "task", "way")
+    groups = ((name, list(map(number, rows[group]))) for group, name in _FROZEN.items())
+    return table_of(rows, FREEZING, caption, [*keys, *groups])
 
 
 @styled
@@ -156,9 +146,6 @@ def _draw_freezing(ax: Axes, part: pd.DataFrame) -> dict[str, Line2D]:
         if np.isfinite(level):
             handles[label] = ax.axhline(level, label=label, color=GREY, lw=1.2, ls=dashes, zorder=1)
     return handles
-
-
-# -- ordering and grafting ----------------------------------------------------------------------
 
 
 @CLAIMS.section(
@@ -282,9 +269,6 @@ def _draw_seeds(ax: Axes, rows: pd.DataFrame, seeds: Sequence[float]) -> None:
         ax.axvline(chance, zorder=1, **CHANCE_LINE)
 
 
-# -- before and after training -----------------------------------------------------------------
-
-
 @CLAIMS.section("recall", "Out-of-context reasoning", "", "extractive_ranks", "extractive_grid")
 def recall(_: RunFolder, ranks: pd.DataFrame | None, grid: pd.DataFrame | None) -> Iterator[Block]:
     """Ranks of facts and implications before and after training on the facts."""
@@ -294,16 +278,13 @@ def recall(_: RunFolder, ranks: pd.DataFrame | None, grid: pd.DataFrame | None) 
         table = ranks.assign(panel=ranks["task"], row=ranks["state"])
         caption = "Mean rank (0 best) before and after training on the facts alone"
         yield from _dots("ranks", IMPLICATIONS, table, STATES, caption)
-        keys = ["task", "data", "state"]
-        means = means_over_seeds(ranks, keys, ["mean_rank", "reward", "chance"])
-        caption = "Mean rank (0 best) and reward (logits): means over seeds, and their range"
-        shown: list[Shown] = [*keys, SEEDS, "mean_rank", OverSeeds("mean_rank"), "chance"]
-        yield table_of(sorted_parts(means, *keys), RANKS, caption, [*shown, "reward"])
-        caption = "Every seed: mean rank with its interval over prompts, at the chosen learning "
-        caption += "rate"
-        shown = ["task", "seed", "data", "state", "mean_rank", "reward", "n", "n_options"]
-        shown += ["learning_rate", "epochs"]
-        yield table_of(ranks, RANKS, caption, shown, folded=True)
+        yield from seed_tables(
+            sorted_parts(ranks, "task", "data", "state"),
+            RANKS,
+            ["task", "data", "state"],
+            ["mean_rank", "chance", "reward"],
+            "Mean rank (0 best) and reward (logits)",
+        )
     if grid is not None:
         caption = "All settings that were tried; the one with the best rank of facts is chosen, "
         caption += "and implications have no say in it"

@@ -25,18 +25,9 @@ from mechcore.papers.extractive.report.looks import (
     tasks_of,
 )
 from mechcore.papers.extractive.report.words import CLAIMS
-from mechcore.papers.extractive.results import PARTS
 from mechcore.papers.extractive.results import SCORES as SCHEMA
-from mechcore.report.blocks import (
-    Block,
-    Drawing,
-    OverSeeds,
-    Paragraph,
-    Shown,
-    Table,
-    missing,
-    table_of,
-)
+from mechcore.papers.pages import TOP, seed_tables
+from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import (
     GREY,
     LIGHT_GREY,
@@ -49,32 +40,19 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import (
-    SEEDS,
-    in_order,
-    means_over_seeds,
-    rows_of,
-    seed_name,
-    seeds_in,
-    strongest,
-)
-from mechcore.wording import count, number, small
+from mechcore.report.seeds import in_order, rows_of, seed_name, seeds_in
+from mechcore.wording import number, small
 
 _MAP = ("task", "score", "kind")
 _UNORDERED = (
     ". If every seed has a base of its own, heads of a layer have no order, and means over seeds "
     "say more of layers than of heads"
 )
-_TOP = 3
-"""Cells of a map in a table."""
 _SMALLEST, _LARGEST, _ROOM_FOR_NUMBERS = 0.09, 0.42, 0.16
 """Sides of a cell, and the least one with a number beside it, in inches."""
 _NARROWEST = 1.05
 """Least width of a panel, in inches, so that titles stay apart."""
 _PALETTE = matplotlib.colormaps["RdBu"].with_extremes(bad=LIGHT_GREY)
-
-
-# -- scores -------------------------------------------------------------------------------------
 
 
 @CLAIMS.section("scores", "Extractive scores", "the scores of components", "extractive_scores")
@@ -92,21 +70,25 @@ def component_scores(_: RunFolder, scores: pd.DataFrame) -> Iterator[Block]:
         seeds = seeds_in(rows)
         for seed in seeds if len(seeds) > 1 else ():
             yield from _maps(rows_of(rows, seed=seed), task, seed_name(seed))
-    keys = [*_MAP, "seed"]
-    sums = scores.groupby(keys, sort=False)["value"].sum(min_count=1).reset_index()
-    rows = sorted_parts(means_over_seeds(sums, _MAP, ["value"]), "task", "score")
-    caption = "Scores summed over all components of a kind and all tokens: means over seeds"
-    shown: list[Shown] = ["task", "score", PARTS[0].called("components"), SEEDS]
-    shown += [SCHEMA["value"].called("sum", digits=2), OverSeeds("value")]
-    yield table_of(rows, SCHEMA, caption, shown)
+    sums = scores.groupby([*_MAP, "seed"], sort=False)["value"].sum(min_count=1).reset_index()
+    yield from seed_tables(
+        sorted_parts(sums, *_MAP),
+        SCHEMA,
+        _MAP,
+        ["value"],
+        "Scores summed over all components of a kind and all tokens",
+    )
     named = pd.concat([keyed(rows_of(scores, task=task)) for task in tasks_of(scores)])
-    named = named.reset_index(drop=True)
-    yield _strongest(named)
-    caption = f"Every seed: the {_TOP} components and tokens with the largest scores, of either "
-    caption += "sign, and the standard error over prompts"
-    shown = [*_MAP, "component", "token", "seed", "value", "se", "n"]
-    best = _largest(named, keys).sort_values("seed", kind="stable")
-    yield table_of(sorted_parts(best, *_MAP), SCHEMA, caption, shown, folded=True)
+    named = named.assign(token=named["column"].map(token_name)).reset_index(drop=True)
+    yield from seed_tables(
+        sorted_parts(named, *_MAP),
+        SCHEMA,
+        [*_MAP, "component", "token"],
+        ["value"],
+        f"The {TOP} components and tokens of each map with the largest scores, of either sign",
+        largest_of=_MAP,
+        by=lambda rows: rows["value"].abs(),
+    )
 
 
 def _maps(scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
@@ -137,23 +119,6 @@ def _maps(scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
         )
 
 
-def _strongest(scores: pd.DataFrame) -> Table:
-    signs = scores.assign(positive=scores["value"] > 0)
-    means = means_over_seeds(signs, [*_MAP, "component", "column"], ["value", "positive"])
-    rows = sorted_parts(_largest(means, _MAP), *_MAP)
-    positive = [f"{s * n:.0f} of {n}" for s, n in zip(rows["positive"], rows["seeds"], strict=True)]
-    caption = f"The {_TOP} components and tokens of each map with the largest scores, of either "
-    caption += "sign: means over seeds, and in how many seeds the score is positive"
-    shown: list[Shown] = [*_MAP, "component", "token", "value", OverSeeds("value")]
-    return table_of(rows, SCHEMA, caption, [*shown, ("positive in", positive)])
-
-
-def _largest(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The largest of each map, of either sign, with the names of their tokens."""
-    rows = scores.assign(size=scores["value"].abs(), token=scores["column"].map(token_name))
-    return strongest(rows, keys, "size", _TOP)
-
-
 @CLAIMS.section("sums", "Sum check", "the check that scores add up", "extractive_sums")
 def sums(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """Whether the scores add up, and how far first order is from the actual change."""
@@ -173,9 +138,6 @@ def sums(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     total = SUMS["gradient"].alike("sum", "")
     shown: list[Shown] = ["task", "seed", "informative", "other", total, "gradient", "actual"]
     yield table_of(table, SUMS, caption, [*shown, "r", "n"])
-
-
-# -- maps ---------------------------------------------------------------------------------------
 
 
 def token_map(
@@ -315,8 +277,6 @@ def _draw_map(ax: Axes, values: np.ndarray) -> float:
 
 MOST_SEEDS = 3
 """Seeds whose components are drawn one by one."""
-_BEST = 5
-"""Components in a table."""
 
 
 @CLAIMS.section(
@@ -349,14 +309,15 @@ def learned_and_read(
         columns = ["kind", "seed", "r2", "r", "p", "n", "facts", "new_facts"]
         yield table_of(rows, LOCALIZATION_R2, caption, columns)
     if table is not None:
-        scores = ["informative", "downstream"]
-        means = means_over_seeds(table, ["kind", "component"], scores)
-        rows = sorted_parts(strongest(means, ["kind"], scores[0], _BEST), "kind")
-        caption = f"The {count(_BEST, 'component')} of each kind with the largest informative "
-        caption += "score: means over seeds"
-        shown: list[Shown] = [PARTS[0], "component", SEEDS]
-        shown += [column for name in scores for column in (name, OverSeeds(name))]
-        yield table_of(rows, LOCALIZATION, caption, shown, folded=True)
+        yield from seed_tables(
+            sorted_parts(table, "kind"),
+            LOCALIZATION,
+            ["kind", "component"],
+            ["informative", "downstream"],
+            f"The {TOP} components of each kind with the largest informative score",
+            largest_of=["kind"],
+            by=lambda rows: rows["informative"],
+        )
 
 
 @styled

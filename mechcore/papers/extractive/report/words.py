@@ -65,35 +65,6 @@ _TERMS = (
         "Tokens before and after it stand in the same column for all; those of the name or place "
         "are aligned at their end: subject -1 is the last of them.",
     ),
-    (
-        "Sum check",
-        "The gradient column is \u27e8\u2207*R*, *dW*\u27e9 itself; informative and other have to "
-        "add up to it. The actual change is *R* at *W1* less *R* at *W0*: how far it is from the "
-        "gradient says how far a first-order score can be trusted.",
-    ),
-    (
-        "Freezing",
-        "Layers below the cut are early, the others late. Either the changes of a group are undone "
-        "after the training, or the group is not trained at all.",
-    ),
-    (
-        "Ordering",
-        "Other names have one kind of fact and another kind as its implication. A model learns "
-        "both of some names and only facts of test names; joint in one training, facts first or "
-        "implications first in two. Replay mixes data of the first of the two into the second.",
-    ),
-    (
-        "Grafting",
-        "The weight change that learning implications after facts adds is put on a model that "
-        "learned other facts of the same names. The control puts on the change of learning "
-        "implications alone.",
-    ),
-    (
-        "Localisation",
-        "Over components, the squared correlation *r*\u00b2 of two scores: informative, where "
-        "learning the implications changes something, and downstream, where a trained fact is read "
-        "out.",
-    ),
 )
 _CREDIT = (
     "Definitions and experiments after Feng et al., extractive structures (arXiv 2412.04614). The "

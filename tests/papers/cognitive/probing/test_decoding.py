@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import PAD, Cases, padded
+from helpers import PAD, Cases
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -18,6 +18,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError
 from mechcore.papers.cognitive.probing import (
     activations_at,
@@ -168,12 +170,13 @@ def test_evidence_that_was_not_read_yet_is_not_decoded(cases: Cases) -> None:
     rows = [torch.cat([torch.tensor([5, 6, 7]), tail]) for tail in tails]
     for row, y in zip(rows, labels, strict=True):
         row[3] = 10 + y  # the label can be read here, and later
-    order = labels.argsort(stable=True)
-    batches = [padded([rows[i] for i in part]) for part in order.split(24)]
+    frame = pd.DataFrame({"text_a": [""] * 120, "text_b": "", "label": "x", "subset": "all"})
+    ids = [row.tolist() for row in rows]
+    data = EncodedExamples(Examples("random", frame), ids, None, None, None, None, PAD)
     positions = torch.tensor([[0, 1, 2, 3]]).expand(120, 4)
     hooks = [hook_resid_post(layer) for layer in range(2)]
-    sites = activations_at(model, batches, hooks, positions).sites()
-    table = decode_table(sites, {"label": labels[order]}, shuffles=4)
+    sites = activations_at(model, data, hooks, positions, batch_size=24).sites()
+    table = decode_table(sites, {"label": labels}, shuffles=4)
     assert len(table) == 8
     at = table["site"].map(lambda site: site[1])
     assert (table["accuracy"][at < 3] == 0.5).all()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import types
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.metrics import silhouette_score
 
 from mechcore.errors import InputError
@@ -45,9 +42,6 @@ def fake_umap(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-# -- standardising --------------------------------------------------------------------------------
-
-
 def test_standardised_by_hand() -> None:
     # 1, 2, 3, 6: mean 3, variance (4 + 1 + 0 + 9) / 4 = 7/2.
     values, constant = standardised(np.array([[1.0, 5.0], [2, 5], [3, 5], [6, 5]]))
@@ -73,9 +67,6 @@ def test_constant_means_no_more_than_a_rounding_step() -> None:
     assert standardised(torch.tensor([[1, 1], [2, 1]]))[1].tolist() == [False, True]
 
 
-# -- PCA ------------------------------------------------------------------------------------------
-
-
 def test_pca_by_hand() -> None:
     # Units a, a and b, orthogonal: correlation 1 between the first two. One component is
     # (a + a) / sqrt 2 with the variance 2, the other b with 1, out of 3.
@@ -88,26 +79,11 @@ def test_pca_by_hand() -> None:
     )
 
 
-@settings(max_examples=25)
-@given(
-    scales=st.lists(st.sampled_from([1e-6, 0.3, 5e7]), min_size=5, max_size=5),
-    shift=st.floats(-9, 9),
-)
-def test_pca_does_not_see_the_scale_of_units(scales: list[float], shift: float) -> None:
-    states = noise(20, 5)
-    wanted = project(states, method="pca").points
-    found = project((states + shift) * scales, method="pca").points
-    np.testing.assert_allclose(found, wanted, atol=1e-7)
-
-
 def test_auto_without_umap_is_pca_and_says_so(no_umap: None) -> None:
     found = project(noise(12, 4))
     assert found.method == "pca"
     assert found.description.endswith("of their variance (umap-learn cannot be imported)")
     np.testing.assert_array_equal(found.points, project(noise(12, 4), method="pca").points)
-
-
-# -- UMAP -----------------------------------------------------------------------------------------
 
 
 def test_umap_without_umap_learn_says_how_to_install_it(no_umap: None) -> None:
@@ -132,22 +108,6 @@ def test_what_umap_is_given(method: Any, fake_umap: list[Any]) -> None:
         project(states[:15], method=method)
 
 
-@pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
-def test_umap_itself() -> None:
-    pytest.importorskip("umap", reason="needs the umap extra")
-    sides = np.repeat([-4, 4], 10)
-    states = noise(20, 3) + sides[:, None]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        first, again, other = (project(states, seed=seed) for seed in (0, 0, 1))
-    assert first.method == "umap"
-    assert first.points.shape == (20, 2)
-    np.testing.assert_array_equal(first.points, again.points)
-    assert not np.array_equal(first.points, other.points)
-    assert silhouette(first.points, sides)["silhouette"] > 0.5
-    assert project(states[:16], method="umap").points.shape == (16, 2)  # as few as are allowed
-
-
 @pytest.mark.parametrize(
     ("states", "method", "message"),
     [
@@ -162,9 +122,6 @@ def test_umap_itself() -> None:
 def test_what_cannot_be_projected(states: Any, method: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         project(states, method=method)
-
-
-# -- silhouettes ----------------------------------------------------------------------------------
 
 
 def test_silhouettes_of_four_points_by_hand() -> None:

@@ -1,0 +1,1 @@
+"""What sets of components do beyond their members: interactions, dividends, searches."""

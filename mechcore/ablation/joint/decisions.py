@@ -1,0 +1,263 @@
+"""What is known of many sets' interactions in a race, and what that decides.
+
+Intervals of mean margins need a bound of the interaction on one example. A set begins with a bound
+that is fixed in advance, and goes over to a larger one when an example breaks it: to the first
+bound times a power of `STEP`, each of which has its own part of the set's error rate
+(`part_of_error`). What an interval under a smaller bound said is forgotten.
+
+Take a bound B and the set's interactions cut to -B ... B. Their interval holds at all looks with
+its part of the error rate, whatever the interactions are; and as long as no interaction seen is
+over B, it is the interval of the interactions themselves. So, over all bounds at once, a set's last
+interval has the mean of its interactions cut to its last bound with a probability of 1 - error.
+That is the mean itself if no example that was not seen has a larger interaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.effects.changes import SET, SIZE, Ablations
+from mechcore.ablation.joint.exact import joint_and_alone
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Metric, check_metric
+from mechcore.evaluation.sequences import confidence_sequence
+from mechcore.tables import DATA, SPLIT, Column, N, Schema
+
+OPEN = "open"
+
+STEP = 1.5
+"""Each bound of the interaction on one example, as a multiple of the one before."""
+FIRST_PART = 0.9
+"""Part of the error rate that the first bound has."""
+
+_MOST_NUMBERS = 2**22
+"""Of values whose intervals are computed at once, because of the memory that it takes."""
+
+_ROUNDING = 1e-9
+"""What a mean differs by at most from itself, as a share of it."""
+
+DECISIONS = Schema(
+    "race",
+    "What a race decided for every set.",
+    (
+        SET,
+        SIZE,
+        DATA,
+        SPLIT,
+        Column(
+            "decision",
+            "text",
+            "``above`` and ``below``: larger than the least effect of interest, with its sign; "
+            "``within``: not; ``top`` and ``rest``: among the lowest, or not; ``open``: not "
+            "decided",
+        ),
+        Column("effect", "number", "mean over the examples seen, in the unit of the metric"),
+        Column("low", "number", "bound that holds for all sets and looks at once", signed=True),
+        Column("high", "number", "the same from above", signed=True),
+        N,
+        Column("exact", "flag", "whether all examples were seen"),
+    ),
+)
+AUDIT = Schema(
+    "race_audit",
+    "Decisions of a race beside what all examples say, for sets drawn at random.",
+    (
+        SET,
+        Column("decision", "text", "that of the race"),
+        N,
+        Column("effect", "number", "mean over all examples"),
+        Column("broken", "flag", "whether an effect on one example is over the bound in the end"),
+        Column("right", "flag", "whether the decision is that of all examples"),
+    ),
+)
+
+
+def part_of_error(step: int) -> float:
+    """Part of a set's error rate for its bound after so many steps; 1 over all of them."""
+    return (1 - FIRST_PART) / (step * (step + 1)) if step else FIRST_PART
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a race decides: interactions larger than ``least``, or which are the ``largest`` losses.
+
+    ``error`` is the probability that any decision is wrong; ``bound`` the largest interaction on
+    one example, nats of margin, None where it is known (accuracy) or still to be chosen.
+
+    Raises:
+        InputError: not one of ``least`` and ``largest`` is given, a number is out of range, or the
+            metric is unknown.
+    """
+
+    least: float | None
+    largest: int | None
+    metric: Metric = "margin"
+    error: float = 0.05
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+        if (self.least is None) == (self.largest is None):
+            raise InputError(
+                f"race: least is {self.least} and largest {self.largest}; expected one of them: a "
+                "least effect of interest, or a number of sets"
+            )
+        if self.least is not None and not self.least >= 0:
+            raise InputError(f"race: least is {self.least}; expected an effect of 0 or more")
+        if self.largest is not None and self.largest < 1:
+            raise InputError(f"race: largest is {self.largest}; expected at least 1 set")
+        if not 0 < self.error < 1:
+            raise InputError(f"race: error is {self.error}; expected a probability between 0 and 1")
+        if self.bound is not None and self.metric != "margin":
+            raise InputError(
+                f"race: bound is {self.bound}, but that of {self.metric} is known; leave it out"
+            )
+        if self.bound is not None and not 0 < self.bound < np.inf:
+            raise InputError(f"race: bound is {self.bound}; expected a number of nats above 0")
+
+    def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """What bounds of all sets' means say about each, [set]."""
+        decisions = np.full(len(low), OPEN, dtype=object)
+        if self.least is not None:
+            decisions[(low >= -self.least) & (high <= self.least)] = "within"
+            decisions[low > self.least] = "above"
+            decisions[high < -self.least] = "below"
+            return decisions
+        assert self.largest is not None
+        low, high, n = -high, -low, len(low)  # of losses
+        may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, but for itself
+        are_larger = n - np.searchsorted(np.sort(low), high, side="right")
+        decisions[are_larger >= self.largest] = "rest"
+        decisions[may_be_larger < self.largest] = "top"
+        return decisions
+
+
+class Interactions:
+    """Interactions of sets on the examples seen so far, bounds of their means, and decisions.
+
+    ``values`` are [set, example] in the order in which examples are drawn; ``seen`` are examples
+    whose values are known, ``n`` those seen of each set when it was decided, ``steps`` how often
+    its bound was broken and went up.
+    """
+
+    def __init__(self, sets: Sequence[ComponentSet], n_all: int, goal: Goal) -> None:
+        self.sets, self.n_all, self.goal = sets, n_all, goal
+        self.bound = goal.bound or 1.0
+        if goal.metric == "accuracy":
+            self.bound = float(max(map(len, sets)))
+        self.values = np.empty((len(sets), n_all), dtype=np.float32)
+        self.low, self.high = np.full((2, len(sets)), -np.inf) * [[1], [-1]]
+        self.n, self.seen, self.steps = np.zeros((3, len(sets)), dtype=int)
+        self.decisions = np.full(len(sets), OPEN, dtype=object)
+
+    @property
+    def open(self) -> Bool[np.ndarray, " set"]:
+        """Which are not decided."""
+        return self.decisions == OPEN
+
+    def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
+        """What has to be ablated for the interactions of some sets."""
+        running = [self.sets[row] for row in rows]
+        members = sorted({c for cut in running for c in cut.components})
+        return [*(ComponentSet((c,)) for c in members), *running]
+
+    def see(
+        self, answers: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int
+    ) -> None:
+        """Note the interactions on some more examples."""
+        sets = [self.sets[row] for row in rows]
+        joint, alone = joint_and_alone(answers, sets, self.goal.metric)
+        self.values[rows, start:stop] = joint - alone
+        self.seen[rows] = stop
+
+    def decide(self, stop: int) -> None:
+        """Narrow the bounds of the sets that are open, and decide what these allow.
+
+        Sets are open again where a bound that broke had decided them.
+        """
+        rows, goal = np.flatnonzero(self.open), self.goal
+        if not len(rows):
+            return
+        self.n[rows], ratios = stop, self._ratios(rows, stop)
+        broken = rows[ratios > 1]
+        self.low[broken], self.high[broken] = -np.inf, np.inf
+        self.steps[broken] += np.ceil(np.log(ratios[ratios > 1]) / np.log(STEP)).astype(int) + 1
+        self._narrow(rows, stop)
+        again = np.arange(len(self.sets)) if len(broken) else rows
+        self.decisions[again] = goal.decisions(self.low, self.high)[again]
+        ties = np.flatnonzero(self.open)
+        if len(ties) and (self.n[ties] == self.n_all).all():  # of which the first are the larger
+            assert goal.largest is not None
+            left = goal.largest - int((self.decisions == "top").sum())
+            first = ties[np.argsort(self.high[ties], kind="stable")]
+            self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
+
+    def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:
+        """Largest interactions on the first examples, as multiples of the bounds."""
+        return np.abs(self.values[rows, :stop]).max(1) / (self.bound * STEP ** self.steps[rows])
+
+    def _narrow(self, rows: Int[np.ndarray, " part"], stop: int) -> None:
+        """Bounds of means from the first examples."""
+        for step in np.unique(self.steps[rows]):
+            same = rows[self.steps[rows] == step]
+            error = self.goal.error / len(self.sets)
+            if self.goal.metric == "margin":
+                error *= part_of_error(int(step))
+            bound = self.bound * STEP**step
+            for part in np.array_split(same, -(-same.size * stop // _MOST_NUMBERS)):
+                values = self.values[part, :stop].astype(float)
+                if stop == self.n_all:
+                    self.low[part] = self.high[part] = values.mean(1)
+                    continue
+                bounds = np.full(len(part), bound)
+                low, high = confidence_sequence(values, self.n_all, error, bounds)
+                self.low[part] = np.maximum(self.low[part], low)
+                self.high[part] = np.minimum(self.high[part], high)
+
+    def table(self, data: str, split: str) -> pd.DataFrame:
+        """The columns of `DECISIONS`; ``data`` is what the examples are called."""
+        means = [self.values[row, :n].mean(dtype=float) for row, n in enumerate(self.n)]
+        return pd.DataFrame(
+            {
+                "set": list(map(str, self.sets)),
+                "size": list(map(len, self.sets)),
+                "data": data,
+                "split": split,
+                "decision": self.decisions,
+                "effect": means,
+                "low": self.low,
+                "high": self.high,
+                "n": self.n,
+                "exact": self.n == self.n_all,
+            }
+        )
+
+    def audit(self, rows: Int[np.ndarray, " part"]) -> pd.DataFrame:
+        """The columns of `AUDIT`, for sets whose interactions are known on all examples.
+
+        Bounds that hold leave a decision standing, or a tie; where they do not and others' bounds
+        leave the decision open, it was made on bounds that were wrong.
+        """
+        rows = rows[~self.open[rows]]
+        low, high = self.low.copy(), self.high.copy()
+        means = self.values[rows].mean(1, dtype=float)
+        low[rows] = high[rows] = means
+        decisions, now = self.decisions[rows], self.goal.decisions(low, high)[rows]
+        slack = _ROUNDING * np.maximum(1, np.abs(means))
+        held = (self.low[rows] - slack <= means) & (means <= self.high[rows] + slack)
+        return pd.DataFrame(
+            {
+                "set": [str(self.sets[row]) for row in rows],
+                "decision": decisions,
+                "n": self.n[rows],
+                "effect": means,
+                "broken": self._ratios(rows, self.n_all) > 1,
+                "right": (now == decisions) | ((now == OPEN) & held),
+            }
+        )

@@ -1,0 +1,315 @@
+"""Interactions, dividends and Shapley values, exact, from ablating all that they take.
+
+Interaction(S) = change without S - sum over i in S of the change without i, the negative of that of
+arXiv 2403.03942, section 5: below zero the set is superadditive. Accuracy cannot
+leave [0, 1], so joint changes in accuracy saturate; the margin (log-odds of the correct classes, in
+nats) has no bounds, and both are always reported.
+
+The change C(S) without a set is the value of a cooperative game among components (the rest is
+Harsanyi's and Shapley's). The dividend m(S) is what S does beyond all its parts: C(S) is the sum of
+the dividends of all subsets of S, and the dividend of a pair is its interaction. The Shapley value
+shares every dividend equally among its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechcore.ablation import sets as ready
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
+from mechcore.components import Component, ComponentLike, parse_components
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import METRICS, Metric
+from mechcore.evaluation.intervals import Statistics
+from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
+from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+FLOOR = 0.05
+"""Accuracy this close to 0 or 1 counts as saturated."""
+
+P_VALUES = (
+    Column("p", "number", "of a paired t test of its being 0, as in its interval", shown="small"),
+    Column("p_adjusted", "number", "the same, corrected for how many were tested", shown="small"),
+)
+INTERACTIONS = Schema(
+    "interactions",
+    "What sets cost beyond their members, on every subset and metric; changes are shares for "
+    "accuracy and nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("joint_change", "number", "change without the set", header="joint change"),
+        Column(
+            "sum_of_single_changes",
+            "number",
+            "changes without each member alone",
+            header="sum of single changes",
+        ),
+        *CLUSTERS,
+        *estimate(
+            "interaction", "number", "joint change less that sum", populations=True, signed=True
+        ),
+        *P_VALUES,
+        Column(
+            "superadditive",
+            "flag",
+            "whether the interval is below 0, and p_adjusted at most 1 less its level",
+        ),
+        Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
+        Column("ceiling", "flag", "the same at the other end, where ablating helps"),
+    ),
+)
+
+DIVIDENDS = Schema(
+    "dividends",
+    "Moebius dividend of every subset of the components; shares for accuracy, nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("change", "number", "change without the set"),
+        *CLUSTERS,
+        *estimate("dividend", "number", "what the set does beyond all its parts", populations=True),
+        *P_VALUES,
+    ),
+)
+SHAPLEY = Schema(
+    "shapley",
+    "Shapley value of every component; shares for accuracy, nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        *CLUSTERS,
+        *estimate(
+            "shapley", "number", "the component's share of the joint change", populations=True
+        ),
+    ),
+)
+
+
+def interactions(
+    ablations: Ablations,
+    *,
+    correction: Correction = "benjamini-hochberg",
+    **statistics: Unpack[Statistics],
+) -> pd.DataFrame:
+    """Interactions of all sets of two or more components whose members were ablated alone, too.
+
+    Args:
+        ablations: what `mechcore.ablate` returned.
+        correction: of the p-values for how many sets were tested, within one subset and metric,
+            see `mechcore.evaluation.p_values.corrected`.
+        statistics: ``n_resamples``, ``level`` and ``seed``, see
+            `mechcore.evaluation.intervals.mean_intervals`.
+
+    Returns:
+        The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
+        with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single
+        changes add up to a loss of more than the full model's accuracy, so that the interaction is
+        cut off from below; ``ceiling`` the same at the other end, where ablating helps. Empty if
+        there is no such set.
+
+    Raises:
+        InputError: unknown correction.
+    """
+    sets = with_members(ablations)
+    changes = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
+
+    def beyond(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        joint, alone = (np.compress(members, values, axis=1) for values in changes[metric])
+        accuracy = float(ablations.full.correct[members].mean())
+        bounded = accuracy if metric == "accuracy" else None
+        means = zip(joint.mean(1).tolist(), alone.mean(1).tolist(), strict=True)
+        return joint - alone, [_effect(*both, bounded) for both in means]
+
+    table = INTERACTIONS.frame(
+        estimates(ablations, sets, "interaction", beyond, correction, **statistics)
+    )
+    return table.assign(superadditive=directions(table, 1 - statistics.get("level", 0.95)) < 0)
+
+
+ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
+"""Of a metric, and which examples: values [set, example], and more columns of each set."""
+
+
+def estimates(
+    ablations: Ablations,
+    sets: Sequence[ComponentSet],
+    column: str,
+    by_example: ByExample,
+    correction: Correction | None,
+    **statistics: Unpack[Statistics],
+) -> list[dict[str, Any]]:
+    """Rows of sets, subsets and metrics: means over examples in ``column``, their intervals and p.
+
+    Without a correction there is no p.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.full.groups() if sets else []:
+        samples = ablations.full.samples(members)
+        for metric in METRICS:
+            (values, more), answers = by_example(metric, members), metric == "accuracy"
+            intervals = ends("", values, samples, answers, **statistics)
+            if correction is not None:
+                seed, sample = statistics.get("seed", 0), samples[""]
+                tested = corrected(values, correction, answers=answers, clusters=sample, seed=seed)
+                for row, p, adjusted in zip(more, *tested, strict=True):
+                    row |= {"p": p, "p_adjusted": adjusted}
+            for cut, row, interval in zip(sets, more, intervals, strict=True):
+                where = place(ablations, str(cut), len(cut), subset, members)
+                value = {column: interval.pop("mean")}
+                rows.append(where | {"metric": metric} | value | row | interval)
+    return rows
+
+
+def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
+    """Of interactions: -1 where superadditive, 1 where subadditive, 0 where neither is shown.
+
+    Either is shown by an interval that leaves out 0 and a corrected p of at most ``alpha``.
+    """
+    shown = table["p_adjusted"] <= alpha
+    return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
+
+
+def with_members(ablations: Ablations) -> list[ComponentSet]:
+    """The sets of two or more components whose members were ablated alone, too."""
+    singles = {s.components[0] for s in ablations.sets if len(s) == 1}
+    return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
+
+
+def joint_and_alone(
+    ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
+) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
+    """Changes without each of some sets, and the sums of those without each member alone."""
+    members = {c for cut in sets for c in cut.components}
+    single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
+    joint = np.stack([ablations.changes(s, metric) for s in sets])
+    return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
+
+
+def _effect(change: float, expected: float, full: float | None) -> dict[str, Any]:
+    """What two changes say; ``full`` is the full model's accuracy, None for margins."""
+    floor = ceiling = False
+    if full is not None:
+        left, summed = full + change, full + expected
+        floor = left < FLOOR - ROUNDING or summed < -ROUNDING
+        ceiling = (change > ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
+    return {
+        "joint_change": change,
+        "sum_of_single_changes": expected,
+        "floor": floor,
+        "ceiling": ceiling,
+    }
+
+
+# -- dividends and Shapley values -----------------------------------------------------------------
+
+
+def dividends(
+    ablations: Ablations,
+    components: Iterable[ComponentLike] | None = None,
+    *,
+    correction: Correction = "benjamini-hochberg",
+    **statistics: Unpack[Statistics],
+) -> pd.DataFrame:
+    """Moebius dividends of all subsets of ``components``.
+
+    Args:
+        ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
+        components: at most 10; by default all that are ablated alone.
+        correction: of the p-values, see `mechcore.interactions`.
+        statistics: see `mechcore.interactions`.
+
+    Returns:
+        The columns of `DIVIDENDS`, one row per set of components, subset of the data and metric.
+
+    Raises:
+        InputError: a subset was not ablated.
+    """
+    parts = ready.subsets(_components(ablations, components))
+
+    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        changes = [float(ablations.changes(part, metric)[members].mean()) for part in parts]
+        return _dividends(ablations, parts, metric, members), [{"change": c} for c in changes]
+
+    _check(ablations, parts)
+    return DIVIDENDS.frame(
+        estimates(ablations, parts, "dividend", by_example, correction, **statistics)
+    )
+
+
+def shapley(
+    ablations: Ablations,
+    components: Iterable[ComponentLike] | None = None,
+    **statistics: Unpack[Statistics],
+) -> pd.DataFrame:
+    """Exact Shapley values from all subsets of up to 10 components; their sum is the joint change.
+
+    Args:
+        ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
+        components: by default all that are ablated alone.
+        statistics: see `mechcore.interactions`.
+
+    Returns:
+        The columns of `SHAPLEY`, one row per component, subset of the data and metric.
+
+    Raises:
+        InputError: a subset was not ablated.
+    """
+    chosen = _components(ablations, components)
+    parts = ready.subsets(chosen)
+    weights = np.array([[(c in part.components) / len(part) for part in parts] for c in chosen])
+
+    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+        return weights @ _dividends(ablations, parts, metric, members), [{} for _ in chosen]
+
+    _check(ablations, parts)
+    alone = [ComponentSet((component,)) for component in chosen]
+    return SHAPLEY.frame(estimates(ablations, alone, "shapley", by_example, None, **statistics))
+
+
+def _components(
+    ablations: Ablations, components: Iterable[ComponentLike] | None
+) -> list[Component]:
+    if components is None:
+        return sorted(s.components[0] for s in ablations.sets if len(s) == 1)
+    return sorted(set(parse_components(components)))
+
+
+def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
+    for part in parts:
+        if part not in ablations.without:
+            raise InputError(
+                f"subsets: {part} was not ablated; sweep over all subsets of "
+                f"{', '.join(str(s) for s in parts if len(s) == 1)}"
+            )
+
+
+def _dividends(
+    ablations: Ablations, parts: Sequence[ComponentSet], metric: Metric, members: np.ndarray
+) -> Float[np.ndarray, "set example"]:
+    """Dividends by Moebius inversion, smaller sets first: m(S) = C(S) - sum of m over parts."""
+    known: dict[ComponentSet, np.ndarray] = {}
+    for whole in parts:
+        known[whole] = ablations.changes(whole, metric)[members] - sum(
+            (m for part, m in known.items() if set(whole.components).issuperset(part.components)),
+            np.zeros(int(members.sum())),
+        )
+    return np.stack(list(known.values()))

@@ -1,0 +1,304 @@
+"""Racing: deciding how large the interaction of each set is, from as few examples as it takes.
+
+Every set is ablated on a first few examples, drawn at random. Those whose effect, the mean
+interaction, is then known well enough are decided; the others go on to more examples, up to all of
+them, where the effect is exact. What is known are confidence sequences
+(`mechcore.evaluation.sequences`), which hold at every look, and for all sets at once: each set has
+its part of the error rate. Effects are those on all the examples given; the order of the examples
+is what is left to chance.
+
+How far the mean of a few examples may be from that of all depends on how large the effect on one
+can be. Of answers that is known, and the error rate holds as it is. Of margins it is not. There a
+set has a ``bound`` for its effect on one example. The first is fixed before an effect is seen; a
+set that breaks it goes over to a larger one, and starts anew with what it has seen and another part
+of the error rate (`mechcore.ablation.joint.decisions`). The error rate then holds without an
+assumption for means of effects that count as no more than the set's bound, and for the means
+themselves if no example that was not seen has an effect over it.
+
+By default the bound is ``least / RARE``. So a set whose effect is over ``least``, all with one sign
+and in `RARE` of the examples or more, is not decided to be small, however large the effect on one
+example is. What happens in fewer of them may be missed: some sets go on to the end whatever was
+decided (``n_audited``), and show how often decisions are wrong, and bounds broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from mechcore.ablation.cuts import ComponentSet, SetLike, as_sets
+from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.joint.decisions import Goal, Interactions
+from mechcore.ablation.sweeps import ablate
+from mechcore.components.paths import PathSet
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.intervals import share_at_most
+from mechcore.masking.counterfactual import of_rows, with_pairs
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
+from mechcore.showing import Shown
+
+FIRST_LOOK = 32
+"""Examples that every set is ablated on."""
+GROWTH = 1.4
+"""Examples seen at a look, as a multiple of those at the one before."""
+RARE = 0.02
+"""Smallest share of the examples that an effect over the least of interest cannot hide in."""
+AUDITED, AUDITED_SHARE = 20, 0.02
+"""Sets that are audited at most unless a number is given, and at most this share of all."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Race(Shown):
+    """What was decided, and what it took.
+
+    Attributes:
+        sets: what was ablated.
+        goal: what was to be decided, with the first bound of the effect on one example.
+        decisions: the columns of `DECISIONS`, in the order of the sets.
+        audit: the columns of `AUDIT`, of the sets that went on to the end.
+        n_examples: there are.
+        n_looks: after how many examples decisions were made, in turn.
+        layers: evaluations of a layer on one example, in all.
+        exact_layers: what all sets on all examples would have taken.
+        bound_source: where the bound comes from, in words.
+        n_broken: sets that had a larger effect on an example that they were decided on.
+    """
+
+    sets: tuple[ComponentSet, ...]
+    goal: Goal
+    decisions: pd.DataFrame
+    audit: pd.DataFrame
+    n_examples: int
+    n_looks: tuple[int, ...]
+    layers: float
+    exact_layers: float
+    bound_source: str
+    n_broken: int
+
+    def decided(self, decision: str) -> list[ComponentSet]:
+        """The sets with a decision, lowest effects first."""
+        made, effects = self.decisions["decision"], self.effects
+        decided = [cut for cut, its in zip(self.sets, made, strict=True) if its == decision]
+        return sorted(decided, key=lambda cut: effects[cut])
+
+    @property
+    def effects(self) -> dict[ComponentSet, float]:
+        """Mean effect of every set over the examples that it was seen on."""
+        return dict(zip(self.sets, self.decisions["effect"], strict=True))
+
+    @property
+    def wrong(self) -> tuple[int, float]:
+        """Wrong decisions in the audit, and the largest share of all that may be, at 95 %."""
+        n_wrong = int((~self.audit["right"].astype(bool)).sum())
+        return n_wrong, share_at_most(n_wrong, len(self.audit))
+
+    def describe(self) -> str:
+        """What was decided, at which cost, and what the decisions are worth, in a few sentences."""
+        goal, unit, sure = self.goal, "", ""
+        if goal.metric == "margin":
+            unit = " nats"
+            sure = (
+                " if no example that a set was not seen on has an effect over its bound: "
+                f"{goal.bound:.3g} nats, {self.bound_source}, and more for the {self.n_broken} "
+                f"of {len(self.sets)} sets that broke it and started anew"
+            )
+        size = f" (size {goal.least:g}{unit} or less)" if goal.least is not None else ""
+        counts = self.decisions["decision"].value_counts()
+        sums = ", ".join(
+            f"{n} {name}{size if name == 'within' else ''}" for name, n in counts.items()
+        )
+        seen = self.decisions["n"]
+        share = self.layers / self.exact_layers
+        text = (
+            f"{sums}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples, half "
+            f"of the sets on {seen.median():g} at most, with {share:.1%} of the layer evaluations "
+            f"of all sets on all examples; about these examples, any decision is wrong with a "
+            f"probability of {goal.error:g} at most{sure}"
+        )
+        if len(self.audit):
+            n_wrong, most = self.wrong
+            text += f"; {n_wrong} of {len(self.audit)} audited are wrong, so at most {most:.1%} are"
+            if goal.bound is not None:
+                text += f", and {int(self.audit['broken'].sum())} break the bound in other examples"
+        return text
+
+    def _summary(self) -> str:
+        return self.describe()
+
+
+def race(
+    model: Any,
+    sets: Sequence[SetLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    metric: Metric = "margin",
+    least: float | None = None,
+    largest: int | None = None,
+    error: float = 0.05,
+    bound: float | None = None,
+    n_audited: int | None = None,
+    seed: int = 0,
+    state: str | Path | None = None,
+    **options: Any,
+) -> Race:
+    """Decide how large every set's interaction is, with a probability of error for all together.
+
+    Either which interactions are larger than ``least``, or which are the ``largest`` losses.
+
+    Args:
+        model: any TransformerLens model.
+        sets: of two components or more, see `mechcore.ablate`.
+        data: labelled examples of any form, see `mechcore.data.given`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        metric: ``"margin"`` or ``"accuracy"``.
+        least: least effect of interest, in nats of margin, or as a share of the answers.
+        largest: how many sets with the lowest effects are wanted.
+        error: probability that any decision is wrong. For accuracy it holds as it is; for
+            margins if no example has an effect over the set's bound, see above.
+        bound: largest effect of a set on one example, in nats of margin, unless a larger one is
+            seen; by default ``least / RARE``, and for ``largest`` the span of the full model's
+            margins. A set needs examples nearly in proportion to it.
+        n_audited: sets, drawn at random, that go on to the end whatever was decided, to count
+            wrong decisions: none of 20 leaves at most 14 % wrong, none of 60 5 %. By default
+            `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
+        seed: of the order of the examples, the sets audited, and the fill.
+        state: folder that keeps what is finished, see `mechcore.ablate`.
+        options: see `mechcore.ablate`.
+
+    Returns:
+        Decisions on the mean effect over the examples given.
+
+    Raises:
+        InputError: see `Goal`; or a set is unreadable, of paths, or of one component.
+
+    >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
+    """
+    goal = Goal(least, largest, metric, error, bound)
+    data = as_encoded(model, data, split=options.get("split", "id"))
+    n_all, chosen = len(data), _checked(as_sets(sets, model))
+    if n_audited is None:
+        n_audited = min(AUDITED, int(AUDITED_SHARE * len(chosen)))
+    if n_all < 2 or n_audited < 0:
+        raise InputError(
+            f"race: {n_all} examples and n_audited is {n_audited}; expected at least 2, and 0 or "
+            "more sets"
+        )
+    fill = with_pairs(options.pop("fill", "mean"), data, seed)  # pairs do not depend on the looks
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(n_all)
+    audited = np.zeros(len(chosen), dtype=bool)
+    audited[generator.permutation(len(chosen))[:n_audited]] = True
+
+    def ablated(sets: Sequence[ComponentSet], start: int, stop: int) -> Ablations:
+        drawn = order[start:stop].tolist()
+        return ablate(
+            model,
+            sets,
+            data.part(drawn),
+            means,
+            fill=of_rows(fill, drawn),
+            seed=seed,
+            state=state,
+            **options,
+        )
+
+    layers, source = 0.0, "as given"
+    if metric == "margin" and bound is None and least:
+        bound, source = least / RARE, f"what {least:g} on average is in {RARE:.0%} of the examples"
+    elif metric == "margin" and bound is None:
+        full = ablated([], 0, n_all)
+        layers = (full.layers or 0) * n_all
+        bound, source = span_of(full.full.margin), "the span of the full model's margins"
+    goal = replace(goal, bound=bound)
+    course = _Course(Interactions(chosen, n_all, goal), ablated, layers)
+    course.run(audited)
+    known = course.known
+    return Race(
+        sets=tuple(chosen),
+        goal=goal,
+        decisions=known.table(data.examples.name, options.get("split", "id")),
+        audit=known.audit(np.flatnonzero(audited)),
+        n_examples=n_all,
+        n_looks=tuple(course.after),
+        layers=course.layers,
+        exact_layers=course.exact_layers,
+        bound_source=source,
+        n_broken=int((known.steps > 0).sum()),
+    )
+
+
+@dataclass(eq=False)
+class _Course:
+    """Of a race: sets are seen on more and more examples.
+
+    ``ablated`` gives the answers without sets, from one example to another in the order of the
+    race; ``layers`` are evaluations so far, for all examples, ``after`` the numbers of examples
+    looked at.
+    """
+
+    known: Interactions
+    ablated: Callable[[Sequence[ComponentSet], int, int], Ablations]
+    layers: float
+    exact_layers: float = 0.0
+    after: list[int] = field(default_factory=list)
+
+    def run(self, audited: Bool[np.ndarray, " set"]) -> None:
+        """Look until all is decided; audited sets go on."""
+        known = self.known
+        for stop in looks(known.n_all):
+            while (known.open & (known.n < stop)).any():
+                spent = self._see((known.open | audited) & (known.seen < stop), stop)
+                # Of all sets, at the first look.
+                self.exact_layers = self.exact_layers or spent / stop * known.n_all
+                known.decide(stop)
+            self.after.append(stop)
+            if not known.open.any():
+                break
+        if audited.any() and self.after[-1] < known.n_all:
+            self._see(audited, known.n_all)
+
+    def _see(self, running: Bool[np.ndarray, " set"], stop: int) -> float:
+        """See sets up to an example; layer evaluations that it took for all examples."""
+        spent = 0.0
+        for start in np.unique(self.known.seen[running]):
+            rows = np.flatnonzero(running & (self.known.seen == start))
+            answers = self.ablated(self.known.needed(rows), start, stop)
+            self.known.see(answers, rows, start, stop)
+            assert answers.layers is not None
+            spent += answers.layers * (stop - start)
+        self.layers += spent
+        return spent
+
+
+def span_of(margins: Float[np.ndarray, " example"]) -> float:
+    """From the lowest to the highest margin or 0 over all examples, in nats; 1 if all are 0."""
+    return float(max(margins.max(), 0) - min(margins.min(), 0)) or 1.0
+
+
+def looks(n: int) -> Iterator[int]:
+    """After how many examples to look, up to ``n``."""
+    stop = float(FIRST_LOOK)
+    while stop < n:
+        yield int(stop)
+        stop *= GROWTH
+    yield n
+
+
+def _checked(sets: Sequence[Any]) -> list[ComponentSet]:
+    if not sets:
+        raise InputError("race: no set; expected at least one")
+    for cut in sets:
+        if isinstance(cut, PathSet):
+            raise InputError(f"race: {cut} is a set of paths; expected sets of components")
+        if len(cut) < 2:
+            raise InputError(f"race: {cut} has no interaction; expected two components or more")
+    return list(sets)

@@ -1,0 +1,399 @@
+"""Finding the most superadditive pairs, triples and larger sets without ablating all of them.
+
+The interaction of every pair is predicted, by gradients or otherwise
+(`mechcore.ablation.joint.predictors`). The best pairs are then ablated exactly; larger sets grow
+from the best smaller ones (beam search). Or all pairs are decided by a race
+(`mechcore.ablation.joint.races`), with an error rate for all of them together. Search and report
+use different halves of the data, so that the figures reported are not those the sets were chosen
+by.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.effects.changes import SET, Ablations
+from mechcore.ablation.effects.stability import interaction_stability
+from mechcore.ablation.joint.decisions import Goal
+from mechcore.ablation.joint.exact import INTERACTIONS, interactions
+from mechcore.ablation.joint.predictors import (
+    INTERACTION_METHODS,
+    PairRequest,
+    Predictions,
+    mean_interactions,
+)
+from mechcore.ablation.joint.races import Race, race
+from mechcore.ablation.settings import SCREENING_EXAMPLES
+from mechcore.ablation.sweeps import ablate
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL, half_rows
+from mechcore.errors import InputError
+from mechcore.evaluation.cost import Cost
+from mechcore.masking.interventions import FillName
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
+from mechcore.session import plain_session
+from mechcore.showing import Shown
+from mechcore.tables import Column, Schema
+from mechcore.wording import count
+
+SUPERADDITIVE = INTERACTIONS.named(
+    "superadditive",
+    "The sets that a search found, measured on the half of the data that it did not see; as "
+    "``interactions``.",
+    Column(
+        "interaction_in_search",
+        "number",
+        "over all examples that the search saw, also in rows of single subsets",
+        optional=True,
+    ),
+)
+SCREENING = Schema(
+    "screening",
+    "Every pair of components that a search screened, best first.",
+    (
+        SET,
+        Column("predicted", "number", "interaction on the margin by screening", "nats"),
+        Column("interaction", "number", "on the half that the search saw; missing if not ablated"),
+    ),
+)
+
+SAMPLED = 60
+"""Pairs screened out that a race looks at all the same; none found leaves at most 5 % missed."""
+FOUND, BEAM = 10, 20
+"""Sets of each size that are reported, and from which larger ones grow."""
+_MOST_SUBSETS = 5
+"""Subsets that a message lists."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Search(Shown):
+    """What a search for superadditive sets found.
+
+    Attributes:
+        found: interactions of the best sets on data that the search did not see, in the order of
+            the search, with the columns of `mechcore.interactions` and ``interaction_in_search``.
+        screening: every pair: set, predicted interaction and interaction (nats of margin, missing
+            where the pair was screened out), on the search half.
+        n_pairs: pairs there are.
+        n_screened_out: of these, those not ablated.
+        n_tested: sets of two or more components ablated in the search.
+        rank_correlation: Spearman's rho of predicted and exact interactions over the pairs
+            ablated; missing under three, or where either is the same for all.
+        cost: of the predictions.
+        stability: of the order of the sets found, on data that the search did not see, see
+            `mechcore.ablation.effects.stability.interaction_stability`.
+        races: with a guarantee, what was decided, by the size of the sets.
+        missed: with a guarantee, how many of how many pairs drawn from those screened out were
+            found to be what the search looks for.
+    """
+
+    found: pd.DataFrame
+    screening: pd.DataFrame
+    n_pairs: int
+    n_screened_out: int
+    n_tested: int
+    rank_correlation: float
+    cost: Cost
+    stability: pd.DataFrame
+    races: Mapping[int, Race] = field(default_factory=dict)
+    missed: tuple[int, int] = (0, 0)
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """By name; that of the races only where there were any."""
+        tables = {"superadditive": self.found, "screening": self.screening}
+        tables["search_stability"] = self.stability
+        if self.races:
+            decisions = [raced.decisions for raced in self.races.values()]
+            tables["race"] = pd.concat(decisions, ignore_index=True)
+        return tables
+
+    def _summary(self) -> str:
+        best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
+        return f"{self.n_tested} sets tested, {self.n_pairs} pairs screened{best}"
+
+
+@plain_session()
+def find_superadditive(
+    model: Any,
+    data: Any,
+    means: MeanActivations | None,
+    *,
+    components: Iterable[ComponentLike] | None = None,
+    subset: str = ALL,
+    max_size: int = 3,
+    n_pairs: int | None = 100,
+    n_found: int | None = None,
+    guarantee: float | None = None,
+    least: float | None = None,
+    largest: int | None = None,
+    bound: float | None = None,
+    screening_by: str = "screening",
+    screening_examples: int = SCREENING_EXAMPLES,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    fill: FillName = "mean",
+    class_names: Sequence[str] | None = None,
+    batch_size: int = 64,
+    state: str | Path | None = None,
+    **options: Any,
+) -> Search:
+    """Search for the sets that lose most margin beyond the sum of their members' losses.
+
+    Args:
+        model: any TransformerLens model.
+        data: labelled examples of any form, see `mechcore.data.given`; half of them, by subset,
+            choose, the other half report.
+        means: the model's mean activations.
+        components: to choose from; by default all heads and MLPs.
+        subset: the subset of the data that the search looks at.
+        max_size: components of the largest sets.
+        n_pairs: pairs ablated exactly, the best by screening; None for all.
+        n_found: sets of each size to report; by default `FOUND`, or ``largest`` if those are more.
+        guarantee: race the pairs, and the larger sets that grow from those found, in place of
+            ablating them on all examples: with this probability of any decision about the half that
+            chooses being wrong. Of pairs that were screened out, `SAMPLED` are raced to see how
+            many were missed.
+        least: with a guarantee, least interaction of interest, nats.
+        largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
+        bound: with a guarantee, largest interaction on one example, nats, see `race`.
+        screening_by: how interactions of pairs are predicted, a name in
+            `mechcore.ablation.joint.predictors.INTERACTION_METHODS`.
+        screening_examples: examples of the search half that predictions are averaged over.
+        n_resamples: bootstrap resamples of the report.
+        seed: of the split, and of the resamples.
+        fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch.
+        state: folder that keeps what is finished, see `mechcore.ablate`.
+        options: see `mechcore.ablate`.
+
+    Raises:
+        InputError: there are fewer than two components, too few examples, the subset is unknown, or
+            a number is out of range.
+
+    >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
+    """
+    data = as_encoded(model, data, split=options.get("split", "id"))
+    n_found = max(FOUND, largest or 0) if n_found is None else n_found
+    wanted: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
+    checked: dict[str, Any] = {
+        "subset": subset,
+        "screening_by": screening_by,
+        "fill": fill,
+        "n_found": n_found,
+    }
+    sizes: dict[str, Any] = {"max_size": max_size, "n_pairs": n_pairs, "guarantee": guarantee}
+    chosen = check_search(model, data, components=components, **checked, **sizes, **wanted)
+    searched, reported = halves_of(data, subset, seed)
+    given = (model, searched, means, chosen, screening_examples, seed)
+    request = PairRequest(*given, fill, class_names, batch_size, state, options)
+    growth = _Growth(request, **sizes, goal=wanted)
+    growth.grow(screening_by)
+    return growth.report(reported, n_found, n_resamples)
+
+
+@dataclass(eq=False)
+class _Growth:
+    """Growing sets on the half that chooses: interactions by set, and the best sets by size."""
+
+    request: PairRequest
+    max_size: int
+    n_pairs: int | None
+    guarantee: float | None
+    goal: Mapping[str, Any]
+    measured: dict[ComponentSet, float] = field(default_factory=dict)
+    best: dict[int, list[ComponentSet]] = field(default_factory=dict)
+    races: dict[int, Race] = field(default_factory=dict)
+
+    def grow(self, screening_by: str) -> None:
+        """Take the best pairs, and grow larger sets from the best smaller ones."""
+        nothing = dict.fromkeys(self.request.pairs, float("nan"))
+        self.predictions = Predictions(nothing, Cost(), in_nats=False)
+        if self.guarantee is None or self.n_pairs is not None:
+            self.predictions = INTERACTION_METHODS[screening_by](self.request)
+        predicted = self.predictions.interactions
+        self.order = sorted(predicted, key=lambda pair: predicted[pair])
+        level = self.order[: self.n_pairs]
+        self.out = self.order[len(level) :]
+        n_sampled = min(SAMPLED, len(self.out)) if self.guarantee else 0
+        self.sampled = random.Random(self.request.seed).sample(self.out, n_sampled)
+        unknown = predicted if self.predictions.in_nats else dict.fromkeys(predicted, 0.0)
+        for size in range(2, self.max_size + 1):
+            if not level:
+                break
+            self.best[size] = self._ranked([*level, *(self.sampled if size == 2 else [])], size)
+            smaller = self.best[size][:BEAM]
+            level = _grown(smaller, self.request.components, self.measured, unknown)[: self.n_pairs]
+
+    def _ranked(self, level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
+        """These sets, the best first; in a race those alone that are what is looked for."""
+        request = self.request
+        if self.guarantee is None:
+            without = self._alone.with_more(self._ablated(level, request.data))
+            self.measured |= mean_interactions(without, level)
+            return sorted(level, key=lambda cut: self.measured[cut])
+        self.races[size] = race(
+            request.model,
+            level,
+            request.data,
+            request.means,
+            error=self.guarantee / (self.max_size - 1),
+            # An order of the examples that what chose the sets knows nothing of.
+            seed=request.seed + size,
+            **self.goal,
+            **request.options,
+        )
+        self.measured |= self.races[size].effects
+        return self.races[size].decided("below" if self.goal["largest"] is None else "top")
+
+    @cached_property
+    def _alone(self) -> Ablations:
+        return self._ablated(self.request.singles, self.request.data)
+
+    def _ablated(self, sets: Sequence[ComponentSet], data: EncodedExamples) -> Ablations:
+        return ablate(self.request.model, sets, data, self.request.means, **self.request.options)
+
+    def report(self, reported: EncodedExamples, n_found: int, n_resamples: int) -> Search:
+        """What was found, measured on the half that reports."""
+        measured, predictions = self.measured, self.predictions
+        named = [cut for sets in self.best.values() for cut in sets[:n_found]]
+        members = sorted({c for cut in named for c in cut.components})
+        final = self._ablated([*(ComponentSet((c,)) for c in members), *named], reported)
+        statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": self.request.seed}
+        table = interactions(final, **statistics)
+        predicted = [predictions.interactions[pair] for pair in self.order]
+        known = [measured.get(pair, float("nan")) for pair in self.order]
+        rows = zip(map(str, self.order), predicted, known, strict=True)
+        screening = pd.DataFrame(list(rows), columns=SCREENING.names)
+        ranked = screening.dropna()[["predicted", "interaction"]]
+        alike = len(ranked) < 3 or ranked.nunique().min() == 1
+        return Search(
+            found=_with_search(table, {str(cut): measured[cut] for cut in named}),
+            screening=screening,
+            n_pairs=len(self.order),
+            n_screened_out=len(self.out),
+            n_tested=len(measured),
+            rank_correlation=float("nan") if alike else stats.spearmanr(ranked).statistic,
+            cost=predictions.cost,
+            stability=interaction_stability(final, **statistics),
+            races=self.races,
+            missed=(len({*self.sampled} & {*self.best.get(2, [])}), len(self.sampled)),
+        )
+
+
+def check_search(
+    model: Any,
+    data: EncodedExamples,
+    *,
+    components: Iterable[ComponentLike] | None = None,
+    subset: str = ALL,
+    max_size: int = 3,
+    n_pairs: int | None = 100,
+    n_found: int = FOUND,
+    guarantee: float | None = None,
+    least: float | None = None,
+    largest: int | None = None,
+    bound: float | None = None,
+    screening_by: str = "screening",
+    fill: FillName = "mean",
+) -> list[Component]:
+    """The components that `find_superadditive` would choose from, all that is quick to check done.
+
+    Raises:
+        InputError: see `find_superadditive`.
+    """
+    shape = ModelShape.of(model)
+    chosen = shape.components if components is None else parse_components(components)
+    chosen = sorted(set(chosen))
+    for component in chosen:
+        shape.index(component)
+    if len(chosen) < 2:
+        raise InputError(f"search: {count(len(chosen), 'component')}; expected at least two")
+    if not 2 <= max_size <= len(chosen):
+        raise InputError(
+            f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
+        )
+    for name, value in {"n_pairs": n_pairs, "n_found": n_found}.items():
+        if value is not None and value < 1:
+            raise InputError(f"search: {name} is {value}; expected at least 1")
+    if fill not in ("mean", "zero"):
+        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
+    if guarantee is not None:
+        Goal(least, largest, bound=bound, error=guarantee)
+    elif (least, largest, bound) != (None, None, None):
+        raise InputError(
+            f"search: least is {least}, largest {largest} and bound {bound}, but there is no "
+            "guarantee; expected a probability of error, as in guarantee=0.05, or none of them"
+        )
+    INTERACTION_METHODS[screening_by]
+    halves_of(data, subset, 0)
+    return chosen
+
+
+def halves_of(
+    data: EncodedExamples, subset: str, seed: int
+) -> tuple[EncodedExamples, EncodedExamples]:
+    """Two halves of the subset searched; of all data, halves of every subset."""
+    names = data.examples.frame["subset"].tolist()
+    if subset not in (ALL, *names):
+        known = ", ".join(dict.fromkeys(names))
+        raise InputError(f"search: no subset {subset!r}; the data has {known}")
+    chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
+    halves = half_rows(data.examples.frame.iloc[chosen], seed)
+    if min(map(len, halves)) < 2:
+        sizes = Counter(names[row] for row in chosen)
+        listed = ", ".join(f"{n} of {name!r}" for name, n in sizes.most_common(_MOST_SUBSETS))
+        if (more := len(sizes) - _MOST_SUBSETS) > 0:
+            listed += f" and {count(more, 'more subset')}"
+        raise InputError(
+            f"search: {len(chosen)} examples are too few ({listed}): half of each subset, rounded "
+            "down, chooses, the rest reports, those of one first text are in one half, and each "
+            "half needs at least 2; expected 4 or more of one subset, or 2 or more of two: add "
+            "examples, or draw more of them (--max-id, --max-ood)"
+        )
+    first, second = (data.part([chosen[row] for row in half]) for half in halves)
+    return first, second
+
+
+def _grown(
+    sets: Sequence[ComponentSet],
+    components: Sequence[Component],
+    exact: Mapping[ComponentSet, float],
+    predicted: Mapping[ComponentSet, float],
+) -> list[ComponentSet]:
+    """Sets with one component more, best predicted first: new pairs add their interactions."""
+
+    def pair(a: Component, b: Component) -> float:
+        both = ComponentSet.of([a, b])
+        return exact.get(both, predicted[both])
+
+    scores: dict[ComponentSet, float] = {}
+    for cut in sets:
+        for component in components:
+            if component not in cut.components:
+                more = ComponentSet.of([*cut.components, component])
+                score = exact[cut] + sum(pair(component, c) for c in cut.components)
+                scores[more] = min(score, scores.get(more, np.inf))
+    return sorted(scores, key=lambda cut: scores[cut])
+
+
+def _with_search(table: pd.DataFrame, measured: Mapping[str, float]) -> pd.DataFrame:
+    """Sets in the order of the search, with what the search saw of them."""
+    seen = table["set"].map(measured).where(table["metric"] == "margin")
+    rank = table["set"].map({name: i for i, name in enumerate(measured)})
+    ordered = table.assign(interaction_in_search=seen).iloc[np.argsort(rank, kind="stable")]
+    return ordered.reset_index(drop=True)

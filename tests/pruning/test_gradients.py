@@ -1,0 +1,140 @@
+"""Rankings of the benchmark by gradients, against finite differences through plain torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import helpers
+import pytest
+import torch
+from helpers import Cases
+from pruning.oracles import encoded_for, full_logits, plain_kl, plain_logits, slopes
+from pruning.test_attribution import ONES, N, adding_model, close, prepared, two_words
+
+from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError
+from mechcore.masking.counterfactual import paired
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.pruning.attribution import attribution_scores
+
+ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
+
+# -- the path from everything at its mean to the full model ---------------------------------------
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_integrated_attribution_is_the_mean_slope_along_the_path(
+    cases: Cases, architecture: str, per_position: bool
+) -> None:
+    case, data, means = prepared(cases, architecture, per_position)
+
+    full = full_logits(case.reference, means, data, range(N))
+
+    def kl(z: torch.Tensor) -> torch.Tensor:
+        return plain_kl(case.reference, means, z, data, range(N), full)
+
+    # The midpoints of three pieces.
+    expected = -sum(slopes(kl, point * ONES) for point in (1 / 6, 3 / 6, 5 / 6)) / 3
+    assert float(expected.abs().max()) > 5e-4
+    found = integrated_scores(case.model, data, means, n_points=3)
+    assert found.shape == (2, 5)
+    close(found, expected, 1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_eap_ig_is_the_mean_slope_along_the_path_from_the_pairs(
+    cases: Cases, architecture: str
+) -> None:
+    case, data, means = prepared(cases, architecture)
+    pairs = data.part([*range(2, N), 0, 1])
+    full = full_logits(case.reference, means, data, range(N))
+
+    def kl(z: torch.Tensor) -> torch.Tensor:
+        return plain_kl(case.reference, means, z, data, range(N), full, pairs)
+
+    expected = -sum(slopes(kl, point * ONES) for point in (1 / 4, 3 / 4)) / 2
+    assert float(expected.abs().max()) > 5e-4
+    found = eap_ig_scores(case.model, data, means, pairs=pairs, n_points=2, batch_size=4)
+    close(found, expected, 1e-4)
+
+
+def test_eap_ig_makes_pairs_of_another_label_by_itself(cases: Cases) -> None:
+    case, data, means = prepared(cases, "bert")
+    labels = ["entailment", "neutral", "entailment"] * (N // 3)
+    data = replace(data, examples=Examples("x", data.examples.frame.assign(label=labels)))
+    found = eap_ig_scores(case.model, data, means, seed=2, n_points=1)
+    expected = eap_ig_scores(case.model, data, means, pairs=paired(data, 2), n_points=1)
+    assert torch.equal(found, expected)
+    alike = data.part([0, 2])
+    with pytest.raises(InputError, match="at least two labels; found 'entailment'"):
+        eap_ig_scores(case.model, alike, means)
+    assert torch.isfinite(eap_ig_scores(case.model, alike, means, pairs=alike, n_points=1)).all()
+
+
+# -- gradients through one layer after the other dropped ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A GPT-2 of three layers, loaded by the package and by Hugging Face alone."""
+    path = tmp_path_factory.mktemp("deep")
+    model = helpers.gpt2_language_model(n_layer=3)
+    model.save_pretrained(path)
+    return load_model(path, dtype=torch.float64), model.double()
+
+
+def test_gradient_drop_is_a_loop_over_layers_whose_outputs_are_detached(
+    deep: tuple[Any, Any],
+) -> None:
+    model, reference = deep
+    data = encoded_for("gpt2-lm", N)
+    means = MeanActivations.compute(model, data, n_samples=0)
+    expected, plain = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(3, 5)
+    for row in range(N):
+        for dropped in (None, 0, 1, 2):
+            z = torch.ones(3, 5, dtype=torch.float64, requires_grad=True)
+            p = plain_logits(reference, means, z, data, row, dropped=dropped).softmax(-1).max()
+            (gradient,) = torch.autograd.grad((p / (1 - p)).log(), z)
+            if dropped is None:
+                plain += gradient.abs() / N
+            else:
+                assert not gradient[dropped].any()
+                expected += gradient.abs() / 2 / N  # L - 1 = 2
+    found = gradient_drop_scores(model, data, means, batch_size=4)
+    close(found, expected)
+    close(attribution_scores(model, data, means), plain)
+    assert float((found - plain).abs().max()) > 1e-3
+    # The last layer acts directly alone: its score is the plain one.
+    close(found[2], plain[2])
+
+
+@pytest.mark.hooked
+def test_gradient_drop_needs_two_layers() -> None:
+    model, data = adding_model(), two_words([[0, 1]])
+    means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
+    with pytest.raises(InputError, match="the model has one layer"):
+        gradient_drop_scores(model, data, means)
+
+
+# -- written-out numbers --------------------------------------------------------------------------
+
+
+@pytest.mark.hooked
+def test_hand_computed_scores() -> None:
+    """Of the model of `test_attribution`, at the only midpoint."""
+    model = adding_model()
+    means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
+    # "A B" with every mask value at 1/2, the only midpoint: z = (.75 | .25), x = (.75, 1.25),
+    # mlp = (3, 0) + ((0, .75) - (3, 0)) / 2 = (1.5, .375): the logits are (2.25, 1.625), their
+    # softmax q = (.651355, .348645). That of (.5, 3) is p = (.075858, .924142). The slope of the
+    # KL by the logits is q - p = (.575497, -.575497). Slopes of the logits: head 0 (-.5, 0),
+    # head 1 (0, .5 + 1.5 / 2) = (0, 1.25), the MLP's own (0, .75) - (3, 0) = (-3, .75).
+    found = integrated_scores(model, two_words([[0, 1]]), means, n_points=1)
+    expected = [0.575497 * 0.5, 0.575497 * 1.25, 0.575497 * 3.75]
+    assert found[0].tolist() == pytest.approx(expected, abs=2e-6)
+    with pytest.raises(InputError, match="n_points is 0; expected at least 1"):
+        integrated_scores(model, two_words([[0, 1]]), means, n_points=0)
