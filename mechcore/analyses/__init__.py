@@ -26,6 +26,8 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "flips": "mechcore.analyses.flips:Flips",
         "ablation": "mechcore.analyses.ablation:Ablation",
         "interactions": "mechcore.analyses.interactions:Interactions",
+        "failure": "mechcore.analyses.failure:Failure",
+        "repair": "mechcore.analyses.repair:Repair",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
         "search": "mechcore.analyses.search:Search",

@@ -109,6 +109,7 @@ class Analysis(MainStep):
         section: id of its section on the page; the kind by default.
         title: of its section.
         opens: its section stands before the summary, together with those of others that do.
+        first: its section and its lines of the summary stand before those of others.
         always: it cannot be left out, and has no settings.
         question: it can be asked alone, by a command and a method; else the planner makes its job.
         study_options: settings of the study that its command has options for, too.
@@ -123,6 +124,7 @@ class Analysis(MainStep):
     section: ClassVar[str] = ""
     title: ClassVar[str] = ""
     opens: ClassVar[bool] = False
+    first: ClassVar[bool] = False
     always: ClassVar[bool] = False
     question: ClassVar[bool] = True
     asked: ClassVar[bool] = False

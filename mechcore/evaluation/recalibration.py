@@ -212,9 +212,9 @@ def decompose(
             first, second = (np.logaddexp.reduce(logits[..., c], axis=-1) for c in labels)
             placed.append(_placements(second - first, label))
     return Decomposition(
-        _effect(np.concatenate(answered).astype(float), label, sample),
-        _effect(np.concatenate(refitted).astype(float), label, sample),
-        _effect(np.concatenate(placed), label, sample, shared=True) if placed else None,
+        effect_over_labels(np.concatenate(answered).astype(float), label, sample),
+        effect_over_labels(np.concatenate(refitted).astype(float), label, sample),
+        effect_over_labels(np.concatenate(placed), label, sample, shared=True) if placed else None,
         _shift(np.concatenate(said).astype(float), label, sample),
     )
 
@@ -225,7 +225,7 @@ def _shift(
     sample: Sample,
 ) -> Effect:
     """The change of the label that is said more or less often than any other, by set."""
-    effects = [_effect(said[..., i], label, sample) for i in range(said.shape[-1])]
+    effects = [effect_over_labels(said[..., i], label, sample) for i in range(said.shape[-1])]
     changes = np.stack([effect.changes for effect in effects])  # [label, set]
     # Of labels that change alike, that which is said less often.
     most = (np.abs(changes) - 1e-12 * np.sign(changes)).argmax(0)
@@ -270,7 +270,7 @@ def folds_of(
     return folds
 
 
-def _effect(
+def effect_over_labels(
     values: Float[np.ndarray, "model example"],
     label: Int[np.ndarray, " example"],
     sample: Sample,

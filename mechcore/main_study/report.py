@@ -57,10 +57,11 @@ def tables() -> Iterator[Schema]:
 def _asked(run: RunFolder) -> list[str]:
     """The analyses that a run shows: those that it asks for alone; without masks, a few."""
     only = (run.config.get("settings") or {}).get("only") or ()
+    names = sorted(ANALYSES, key=lambda name: not ANALYSES[name].first)
     if only:
-        return [name for name in ANALYSES if name in only or not ANALYSES[name].question]
+        return [name for name in names if name in only or not ANALYSES[name].question]
     without_masks = _only_sizes(run.config)
-    return [name for name in ANALYSES if not (without_masks and ANALYSES[name].needs)]
+    return [name for name in names if not (without_masks and ANALYSES[name].needs)]
 
 
 def _only_sizes(config: Mapping[str, Any]) -> bool:

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.failure import Failure
 from mechcore.analyses.flips import Flips
 from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.methods import Methods
 from mechcore.analyses.paths import Paths
+from mechcore.analyses.repair import Repair
 from mechcore.analyses.roles import Roles
 from mechcore.analyses.search import Search
 from mechcore.analyses.smallest import Smallest
@@ -272,6 +274,8 @@ configs = st.builds(
         roles=maybe(st.builds(Roles, *[st.floats(0.001, 0.999)] * 3)),
         flips=maybe(st.builds(Flips)),
         paths=maybe(st.builds(Paths, controls=st.integers(0, 99), max_examples=counts)),
+        failure=maybe(st.builds(Failure, n_pairs=st.integers(0, 99))),
+        repair=maybe(st.builds(Repair, examples=st.tuples(st.integers(8, 99)), steps=st.just(9))),
         dose=maybe(st.builds(Dose, counts, counts)),
         smallest=maybe(st.builds(Smallest, shares)),
         halves=maybe(st.builds(Halves)),
@@ -338,8 +342,8 @@ def test_every_setting_is_drawn_above() -> None:
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_map population groups ood_label "
         "ood_subsets max_train max_id max_ood seed",
-        Analyses: "smallest halves methods heads sweep roles flips ablation paths dose search "
-        "effective_size fill",
+        Analyses: "smallest halves methods heads sweep roles flips ablation failure repair paths "
+        "dose search effective_size fill",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():

@@ -77,6 +77,8 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "flips": [3 * 40],  # at most 3 texts for each head
         # 6 pairs of 4 and 99 controls of the core, at half a pass each; the sweep has the rest.
         "ablation": [0.5 * (6 + 99) * 80],
+        # At most 6 pairs of core heads, and the core.
+        "failure": [0.5 * 7 * 50],
         # Of 45 components and 8 core heads: the full model and the answers, 4 passes; what is
         # blind to the core, and 10 readers by 8 heads, at three tenths of a pass each. Out of
         # domain 20 controls beside the 10 readers.

@@ -17,6 +17,7 @@ from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.data import Describe
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
+from mechcore.analyses.failure import Failure
 from mechcore.analyses.halves import Halves
 from mechcore.analyses.heads import Heads
 from mechcore.analyses.paths import Paths
@@ -90,17 +91,18 @@ def changed(before: Plan, after: Plan) -> set[str]:
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "scores", "heads", "ablation", "swept", "sweep", "roles"),
-    *("flips", "smallest", "paths", "dose", "means ood", "ood_mean"),
+    *("flips", "smallest", "paths", "dose", "means ood", "ood_mean", "failure"),
 }
 TRAIN = EVERYTHING - {"scores", "full id", "full ood", "means ood"}
-JUDGED = {"sweep", "roles", "flips", "paths", "dose"}
+JUDGED = {"sweep", "roles", "flips", "failure", "paths", "dose"}
 SWEPT = {"swept", "ood_mean", *JUDGED}
 TABLES = {"accuracy", "ablation", *JUDGED}
 ID = {"describe", "full id", "sub id", "scores", "heads", "swept", "smallest", *TABLES}
 OOD = {"describe", "full ood", "sub ood", "swept", "smallest", "means ood", "ood_mean", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "heads", "ablation"}
-READ |= {"paths"}
+READ |= {"paths", "failure"}
 MASKS = READ | {"prune"}
+ABLATED = {"ablation", "failure"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}
 
 
@@ -212,19 +214,20 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
     "heads.max_examples": (lambda w: w.analyses(heads=Heads(7)), {"scores", "heads"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
-    "max_joint": (lambda w: w.analyses(ablation=Ablation(max_joint=1)), {"ablation"}),
-    "max_non_core": (lambda w: w.analyses(ablation=Ablation(max_non_core=1)), {"ablation"}),
-    "controls": (lambda w: w.analyses(ablation=Ablation(controls=1)), {"ablation"}),
+    "max_joint": (lambda w: w.analyses(ablation=Ablation(max_joint=1)), ABLATED),
+    "max_non_core": (lambda w: w.analyses(ablation=Ablation(max_non_core=1)), ABLATED),
+    "controls": (lambda w: w.analyses(ablation=Ablation(controls=1)), ABLATED),
     "control_examples": (
         lambda w: w.analyses(ablation=Ablation(control_examples=1)),
-        {"ablation"},
+        ABLATED,
     ),
-    "no ablation": (lambda w: w.analyses(ablation=None), set()),
+    "no ablation": (lambda w: w.analyses(ablation=None), {"failure"}),
+    "no pairs": (lambda w: w.analyses(failure=Failure(n_pairs=0)), {"failure"}),
     # The core's ablations are taken from the sweep, where there is one.
     "sweep": (lambda w: w.analyses(sweep=Sweep()), {"ablation", *SWEPT}),
     # Only what takes the mean's place can be that of another domain.
     "no ood_mean": (lambda w: w.analyses(sweep=Sweep("heads", ood_mean=False)), JUDGED),
-    "fill": (lambda w: w.analyses(fill="zero"), {"ablation", "swept", *JUDGED}),
+    "fill": (lambda w: w.analyses(fill="zero"), {"swept", *ABLATED, *JUDGED}),
     "loss": (lambda w: w.analyses(smallest=Smallest(0.1)), {"smallest"}),
     "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablation", "paths"}),
     "roles": (

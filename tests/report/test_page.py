@@ -146,7 +146,7 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
 
 NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "missing_half_masks", "full", "grid"}
 NOT_MADE_UP |= {"smallest", "race", "information_ood_mean"}
-NOT_MADE_UP |= {"methods", "dividends", "shapley"}
+NOT_MADE_UP |= {"methods", "dividends", "shapley", "failure", "failure_sets"}
 OF_COMPONENTS = {"roles", "head_frequency", "head_categories", "core", "ablation", "sweep"}
 OF_COMPONENTS |= {"interactions", "superadditive", "flips", "subnetworks"}
 

@@ -66,7 +66,7 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
-KINDS += ["ablation", "paths", "dose"]
+KINDS += ["ablation", "failure", "paths", "dose"]
 STEPS = {
     step.kind: step
     for step in (
@@ -331,7 +331,7 @@ BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, pa
 WHOLE = Counter(
     {"describe": 1, "means": 2, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "scores": 1, "heads": 1, "swept": 1, "sweep": 1, "roles": 1, "flips": 1}
-    | {"ablation": 1, "ood_mean": 1}
+    | {"ablation": 1, "ood_mean": 1, "failure": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -429,7 +429,8 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, ablation=1)
+ABLATED = {"ablation": 1, "failure": 1}
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, **ABLATED)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""How often the ladder of repairs says what is true of planted models that fail.
+
+Each draw plants a model anew, with noise in its weights, draws its texts, and asks the ladder for a
+recommendation, with one fold of kinds held out at a time. Permuted labels are those of a model that
+knows nothing of them: a recommendation there is an error.
+
+    python benchmarks/repair.py --draws 100 --out repair.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mechcore.bench.failing import failing_data, failing_model, tokenizer_of
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.means import MeanActivations
+from mechcore.repair.fitting import Settings
+from mechcore.repair.ladder import HELD_OUT, Labelled, outcomes, runs_of
+from mechcore.repair.model import RepairableModel
+from mechcore.repair.outcome import recommended, repair_table
+
+CASES = ("head", "backup", "threshold", "absent", "permuted")
+RUNGS = ("none", "threshold", "last-layer", "remove", "gates")
+NOISE = 0.01
+
+
+def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -> dict[str, object]:
+    """What the ladder recommends of one planted model, and what each rung reaches."""
+    name = "absent" if case == "permuted" else case
+    with TemporaryDirectory() as folder:
+        model = failing_model(name, folder, seed=draw, noise=NOISE)
+        data = failing_data(name, {"train": 200, "id": 300, "ood": 600}, seed=draw)
+        means = MeanActivations.compute(model, data["train"])
+        repairable = RepairableModel(model, folder, tokenizer_of(), means)
+        of = {
+            split: Labelled(
+                data[split], Readout.of(model, data[split]).correct_classes(data[split])
+            )
+            for split in ("id", "ood")
+        }
+        if case == "permuted":
+            order = np.random.default_rng(draw).permutation(len(data["ood"]))
+            of["ood"] = Labelled(data["ood"], of["ood"].correct[order])
+        runs = runs_of(of["ood"], [n], 1, 2, draw, 300)
+        ladder = (repairable, of["ood"], of["id"], data["train"], runs, rungs)
+        done = list(outcomes(*ladder, Settings(steps=steps, seed=draw)))
+    labels = {split: [*map(str, each.label)] for split, each in of.items()}
+    table = repair_table(done, of["ood"], of["id"], labels)
+    held = table[(table["place"] == HELD_OUT) & (table["label"] == "all")]
+    reached = held.set_index("rung")["accuracy"].round(4).to_dict()
+    return {"case": case, "draw": draw, "recommended": recommended(table), **reached}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--rungs", default=",".join(RUNGS))
+    parser.add_argument("--examples", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=Path("repair.csv"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for case in args.cases.split(","):
+        for draw in range(args.draws):
+            rungs = args.rungs.split(",")
+            rows.append(recommendation(case, draw, rungs, args.examples, args.steps))
+            pd.DataFrame(rows).to_csv(args.out, index=False)
+    table = pd.DataFrame(rows)
+    print(table.groupby(["case", "recommended"]).size().to_string())
+    reached = table.drop(columns=["draw", "recommended"]).set_index("case") >= 0.95
+    print((reached.groupby("case").mean() * 100).round(1).to_string())
+
+
+if __name__ == "__main__":
+    main()

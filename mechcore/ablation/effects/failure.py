@@ -1,0 +1,227 @@
+"""What is wrong out of domain: how much of it a threshold or a set of components explains.
+
+The *gap* is the balanced accuracy in domain less that out of domain. A new *threshold*, one bias
+per label that is fitted to other out-of-domain examples, gives some of it back; the *ceiling* is
+what the best biases for these very examples would give. The rest is information.
+
+The rule (`explanation`), where the interval of the gap excludes 0 and the gap is at least the least
+effect of interest: the failure is explained by what gives back the larger part of the gap, the
+threshold (counted from guessing, if the model is worse than that) or a set of components that is
+confirmed to hurt beyond it (`mechcore.ablation.effects.net.hurting`); in part from `PARTLY` of the
+gap on, mostly from `MOSTLY` on. Below that, ablation does not explain it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from mechcore.ablation.effects.changes import own_ends
+from mechcore.ablation.effects.net import LABEL, hurting, places
+from mechcore.data.examples import ALL
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.intervals import share_interval
+from mechcore.evaluation.p_values import ROUNDING
+from mechcore.evaluation.recalibration import (
+    decompose,
+    effect_over_labels,
+    fit_biases,
+    folds_of,
+    reason_against,
+)
+from mechcore.tables import PLACE, Column, N, Schema, estimate
+
+PARTLY, MOSTLY = 0.25, 0.75
+"""Shares of the gap from which on something explains it in part, and mostly."""
+
+FAILURE = Schema(
+    "failure",
+    "Where the full model fails, by subset and label, and what a new threshold would give back.",
+    (
+        *PLACE,
+        LABEL,
+        N,
+        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
+        Column("wrong", "share", "share of the split's wrong answers", header="of all errors"),
+        *estimate(
+            "balanced_accuracy",
+            "share",
+            "accuracy with labels weighed alike; missing where there is one label",
+            low="balanced_accuracy_low",
+            high="balanced_accuracy_high",
+            header="balanced",
+        ),
+        Column(
+            "recalibrated",
+            "share",
+            "balanced accuracy after one bias per label is fitted to other examples",
+        ),
+        *own_ends("threshold", "points", "what that adds", header="given back by a threshold"),
+        Column(
+            "ceiling", "share", "with the best biases for these examples; more is not to be had"
+        ),
+        Column("auc", "share", "area under the curve, where there are two labels", header="AUC"),
+        Column("guessing", "share", "balanced accuracy of guessing"),
+    ),
+)
+
+
+def failure_table(
+    full: Mapping[str, Evaluation],
+    labels: Mapping[str, Sequence[str]],
+    names: Mapping[str, str],
+    *,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Accuracy of the full model by subset and label, and what a threshold would give back.
+
+    Args:
+        full: answers by split.
+        labels: name of every example's label, by split, see `label_names`.
+        names: of the data, by split.
+        n_resamples: bootstrap resamples.
+        seed: of folds and resamples.
+
+    Returns:
+        The columns of `FAILURE`.
+    """
+    rows = []
+    for split, answers in full.items():
+        n_wrong = max(1, int((~answers.correct).sum()))
+        for subset, label, members in places(answers, labels[split]):
+            part = answers.part(members)
+            share = share_interval(part.correct, clusters=part.samples()[""])
+            row: dict[str, Any] = {
+                "data": names[split],
+                "split": split,
+                "subset": subset,
+                "label": label,
+            }
+            row |= {"n": len(part.correct), "accuracy": share.mean}
+            row |= {"accuracy_low": share.low, "accuracy_high": share.high}
+            row["wrong"] = (~part.correct).sum() / n_wrong
+            rows.append(row | (_calibration(part, n_resamples, seed) if label == ALL else {}))
+    return FAILURE.frame(rows)
+
+
+def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, float]:
+    """Balanced accuracy, and what biases make of it; nothing where there is one label."""
+    kinds, label = np.unique(part.correct_classes.numpy(), axis=0, return_inverse=True)
+    label = label.reshape(-1)
+    if len(kinds) < 2:
+        return {}
+    options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    sample = part.samples()[""]
+    right = np.stack([np.zeros(len(label)), part.correct])
+    (own,) = effect_over_labels(right, label, sample).intervals(**options)
+    figures = {"balanced_accuracy": own.mean, "guessing": 1 / len(kinds)}
+    figures |= {"balanced_accuracy_low": own.low, "balanced_accuracy_high": own.high}
+    if reason_against(part.correct_classes.numpy()):
+        return figures
+    logits = part.logits.numpy().astype(float)
+    scores = np.stack([logits[:, classes].max(-1) for classes in kinds], axis=-1)
+    added, clusters = np.empty(scores.shape), part.clusters
+    folds = folds_of(label, seed, clusters)
+    for fold in np.unique(folds):
+        others = folds != fold
+        added[~others] = fit_biases(scores[None, others], label[others])[0]
+    biased = np.where(kinds.any(0), logits + added @ kinds, -1e9)
+    gained = decompose(
+        logits, biased[None], part.correct_classes.numpy(), clusters=clusters, seed=seed
+    ).accuracy.drawn(sample)
+    (change,) = gained.intervals(**options)
+    figures |= {"recalibrated": own.mean + change.mean, "threshold": change.mean}
+    figures |= {"threshold_low": change.low, "threshold_high": change.high}
+    fitted = (scores + fit_biases(scores[None], label)).argmax(-1) == label
+    ceiling = np.mean([fitted[label == i].mean() for i in range(len(kinds))])
+    if len(kinds) == 2:
+        first, second = (np.logaddexp.reduce(logits[:, classes], axis=-1) for classes in kinds)
+        figures["auc"] = roc_auc_score(label, second - first)
+        wrong, hits, _ = roc_curve(label, scores[:, 1] - scores[:, 0])
+        ceiling = ((1 + hits - wrong) / 2).max()
+    return figures | {"ceiling": max(float(ceiling), figures["recalibrated"])}
+
+
+# -- what explains it -----------------------------------------------------------------------------
+
+
+class Gap(NamedTuple):
+    """Balanced accuracy in domain less that out of domain, with its interval, all shares.
+
+    Where out-of-domain data have one label, both are plain accuracies.
+    """
+
+    inside: float
+    outside: float
+    size: float
+    low: float
+    high: float
+    balanced: bool
+
+
+def gap_of(failure: pd.DataFrame) -> Gap:
+    """The gap, with an interval from those of both splits.
+
+    (Zou and Donner, Statistics in Medicine 27, 2008.)
+    """
+    first = failure[failure["subset"] == ALL].drop_duplicates("split").set_index("split")
+    balanced = bool(first["balanced_accuracy"].notna().all())
+    name = "balanced_accuracy" if balanced else "accuracy"
+    columns = [f"{name}{end}" for end in ("", "_low", "_high")]
+    ends = first.loc[["id", "ood"], columns].to_numpy(float).tolist()
+    (inside, in_low, in_high), (outside, out_low, out_high) = ends
+    size = inside - outside
+    low = size - float(np.hypot(inside - in_low, out_high - outside))
+    high = size + float(np.hypot(in_high - inside, outside - out_low))
+    return Gap(inside, outside, size, low, high, balanced)
+
+
+class Explanation(NamedTuple):
+    """What explains a failure.
+
+    Attributes:
+        kind: ``"none"`` (no failure is shown), ``"threshold"``, ``"components"``, or
+            ``"unexplained"``.
+        share: of the gap, at most 1.
+        name: of the set of components.
+        other: share of the gap of the other of threshold and components.
+    """
+
+    kind: str
+    share: float = 0.0
+    name: str = ""
+    other: float = 0.0
+
+
+def explanation(failure: pd.DataFrame, sets: pd.DataFrame, least: float = 0.01) -> Explanation:
+    """What explains the failure, by the rule of this module.
+
+    Args:
+        failure: see `failure_table`.
+        sets: see `net_table`.
+        least: the least gap of interest, a share.
+    """
+    gap = gap_of(failure)
+    if not gap.low > 0 or gap.size < least - ROUNDING:
+        return Explanation("none")
+    harmful = hurting(sets)
+    moved = threshold_part(failure) / gap.size
+    worst = float(harmful.iloc[0]["net"]) / gap.size if len(harmful) else 0.0
+    share, other = min(1.0, max(moved, worst)), min(1.0, moved, worst)
+    if share < PARTLY:
+        return Explanation("unexplained", share)
+    if moved >= worst:
+        return Explanation("threshold", share, other=other)
+    return Explanation("components", share, harmful.iloc[0]["set"], other)
+
+
+def threshold_part(failure: pd.DataFrame) -> float:
+    """What a threshold gives back out of domain beyond guessing, a share; 0 where unknown."""
+    whole = failure[(failure["subset"] == ALL) & (failure["split"] == "ood")].iloc[0]
+    gained = whole["recalibrated"] - max(whole["balanced_accuracy"], whole["guessing"])
+    return float(gained) if gained > 0 else 0.0

@@ -1,0 +1,348 @@
+"""What is wrong out of domain, what the model needs there, and what hurts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.settings import setting
+from mechcore.steps.base import SHARED, Size, inputs_of, means_of
+from mechcore.steps.config import TEST_SPLITS
+from mechcore.study.step import Job, Work
+from mechcore.wording import (
+    ALL,
+    DASH,
+    count,
+    effect,
+    interval,
+    listed,
+    number,
+    percent,
+    whole,
+    with_interval,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.ablation import ComponentSet
+    from mechcore.ablation.effects.failure import Explanation, Gap
+    from mechcore.report.blocks import Block, Table
+    from mechcore.report.run_folder import RunFolder
+
+_NAMED = 3
+"""Subsets and components that a sentence names."""
+_EDGES = (0, 0.02, 0.05, 2)
+"""Shares that part small, medium and large moves of the threshold."""
+_LEAST_ABOVE = 0.01
+"""Balanced accuracy above guessing that counts as better than it."""
+
+
+@dataclass(frozen=True)
+class Failure(Ablating, Analysis):
+    """What is wrong out of domain: the threshold or the information, and which components."""
+
+    kind = "failure"
+    title = "What is wrong out of domain?"
+    first = True
+    label = "what is wrong out of domain"
+    needs = ("means", "sweep", "swept")
+    reads = ("core", "ablation")
+    splits = TEST_SPLITS
+    schemas = tables_in(
+        "mechcore.ablation.effects.failure:FAILURE",
+        "mechcore.ablation.effects.net:FAILURE_SETS",
+    )
+
+    n_pairs: int = setting(
+        6,
+        "Failure: pairs of core heads to ablate together, those that interact most, beside the "
+        "whole core; with 0 neither, and no core is needed.",
+        least=0,
+    )
+    names: Mapping[str, str] = of_study()
+    n_resamples: int = of_study()
+    least: float = of_study()
+
+    def may_read(self) -> Sequence[str]:
+        """See `MainStep.may_read`."""
+        return self.reads if self.n_pairs else ()
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        n_sets = self.n_pairs + ("core" in job.needs) if self.n_pairs else 0
+        return SHARED * n_sets * size.examples.get("ood", 0)
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        from mechcore.ablation.effects.failure import failure_table
+        from mechcore.ablation.effects.net import label_names, net_table
+        from mechcore.steps.answers import ablations_in
+
+        inputs, swept = inputs_of(work), ablations_in(work.needed("swept"), self.names)
+        full = {split: swept[split].full for split in TEST_SPLITS}
+        labels = {
+            split: label_names(
+                answers.correct_classes.numpy(), inputs.data[split].examples.frame["label"].tolist()
+            )
+            for split, answers in full.items()
+        }
+        outside, kinds = swept["ood"], dict.fromkeys(swept["ood"].sets, "single")
+        if together := self._together(work):
+            means = means_of(work, inputs)
+            more = self.ablations(inputs, means, list(together), "ood", work.partial)
+            outside, kinds = outside.with_more(more), kinds | together
+        statistics: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
+        nets = net_table(outside, labels["ood"], kinds, least=self.least, **statistics)
+        failure = failure_table(full, labels, self.names, **statistics)
+        return {"failure": failure, "failure_sets": nets}
+
+    def _together(self, work: Work) -> dict[ComponentSet, str]:
+        """The whole core, and the pairs whose interaction is largest, as far as these are known."""
+        from mechcore.ablation import ComponentSet
+
+        sets: dict[ComponentSet, str] = {}
+        if "core" in work.job.needs:
+            heads = work.table("core", "core")["component"].tolist()
+            sets |= {ComponentSet.of(heads): "core"} if len(heads) > 1 else {}
+        if "ablation" in work.job.needs:
+            table = work.table("ablation", "interactions")
+            table = table[(table["split"] == "ood") & (table["subset"] == ALL)]
+            pairs = table[(table["metric"] == "margin") & (table["size"] == 2)]
+            order = pairs["interaction"].abs().sort_values(ascending=False, kind="stable").index
+            for name in pairs.loc[order[: self.n_pairs], "set"]:
+                sets.setdefault(ComponentSet.of(name.split("+")), "pair")
+        return sets
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The verdict, where the model fails, what hurts and what is needed, what moves answers."""
+        from mechcore.ablation.effects.failure import FAILURE
+        from mechcore.report.blocks import Paragraph, table_of
+
+        failure, sets = run.filled("failure"), run.filled("failure_sets")
+        if failure is None or sets is None:
+            return
+        for i, text in enumerate(cls.headlines(run)):
+            yield Paragraph(text, lead=i == 0)
+        yield from (Paragraph(text, note=True) for text in _notes(failure, sets))
+        failure = failure[(failure["split"] == "ood") | (failure["subset"] == ALL)]
+        inside, part = failure["split"] == "id", failure["subset"] != ALL
+        ordered = failure.assign(inside=inside, part=part).sort_values(
+            ["inside", "part", "wrong"], ascending=[True, True, False], kind="stable"
+        )
+        caption = "Where the full model fails; balanced accuracy weighs labels alike"
+        columns = ["split", "subset", "label", "n", "accuracy", "wrong", "balanced_accuracy"]
+        yield table_of(ordered, FAILURE, caption, [*columns, "threshold", "ceiling", "auc"])
+        yield _two_sided(sets)
+        yield from _movers(run, sets)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """What is wrong, what explains it, and what hurts and what is needed."""
+        from mechcore.ablation.effects.failure import explanation, gap_of
+
+        failure, sets = run.filled("failure"), run.filled("failure_sets")
+        if failure is None or sets is None:
+            return
+        gap, why = gap_of(failure), explanation(failure, sets, _least(run))
+        yield _gap_sentence(failure, gap, why)
+        if why.kind != "none":
+            yield _explained(sets, why)
+        yield _ranking(sets)
+
+
+def _least(run: RunFolder) -> float:
+    return float((run.analyses.get("roles") or {}).get("least", 0.01))
+
+
+def _points(share: float, *, signed: bool = False) -> str:
+    return effect(share, "accuracy") if signed else f"{number(100 * share, 1)} points"
+
+
+def _gap_sentence(failure: pd.DataFrame, gap: Gap, why: Explanation) -> str:
+    """How large the failure is, how much of it is the threshold, and who carries it."""
+    what = "Balanced accuracy" if gap.balanced else "Accuracy"
+    ends = interval(gap.low, gap.high, "accuracy", signed=gap.low < 0)
+    text = f"{what} is {percent(gap.outside)} out of domain and {percent(gap.inside)} in domain"
+    if why.kind == "none":
+        return f"{text}: no failure out of domain is shown (a gap of {_points(gap.size)} {ends})."
+    text += f", a gap of {_points(gap.size)} {ends}"
+    outside = failure[failure["split"] == "ood"]
+    known = outside[outside["subset"] == ALL].iloc[0]
+    if isfinite(known["recalibrated"]):
+        if known["recalibrated"] < known["guessing"] + _LEAST_ABOVE:
+            text += "; with no threshold is the model better than guessing"
+        else:
+            own = interval(known["threshold_low"], known["threshold_high"], "accuracy")
+            most = _points(known["ceiling"] - known["balanced_accuracy"])
+            text += f": a new threshold gives back {_points(known['threshold'], signed=True)} "
+            text += f"{own} (at most {most}), and the other "
+            text += f"{_points(gap.inside - known['recalibrated'])} are missing information"
+    elif gap.balanced:
+        text += "; there are too few examples of a label to tell how much a threshold gives back"
+    else:
+        text += "; with one label, a moved threshold cannot be told from missing information"
+    return f"{text}. {_carried(outside)}".strip()
+
+
+def _carried(outside: pd.DataFrame) -> str:
+    """Which label and which subsets have the most errors."""
+    labels = outside[(outside["subset"] == ALL) & (outside["label"] != ALL)]
+    subsets = outside[outside["subset"] != ALL].drop_duplicates("subset")
+    parts = []
+    if len(labels) > 1:
+        worst = labels.iloc[int(labels["wrong"].argmax())]
+        parts.append(f"{percent(worst['wrong'])} of the wrong answers are on {worst['label']}")
+    if len(subsets) > 1:
+        ranked = subsets.sort_values("wrong", ascending=False, kind="stable")[:_NAMED]
+        told = zip(ranked["subset"], ranked["accuracy"], strict=True)
+        named = listed([f"{name} ({percent(share)} right)" for name, share in told])
+        parts.append(f"the subsets with most of them are {named}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _explained(sets: pd.DataFrame, why: Explanation) -> str:
+    """What explains the failure, by the rule."""
+    from mechcore.ablation.effects.failure import MOSTLY, PARTLY
+    from mechcore.ablation.effects.net import hurting
+
+    degree = "mostly" if why.share >= MOSTLY else "in part"
+    share, harmful = f"{percent(why.share)} of the gap", hurting(sets)
+    if why.kind == "components":
+        row = harmful.iloc[0]
+        return (
+            f"The failure is {degree} the work of {why.name}: ablating it {_flips(row)}, {share}."
+        )
+    kinds = sets.drop_duplicates("set")["kind"].value_counts()
+    tried = [count(kinds["single"], "component")]
+    tried += [count(kinds["pair"], "pair")] if "pair" in kinds else []
+    tried += ["the core as a whole"] if "core" in kinds else []
+    more = f"none of {listed(tried)} is confirmed to hurt beyond the threshold"
+    if len(harmful):
+        top = harmful.iloc[0]
+        more = f"of {listed(tried)}, {top['set']} hurts most: ablating it {_flips(top)}"
+    if why.kind == "threshold":
+        rest = "ablation does not explain the rest: " * (why.other < PARTLY)
+        return f"The failure is {degree} a moved threshold ({share}); {rest}{more}."
+    return (
+        f"Ablation does not explain this failure: {more}. What these texts take seems to be "
+        "missing from the model, and removing parts cannot add it."
+    )
+
+
+def _flips(row: pd.Series) -> str:
+    """The answers that ablating a set fixes and breaks."""
+    net = with_interval(row["net"], row["net_low"], row["net_high"], "accuracy", unit=True)
+    return f"fixes {count(row['fixed'], 'answer')} and breaks {row['broken']}, net {net}"
+
+
+def _ranking(sets: pd.DataFrame) -> str:
+    """What hurts, and what the model needs, of single components that are confirmed."""
+    from mechcore.ablation.effects.net import hurting, over_all
+
+    single = sets[sets["kind"] == "single"]
+    needed = over_all(single)
+    needed = needed[needed["confirmed"] & (needed["net"] < 0)].sort_values("net", kind="stable")
+    moving = hurting(single, beyond_threshold=False)
+    parts = [_group(hurting(single), "hurts beyond the threshold", "hurt beyond the threshold")]
+    parts += [_group(moving, "hurts only by moving it", "hurt only by moving it")]
+    parts += [_group(needed, "is needed", "are needed")]
+    text = f"Of {single['set'].nunique()} single components, as confirmed on held-out halves, "
+    text += f"{'; '.join(parts)}."
+    labels = sets[(sets["subset"] == ALL) & (sets["label"] != ALL) & (sets["kind"] == "single")]
+    fixing = labels[labels["confirmed"] & (labels["net"] > 0)]
+    if labels["label"].nunique() != 2 or fixing.empty:
+        return text
+    row = fixing.iloc[int(fixing["net"].argmax())]
+    other = labels[(labels["set"] == row["set"]) & (labels["label"] != row["label"])].iloc[0]
+    return (
+        f"{text} On {row['label']}, ablating {row['set']} {_flips(row)}; on {other['label']} it "
+        f"fixes {other['fixed']} and breaks {other['broken']}."
+    )
+
+
+def _group(part: pd.DataFrame, verb: str, verbs: str) -> str:
+    """How many components do something, and the net change without the first of them."""
+    if part.empty:
+        return f"none {verb}"
+    named = [f"{r['set']} {effect(r['net'], 'accuracy')}" for _, r in part[:_NAMED].iterrows()]
+    named[0] += " without it"
+    named += [f"{len(part) - _NAMED} more"] * (len(part) > _NAMED)
+    return f"{len(part)} {verb if len(part) == 1 else verbs} ({', '.join(named)})"
+
+
+def _notes(failure: pd.DataFrame, sets: pd.DataFrame) -> Iterator[str]:
+    guessing = failure[failure["subset"] == ALL].groupby("split")["guessing"].first()
+    if guessing.nunique() > 1:
+        inside, outside = (percent(guessing[split]) for split in TEST_SPLITS)
+        yield (
+            f"The splits have different labels: guessing gives a balanced accuracy of {inside} in "
+            f"domain and {outside} out of domain."
+        )
+    if sets["one_label"].any():
+        yield (
+            "Where examples have one label, what an ablation fixes may be the work of a moved "
+            "threshold: compare it with what it breaks on the other label."
+        )
+
+
+def _two_sided(sets: pd.DataFrame) -> Table:
+    """For every subset and label, what hurts most and what is needed most."""
+    from mechcore.report.blocks import Table
+
+    rows = []
+    for (subset, label), part in sets.groupby(["subset", "label"], sort=False):
+        cells = [str(subset), str(label), whole(part["n"].iloc[0])]
+        ranked = part.sort_values("net", kind="stable")
+        for row, sign in ((ranked.iloc[-1], 1), (ranked.iloc[0], -1)):
+            net = with_interval(row["net"], row["net_low"], row["net_high"], "accuracy")
+            name = row["set"] + " (not confirmed)" * (not row["confirmed"])
+            known = [name, f"{row['fixed']} / {row['broken']}", net]
+            cells += known if sign * row["net"] > 0 else [DASH] * len(known)
+        rows.append(cells)
+    figures = ("fixed / broken", "net (points)")
+    header = ["subset", "label", "n", "hurts most", *figures, "needed most", *figures]
+    caption = (
+        "What hurts and what is needed out of domain, by the answers that ablating it fixes and "
+        "breaks; all sets are in failure_sets.csv. Confirmed is what holds on the half of the "
+        "examples that did not select it"
+    )
+    return Table(caption, header, rows, frozenset({0, 1, 3, 6}))
+
+
+def _movers(run: RunFolder, sets: pd.DataFrame) -> Iterator[Table]:
+    """The components whose role is to move the threshold, by direction and size."""
+    import pandas as pd
+
+    from mechcore.ablation.effects.net import over_all
+    from mechcore.ablation.effects.roles import THRESHOLD
+    from mechcore.report.blocks import Table
+
+    roles, every = run.filled("roles"), over_all(sets)
+    if roles is None:
+        return
+    moved = every[every["set"].isin(roles.loc[roles["role"] == THRESHOLD, "component"])]
+    moved = moved.assign(size=moved["said_change"].abs())
+    moved = moved.sort_values("size", ascending=False, kind="stable")
+    rows = []
+    for (said, more), part in moved.groupby(["said", moved["said_change"] > 0]):
+        counts = pd.cut(part["size"], _EDGES, right=False).value_counts(sort=False)
+        top = [
+            f"{r['set']} {effect(r['said_change'], 'accuracy', unit=False)}"
+            for _, r in part[:_NAMED].iterrows()
+        ]
+        way = f"{said} {'more' if more else 'less'} often"
+        rows.append([way, str(len(part)), *map(str, counts[::-1]), ", ".join(top)])
+    if rows:
+        sizes = ("5 points or more", "2 to 5", "under 2")
+        header = ["without it the model says", "components", *sizes, "largest (points)"]
+        caption = (
+            f"The {count(len(moved), 'component')} that only move the threshold, by direction and "
+            "size: how much more often a label is said out of domain without one, labels weighed "
+            "alike"
+        )
+        yield Table(caption, header, rows, frozenset({0, len(header) - 1}))

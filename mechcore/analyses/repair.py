@@ -1,0 +1,299 @@
+"""What a few labelled out-of-domain examples can repair, rung by rung, held out by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.data.task import SPLITS
+from mechcore.errors import InputError
+from mechcore.settings import check, setting
+from mechcore.steps.base import WITH_GRADIENT, Size, inputs_of, means_of
+from mechcore.study.step import Job, Work
+from mechcore.wording import (
+    ALL,
+    DASH,
+    NOT_AVAILABLE,
+    count,
+    listed,
+    number,
+    percent,
+    whole,
+    with_interval,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.report.blocks import Block, Table
+    from mechcore.report.run_folder import RunFolder
+    from mechcore.steps.inputs import Inputs
+
+_REPAIRED, _HELD_OUT, _INSIDE = "repaired kinds", "held-out kinds", "in domain"
+_OWN = (
+    *("none", "threshold", "last-layer", "remove", "gates", "gates+last-layer"),
+    *("few-heads", "random-heads", "lora", "fine-tune"),
+)
+
+
+@dataclass(frozen=True)
+class Repair(Analysis):
+    """What a few labelled out-of-domain examples can repair, held out by kind."""
+
+    kind = "repair"
+    title = "What can be repaired?"
+    label = "repairs"
+    asked = True
+    needs = ("means",)
+    splits = SPLITS
+    schemas = tables_in(
+        "mechcore.repair.outcome:REPAIR",
+        "mechcore.repair.outcome:REPAIR_CHOICES",
+        "mechcore.repair.outcome:REPAIR_GATES",
+        "mechcore.repair.outcome:REPAIR_TRANSFER",
+    )
+
+    rungs: tuple[str, ...] = setting(
+        _OWN, "Repairs to compare, by name; none is always among them.", "--rungs", distinct=True
+    )
+    examples: tuple[int, ...] = setting(
+        (100,),
+        "Out-of-domain examples to learn from: one number, or several.",
+        "--examples",
+        least=8,
+        distinct=True,
+    )
+    draws: int = setting(3, "Draws of repair examples.", "--draws", least=1)
+    folds: int = setting(
+        2, "Folds of subsets, each held out once; 1 holds none out.", "--folds", least=1
+    )
+    steps: int = setting(60, "Training steps of a repair, at most.", "--steps", least=4)
+    guard: float = setting(
+        1.0, "Weight of the KL to the full model on in-domain training texts.", "--guard", least=0
+    )
+    guard_examples: int = setting(200, "Training texts of the guard, at most.", least=1)
+    save: tuple[str, ...] = setting(
+        (), "Repairs to fit on all kinds and to leave as checkpoints in the run.", "--save"
+    )
+    batch_size: int = of_study()
+    seed: int = of_study()
+    least: float = of_study()
+
+    def __post_init__(self) -> None:
+        check(self, "repair")
+
+    def uses(self) -> Sequence[object]:
+        """The rungs."""
+        from mechcore.repair.rungs import RUNGS
+
+        return [RUNGS[name] for name in (*self.rungs, *self.save)]
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """See `Analysis.check_inputs`."""
+        from mechcore.repair.ladder import check_rungs, runs_of
+        from mechcore.steps.repair import labelled
+
+        check_rungs((*self.rungs, *self.save))
+        if inputs.data["ood"].answers is not None:
+            raise InputError(
+                "repair: the model is a language model, whose answers are words of its vocabulary; "
+                "expected a classifier, whose last layer can be fitted"
+            )
+        outside = labelled(inputs, "ood")
+        if len(set(outside.label.tolist())) < 2:
+            raise InputError(
+                "repair: the out-of-domain examples have one label, on which always saying it "
+                "looks like a repair; expected two or more (leave out --ood-label)"
+            )
+        runs_of(outside, self.examples, self.draws, self.folds, self.seed, len(inputs.data["id"]))
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        del job
+        trained = 16 * 2 * self.steps * 5 * WITH_GRADIENT
+        runs = len(self.examples) * self.draws * self.folds
+        return runs * len(self.rungs) * (trained + min(size.tested, 3000))
+
+    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+        """See `Analysis.compute`."""
+        from mechcore.steps.repair import repair_tables
+
+        inputs = inputs_of(work)
+        return repair_tables(self, inputs, means_of(work, inputs), work.folder)
+
+    @classmethod
+    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+        """The ladder, by label and by number of examples, transfer, and gates as a diagnosis."""
+        from mechcore.repair.outcome import REPAIR, REPAIR_CHOICES, REPAIR_GATES
+        from mechcore.report.blocks import Paragraph, table_of
+
+        table = run.filled("repair")
+        if table is None:
+            return
+        for i, text in enumerate(cls.headlines(run)):
+            yield Paragraph(text, lead=i == 0)
+        for n in sorted(table["n_examples"].unique(), reverse=True):
+            yield _ladder(table[table["n_examples"] == n], n)
+        table = table[table["n_examples"] == table["n_examples"].max()]
+        by_label, of_all = table[table["label"] != ALL], table[table["label"] == ALL]
+        columns = ["rung", "place", "label", "n", "accuracy", "gain"]
+        caption = "The same by label: a shift towards one label is no repair"
+        yield table_of(by_label, REPAIR, caption, columns, folded=True)
+        columns = ["rung", "place", "auc", "over_threshold", "over_last_layer"]
+        caption = "Compared with the threshold and the last layer"
+        yield table_of(of_all, REPAIR, caption, columns, folded=True)
+        if (transfer := run.filled("repair_transfer")) is not None:
+            yield _matrix(transfer)
+        if (gates := run.filled("repair_gates")) is not None:
+            yield from _gates(run, gates, REPAIR_GATES)
+        if (choices := run.filled("repair_choices")) is not None:
+            caption = "What was chosen inside the repair examples"
+            yield table_of(choices, REPAIR_CHOICES, caption, REPAIR_CHOICES.names, folded=True)
+
+    @classmethod
+    def headlines(cls, run: RunFolder) -> Iterator[str]:
+        """Which repair to take, where it holds and where not."""
+        from mechcore.repair.outcome import recommended
+
+        table = run.filled("repair")
+        if table is None:
+            return
+        n = table["n_examples"].max()
+        table = table[(table["n_examples"] == n) & (table["label"] == ALL)]
+        rung, known = recommended(table), table.set_index(["place", "rung"])
+        start = f"With {count(n, 'repair example')} ({count(table['runs'].iloc[0], 'run')})"
+        if rung:
+            text = f"{start}, {rung} is the cheapest repair whose gain is shown: "
+            text += f"{listed([_told(known, place, rung) for place in _there(known)])}."
+            names = [*table["rung"].unique()]
+            shown, cheaper = known["shown"], names[1 : names.index(rung)]
+            lost = [name for name in cheaper if shown[(_REPAIRED, name)] == "gain"]
+            also = (
+                f" Also {listed(lost)} gain{'s' * (len(lost) == 1)} there, but at a loss in domain."
+            )
+            yield text + also * bool(lost)
+        else:
+            yield f"{start}, no repair is recommended: {_why_not(table, known)}."
+        yield _elsewhere(table, known, rung)
+
+
+def _there(known: pd.DataFrame) -> list[str]:
+    return [p for p in (_REPAIRED, _HELD_OUT, _INSIDE) if p in known.index.get_level_values(0)]
+
+
+_WHERE = {_REPAIRED: "on unseen examples of repaired kinds", _HELD_OUT: "on kinds not repaired"}
+
+
+def _told(known: pd.DataFrame, place: str, rung: str) -> str:
+    """The gain of a rung somewhere, and whether it is shown."""
+    row: Any = known.loc[(place, rung)]
+    gain = with_interval(row["gain"], row["gain_low"], row["gain_high"], "accuracy", unit=True)
+    doubt = "" if row["shown"] else ", not shown"
+    return f"{gain} {_WHERE.get(place, place)} (to {percent(row['accuracy'])}{doubt})"
+
+
+def _why_not(table: pd.DataFrame, known: pd.DataFrame) -> str:
+    """What speaks against all rungs."""
+    repaired = table[(table["place"] == _REPAIRED) & (table["rung"] != "none")]
+    gaining = repaired[repaired["shown"] == "gain"]
+    if len(gaining):
+        gain, lose = ("gains", "loses") if len(gaining) == 1 else ("gain", "lose")
+        return (
+            f"{listed(gaining['rung'].tolist())} {gain} on unseen examples of repaired kinds, but "
+            f"{lose} in domain"
+        )
+    best = repaired.sort_values("gain", ascending=False, kind="stable").iloc[0]
+    return f"no gain is shown; the largest, of {best['rung']}, is " + _told(
+        known, _REPAIRED, best["rung"]
+    )
+
+
+def _elsewhere(table: pd.DataFrame, known: pd.DataFrame, rung: str) -> str:
+    """What helps kinds that were not repaired, and the largest gain on those that were."""
+    held = table[(table["place"] == _HELD_OUT) & (table["rung"] != "none")]
+    if held.empty:
+        text = "The subsets are too few to hold any out, so nothing is known of other kinds."
+    else:
+        gains, losses = (held.loc[held["shown"] == way, "rung"] for way in ("gain", "loss"))
+        told = f"a gain is shown for {listed(gains.tolist())}" if len(gains) else "no gain is shown"
+        text = f"On kinds that were not repaired, {told}"
+        text += f", and a loss for {listed(losses.tolist())}." if len(losses) else "."
+    repaired = table[(table["place"] == _REPAIRED) & (table["shown"] == "gain")]
+    best = repaired.sort_values("gain", ascending=False, kind="stable")["rung"].tolist()
+    if best and best[0] != rung:
+        text += f" The largest gain is that of {best[0]}: "
+        text += f"{listed([_told(known, place, best[0]) for place in _there(known)])}."
+    return text
+
+
+def _ladder(table: pd.DataFrame, n: int) -> Table:
+    """Every rung, with accuracies and gains on each kind of data."""
+    from mechcore.report.blocks import Table
+
+    table = table[table["label"] == ALL]
+    known = table.set_index(["place", "rung"])
+    places, rows = _there(known), []
+    for rung in table["rung"].unique():
+        cells = [str(rung)]
+        for place in places:
+            row: Any = known.loc[(place, rung)]
+            gain = with_interval(row["gain"], row["gain_low"], row["gain_high"], "accuracy")
+            cells += [percent(row["accuracy"]), DASH if rung == "none" else gain]
+            cells.append(row["shown"])
+        rows.append(cells)
+    header = ["repair"]
+    for place in places:
+        header += [place, "gain (points)", "shown"]
+    tested = table.drop_duplicates("place").set_index("place")["n"]
+    over = ", draws and folds" if table["runs"].iloc[0] > 2 else " alone (under three runs)"
+    caption = (
+        f"The ladder with {count(n, 'repair example')}, cheapest first: balanced accuracy, and "
+        f"the gain over the model as it is, with 95 % intervals over examples{over}; shown is "
+        "what also holds corrected for how many repairs there are. Tested on "
+        f"{listed([f'{whole(tested[place])} examples ({place})' for place in places])}"
+    )
+    text = {0, *range(3, len(header), 3)}
+    return Table(caption, header, rows, frozenset(text))
+
+
+def _matrix(transfer: pd.DataFrame) -> Table:
+    """Repaired subsets by tested ones."""
+    from mechcore.report.blocks import Table
+    from mechcore.wording import effect
+
+    wide = transfer.pivot(index="repaired", columns="tested", values="change")
+    names = transfer["repaired"].unique().tolist()
+    rows = [
+        [name, *(effect(wide.loc[name, other], "accuracy", unit=False) for other in names)]
+        for name in names
+    ]
+    caption = (
+        "Transfer: change of accuracy (points) on the subset of a column, on unseen examples, "
+        "where the last layer is repaired on the subset of a row alone; of labels that it lacks, "
+        "examples are drawn from all subsets"
+    )
+    return Table(caption, ["repaired", *names], rows, frozenset({0}), folded=len(names) > 8)
+
+
+def _gates(run: RunFolder, gates: pd.DataFrame, schema: Any) -> Iterator[Block]:
+    """What gates turn down or up in every run, beside the roles."""
+    from mechcore.report.blocks import Paragraph, table_of
+    from mechcore.tables import Column
+
+    signed = gates[gates["sign"] != ""]
+    told = [f"{r['component']} ({r['gate']:.2f})" for _, r in signed.iterrows()]
+    beyond = "farther than with permuted labels"
+    n = 1 if (repairs := run.filled("repair")) is None else int(repairs["runs"].max())
+    chance = len(gates) / (comb(2 * n, n) * 2 ** (n - 1))  # the n largest of 2n, of one sign
+    text = f"Gates as a diagnosis: {listed(told)} moved {beyond} in every run, as "
+    text += f"{number(chance, 1)} of {count(len(gates), 'gate')} would by chance."
+    yield Paragraph(text if told else f"As a diagnosis, no gate moved {beyond} in every run.")
+    roles = run.table("roles")
+    if roles is not None:
+        gates = gates.merge(roles[["component", "role"]], how="left", on="component")
+        gates = gates.fillna({"role": NOT_AVAILABLE})
+    columns = [*schema.names, Column("role", "text", optional=True)]
+    yield table_of(gates, schema, "Every gate, those farthest from 1 first", columns, folded=True)

@@ -1,0 +1,243 @@
+"""The ladder: every rung, fitted to the same examples and held out by kind, over draws and folds.
+
+In each run some subsets are held out whole. Of the others some examples are drawn for the repair;
+what is left of them are unseen examples of repaired kinds. No example, cluster or first text of a
+repair set is among those that figures are of. All choices are made inside the repair set
+(`mechcore.repair.fitting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import CLUSTER
+from mechcore.errors import InputError
+from mechcore.repair.fitting import Examples, Fit, Fitting, Settings, logits_of, subset_folds
+from mechcore.repair.model import RepairableModel
+from mechcore.repair.rungs import RUNGS, Gates
+
+REPAIRED, HELD_OUT, INSIDE = "repaired kinds", "held-out kinds", "in domain"
+"""What figures are of: unseen examples of repaired subsets, other subsets, in-domain data."""
+MOST_TESTED = 1000
+"""Examples of each that figures are of, drawn at random where there are more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Encoded examples with the classes that are correct, and the number of each one's label."""
+
+    data: EncodedExamples
+    correct: Bool[Tensor, "example cls"]
+
+    @property
+    def label(self) -> Int[np.ndarray, " example"]:
+        """Number of the label of every example."""
+        return np.unique(self.correct.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
+
+    @property
+    def subset(self) -> Int[np.ndarray, " example"]:
+        """Number of the subset of every example."""
+        names = self.data.examples.frame["subset"]
+        return np.unique(names.astype(str), return_inverse=True)[1].reshape(-1)
+
+    @property
+    def group(self) -> Int[np.ndarray, " example"]:
+        """Number of what goes together: a cluster, or a first text."""
+        frame = self.data.examples.frame
+        names = frame["text_a"]
+        if CLUSTER in frame:
+            names = names.where(frame[CLUSTER] == "", "\0" + frame[CLUSTER])
+        return np.unique(names.astype(str), return_inverse=True)[1].reshape(-1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One draw of repair examples, and which examples the figures are of, by place."""
+
+    n_examples: int
+    draw: int
+    fold: int
+    repair: np.ndarray
+    tested: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What each rung answered in one run, and how it was fitted."""
+
+    run: Run
+    logits: Mapping[str, Mapping[str, Float[np.ndarray, "example cls"]]]
+    fits: Mapping[str, Fit]
+    gates: np.ndarray | None = None
+    permuted: np.ndarray | None = None
+
+
+def runs_of(
+    outside: Labelled, sizes: Sequence[int], draws: int, folds: int, seed: int, inside: int
+) -> list[Run]:
+    """The runs: for each size and draw, one for each fold of subsets.
+
+    Args:
+        outside: the out-of-domain examples.
+        sizes: numbers of repair examples.
+        draws: of repair examples, each with its own folds.
+        folds: of subsets; one where they are too few to be held out.
+        seed: of all draws.
+        inside: how many in-domain examples there are.
+
+    Raises:
+        InputError: there are not as many examples to draw, or none is left to test on.
+    """
+    runs = []
+    for draw in range(draws):
+        rng = np.random.default_rng([seed, draw])
+        fold_of = subset_folds(outside.subset, outside.label, folds, seed + draw)
+        for fold in range(1 if fold_of is None else int(fold_of.max()) + 1):
+            held = np.zeros(len(outside.label), bool) if fold_of is None else fold_of == fold
+            order = _drawn(outside, np.flatnonzero(~held), rng)
+            for n in sizes:
+                if n >= len(order):
+                    raise InputError(
+                        f"repair: {n} examples to learn from, of {len(order)} out-of-domain "
+                        "examples that are not held out; expected fewer, so that some are left to "
+                        "test on: lower --examples, or draw more (--max-ood)"
+                    )
+                repair = np.sort(order[:n])
+                seen = np.isin(outside.group, outside.group[repair])
+                tested = {REPAIRED: ~held & ~seen, HELD_OUT: held & ~seen}
+                rows = {k: _at_most(np.flatnonzero(v), rng) for k, v in tested.items()}
+                rows[INSIDE] = _at_most(np.arange(inside), np.random.default_rng(seed))
+                if not len(rows[REPAIRED]):
+                    raise InputError(
+                        f"repair: no out-of-domain example is left to test on beside {n} to learn "
+                        "from and all that share a cluster or first text with these; draw more "
+                        "(--max-ood), or lower --examples"
+                    )
+                runs.append(Run(n, draw, fold, repair, {k: v for k, v in rows.items() if len(v)}))
+    return runs
+
+
+def _drawn(outside: Labelled, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows in a random order in which subsets, and their labels, take turns."""
+    rows = rng.permutation(rows)
+    kinds = np.stack([outside.subset[rows], outside.label[rows]])
+    kind = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
+    turn = np.empty(len(rows), dtype=int)
+    for i in np.unique(kind):
+        turn[kind == i] = np.arange((kind == i).sum())
+    return rows[np.argsort(turn, kind="stable")]
+
+
+def _at_most(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return rows if len(rows) <= MOST_TESTED else np.sort(rng.permutation(rows)[:MOST_TESTED])
+
+
+def repair_examples(
+    model: RepairableModel, outside: Labelled, rows: np.ndarray, guard: EncodedExamples
+) -> Examples:
+    """What repairs learn from: these out-of-domain examples, and the guard."""
+    index = rows.tolist()
+    return Examples(
+        outside.data.part(index),
+        outside.correct[index],
+        outside.label[rows],
+        outside.subset[rows],
+        guard,
+        logits_of(model, guard, {}),
+        np.arange(len(rows)),
+    )
+
+
+def outcomes(
+    model: RepairableModel,
+    outside: Labelled,
+    inside: Labelled,
+    guard: EncodedExamples,
+    runs: Sequence[Run],
+    rungs: Sequence[str],
+    settings: Settings,
+) -> Iterator[Outcome]:
+    """Fit all rungs in every run, and let them answer."""
+    with progress.bar("repairs", len(runs) * len(rungs)) as advance:
+        for run in runs:
+            own = replace(settings, seed=settings.seed + 1000 * run.draw + run.fold)
+            examples = repair_examples(model, outside, run.repair, guard)
+            fitting = Fitting(model, examples, own)
+            places = {
+                place: (inside if place == INSIDE else outside).data.part(rows.tolist())
+                for place, rows in run.tested.items()
+            }
+            logits, fits = {}, {}
+            for name in rungs:
+                fits[name] = fitting.fit(name)
+                weights = fits[name].weights
+                logits[name] = {p: logits_of(model, d, weights).numpy() for p, d in places.items()}
+                advance()
+            diagnosed = _diagnosed(model, examples, own) if "gates" in rungs else (None, None)
+            yield Outcome(run, logits, fits, *diagnosed)
+
+
+def _diagnosed(
+    model: RepairableModel, examples: Examples, settings: Settings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gates trained to the end with the middle penalty: on these labels, and on permuted ones."""
+    order = np.random.default_rng(settings.seed).permutation(len(examples.label))
+    mixed = replace(examples, correct=examples.correct[order], label=examples.label[order])
+    found = []
+    for of in (examples, mixed):
+        rung = Gates("gates", model, {}, examples.kinds, settings.seed)
+        fitting = Fitting(model, of, settings)
+        trained = fitting.trained(rung, of, rung.rates[0], rung.penalties[1], settings.steps)
+        found.append(trained[settings.steps]["gates"].cpu().numpy())
+    return found[0], found[1]
+
+
+def transfer(
+    model: RepairableModel, outside: Labelled, guard: EncodedExamples, n: int, settings: Settings
+) -> Float[np.ndarray, "repaired tested"]:
+    """Change of accuracy on each subset where the last layer is fitted to one subset alone.
+
+    Of a subset with some of the labels only, examples of the others are drawn from all subsets.
+    Missing on the diagonal where no example is left.
+    """
+    names = np.unique(outside.subset)
+    changes = np.full((len(names), len(names)), np.nan)
+    before = logits_of(model, outside.data, {}).numpy()
+    features = model.features(outside.data, {})
+    right = _right(before, outside.correct)
+    for i in names:
+        rng = np.random.default_rng([settings.seed, int(i)])
+        rows = rng.permutation(np.flatnonzero(outside.subset == i))[: max(1, n // 2)]
+        lacking = ~np.isin(outside.label, outside.label[rows])
+        rows = np.concatenate([rows, rng.permutation(np.flatnonzero(lacking))[: max(1, n // 2)]])
+        examples = repair_examples(model, outside, rows, guard)
+        weights = Fitting(model, examples, settings).fit("last-layer").weights
+        matrix, bias = (weights[name].cpu() for name in model.head_weights)
+        change = _right((features @ matrix.T + bias).numpy(), outside.correct) - right
+        unseen = ~np.isin(outside.group, outside.group[rows])
+        for j in names:
+            tested = unseen & (outside.subset == j)
+            changes[i, j] = change[tested].mean() if tested.any() else np.nan
+    return changes
+
+
+def _right(logits: np.ndarray, correct: Tensor) -> Float[np.ndarray, " example"]:
+    return correct.numpy()[np.arange(len(logits)), logits.argmax(-1)].astype(float)
+
+
+def check_rungs(names: Sequence[str]) -> list[str]:
+    """The rungs in the order of the ladder, the unchanged model always among them.
+
+    Raises:
+        InputError: there is no such rung.
+    """
+    for name in names:
+        RUNGS[name]
+    return [name for name in RUNGS if name in names or name == "none"]

@@ -1,0 +1,269 @@
+"""The rungs of the ladder of repairs, by name, cheapest first.
+
+A rung says which numbers it fits and how they become weights; how they are fitted, to the same
+examples and with the same guard, is the work of `mechcore.repair.fitting`. A package adds one as an
+entry point in the group ``mechcore.repairs``:
+
+    @RUNGS.register("norms")
+    class Norms(Rung):
+        ...
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechcore.components import Component
+from mechcore.registry import Registry
+from mechcore.repair.model import RepairableModel, Weights
+
+Fitted: TypeAlias = dict[str, Tensor]
+
+HEADS = 4
+"""Heads that `FewHeads` trains."""
+RANK = 4
+"""Of what `LoRA` adds to each matrix."""
+
+
+class Rung:
+    """A way to repair a model.
+
+    Args:
+        name: of the rung.
+        model: to be repaired.
+        base: weights that are in the place of its own already.
+        kinds: which classes are correct for each label of the out-of-domain data.
+        seed: of all that is random.
+
+    Attributes:
+        on_features: whether it changes the last layer alone, and is fitted to what that reads.
+        gated: whether it needs gates, and with these mean activations.
+        after: the rung whose weights it starts from.
+        rates: learning rates to choose from, where it is trained step by step.
+        penalties: weights of the penalty to choose from.
+    """
+
+    on_features: ClassVar[bool] = False
+    gated: ClassVar[bool] = False
+    after: ClassVar[str] = ""
+    rates: ClassVar[Sequence[float]] = (1e-3,)
+    penalties: ClassVar[Sequence[float]] = (0.0,)
+
+    def __init__(
+        self,
+        name: str,
+        model: RepairableModel,
+        base: Weights,
+        kinds: Bool[Tensor, "label cls"],
+        seed: int = 0,
+    ) -> None:
+        self.name, self.model, self.base, self.kinds, self.seed = name, model, base, kinds, seed
+
+    def start(self) -> Fitted:
+        """The numbers that are fitted, as they are before: those of the unchanged model."""
+        return {}
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """The weights that the numbers stand for, beside those of ``base``."""
+        del fitted
+        return {}
+
+    def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
+        """How far the numbers are from where they began."""
+        return sum((value.square().mean() for value in fitted.values()), torch.zeros(()))
+
+    def clamp(self, fitted: Fitted) -> None:
+        """Put numbers that left their range back, after each step."""
+
+    def note(self, fitted: Mapping[str, Tensor]) -> str:
+        """What was chosen, for people."""
+        del fitted
+        return ""
+
+    def own(self, name: str) -> Tensor:
+        """A weight as it is before."""
+        return self.base.get(name, self.model.weights[name])
+
+
+class Nothing(Rung):
+    """The model as it is."""
+
+
+class Threshold(Rung):
+    """One shift for each label of the out-of-domain data, added to all of its classes."""
+
+    on_features = True
+    penalties = (0.0,)
+
+    def start(self) -> Fitted:
+        """A shift of 0 for each label."""
+        return {"shift": torch.zeros(len(self.kinds), device=self.model.device)}
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """The bias of the last layer."""
+        name = self.model.head_weights[1]
+        return {name: self.own(name) + fitted["shift"] @ self.kinds.to(fitted["shift"])}
+
+
+class LastLayer(Rung):
+    """The last layer, fitted anew; the penalty is on changes in units of each feature's spread."""
+
+    on_features = True
+    penalties = (1.0, 0.1, 0.01, 0.001)
+    spread: Tensor | float = 1.0
+
+    def start(self) -> Fitted:
+        """Changes of its weight and bias."""
+        weight, bias = (torch.zeros_like(self.own(name)) for name in self.model.head_weights)
+        return {"weight": weight, "bias": bias}
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """Its weight and bias."""
+        weight, bias = self.model.head_weights
+        changed = self.own(weight) + fitted["weight"] / self.spread
+        return {weight: changed, bias: self.own(bias) + fitted["bias"]}
+
+    def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
+        """Of the weight alone."""
+        return fitted["weight"].square().sum()
+
+
+class Gates(Rung):
+    """A gate in [0, 2] for each head and MLP, with a penalty towards 1."""
+
+    gated = True
+    rates = (0.05,)
+    penalties = (1.0, 0.1, 0.0)
+
+    def start(self) -> Fitted:
+        """All gates at 1."""
+        columns = self.model.shape.columns
+        return {"gates": torch.ones(self.model.shape.n_layers, columns, device=self.model.device)}
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """Output projections with the gates folded in."""
+        return self.model.gated(fitted["gates"])
+
+    def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
+        """The mean distance from 1, in size."""
+        return (fitted["gates"] - 1).abs().mean()
+
+    def clamp(self, fitted: Fitted) -> None:
+        """Keep gates in [0, 2]."""
+        with torch.no_grad():
+            fitted["gates"].clamp_(0, 2)
+
+
+class Remove(Gates):
+    """Components replaced by their means, added one at a time while that helps held-out kinds."""
+
+    def note(self, fitted: Mapping[str, Tensor]) -> str:
+        """Which."""
+        gates, shape = fitted["gates"], self.model.shape
+        return " ".join(str(c) for c in shape.components if gates[shape.index(c)] == 0)
+
+
+class GatesLastLayer(LastLayer):
+    """The last layer, fitted to the model with the gates of `Gates`."""
+
+    gated = True
+    after = "gates"
+
+
+class FewHeads(Rung):
+    """What a few heads write: those that the loss of the repair examples hangs on most."""
+
+    gated = True
+    rates = (1e-3, 1e-2)
+    chosen: Sequence[Component] = ()
+
+    def start(self) -> Fitted:
+        """Changes of their columns of output projections."""
+        self.masks = self.model.columns(self.chosen)
+        return {name: torch.zeros_like(mask) for name, mask in self.masks.items()}
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """Output projections, changed in the columns of these heads alone."""
+        return {n: self.own(n) + value * self.masks[n] for n, value in fitted.items()}
+
+    def note(self, fitted: Mapping[str, Tensor]) -> str:
+        """Which."""
+        return " ".join(map(str, self.chosen))
+
+    def choose(self, slopes: Float[Tensor, "layer component"]) -> None:
+        """Choose heads, given the slope of the loss in each gate."""
+        heads, shape = self.model.shape.heads, self.model.shape
+        self.chosen = sorted(heads, key=lambda h: -abs(float(slopes[shape.index(h)])))[:HEADS]
+
+
+class RandomHeads(FewHeads):
+    """As many heads drawn at random, to compare `FewHeads` with."""
+
+    def choose(self, slopes: Float[Tensor, "layer component"]) -> None:
+        """See `FewHeads.choose`."""
+        heads = self.model.shape.heads
+        self.chosen = random.Random(self.seed).sample(heads, min(HEADS, len(heads)))
+
+
+class LoRA(Rung):
+    """A product of two thin matrices, added to each matrix of the layers, and merged into it."""
+
+    rates = (3e-4, 3e-3)
+
+    def _matrices(self) -> list[str]:
+        layers = ("layer", ".h.", "blocks")
+        names = (n for n, w in self.model.weights.items() if w.ndim == 2 and "embed" not in n)
+        return [name for name in names if any(part in name for part in layers)]
+
+    def start(self) -> Fitted:
+        """One of the two at random, the other 0."""
+        generator = torch.Generator().manual_seed(self.seed)
+        fitted: Fitted = {}
+        for name in self._matrices():
+            rows, columns = self.model.weights[name].shape
+            first = torch.randn(RANK, columns, generator=generator) / columns**0.5
+            fitted[f"{name} a"] = first.to(self.model.device)
+            fitted[f"{name} b"] = torch.zeros(rows, RANK, device=self.model.device)
+        return fitted
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """The sums."""
+        return {n: self.own(n) + fitted[f"{n} b"] @ fitted[f"{n} a"] for n in self._matrices()}
+
+
+class FineTune(Rung):
+    """All weights."""
+
+    rates = (2e-5, 1e-4)
+
+    def start(self) -> Fitted:
+        """All weights."""
+        return {name: self.own(name).clone() for name in self.model.weights}
+
+    def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
+        """All weights."""
+        return fitted
+
+
+_OWN = {
+    "none": Nothing,
+    "threshold": Threshold,
+    "last-layer": LastLayer,
+    "remove": Remove,
+    "gates": Gates,
+    "gates+last-layer": GatesLastLayer,
+    "few-heads": FewHeads,
+    "random-heads": RandomHeads,
+    "lora": LoRA,
+    "fine-tune": FineTune,
+}
+RUNGS: Registry[type[Rung]] = Registry(
+    "rung", "mechcore.repairs", {n: f"{__name__}:{kind.__name__}" for n, kind in _OWN.items()}
+)
+"""Rungs by name, in the order of the ladder: from few fitted numbers to many."""

@@ -1,0 +1,96 @@
+"""The ladder of repairs as a study does it: from its inputs to tables and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from mechcore.ablation.effects.net import label_names
+from mechcore.masking.means import MeanActivations
+from mechcore.repair.fitting import Fitting, Settings
+from mechcore.repair.ladder import (
+    Labelled,
+    check_rungs,
+    outcomes,
+    repair_examples,
+    runs_of,
+    transfer,
+)
+from mechcore.repair.model import RepairableModel
+from mechcore.repair.outcome import (
+    REPAIR_TRANSFER,
+    choices_table,
+    gates_table,
+    repair_table,
+)
+from mechcore.repair.rungs import RUNGS
+from mechcore.steps.inputs import Inputs
+
+if TYPE_CHECKING:
+    from mechcore.analyses.repair import Repair
+
+CHECKPOINTS = "repaired"
+"""Folder of the checkpoints that were saved."""
+_MOST_SUBSETS = 40
+"""Subsets up to which the transfer matrix is made."""
+
+
+def labelled(inputs: Inputs, split: str) -> Labelled:
+    """The examples of a split with the classes that are correct."""
+    data = inputs.data[split]
+    return Labelled(data, inputs.readout(split).correct_classes(data))
+
+
+def repair_tables(
+    step: Repair, inputs: Inputs, means: MeanActivations, folder: Path
+) -> dict[str, pd.DataFrame]:
+    """All tables of the ladder; rungs that are to be saved are fitted on all kinds, and written.
+
+    Args:
+        step: the settings.
+        inputs: model and data.
+        means: the model's mean activations.
+        folder: for `CHECKPOINTS`.
+    """
+    rungs = check_rungs(step.rungs)
+    gated = any(RUNGS[name].gated for name in (*rungs, *step.save))
+    source = inputs.config.source
+    assert source is not None
+    how = (means if gated else None, inputs.config.revision)
+    model = RepairableModel(inputs.model, source, inputs.tokenizer, *how)
+    outside, inside = labelled(inputs, "ood"), labelled(inputs, "id")
+    train = inputs.data["train"]
+    texts = train.examples.sample_rows(step.guard_examples, step.seed)
+    guard = train.part(texts)
+    settings = Settings(step.steps, guard=step.guard, seed=step.seed)
+    plan = runs_of(outside, step.examples, step.draws, step.folds, step.seed, len(inside.data))
+    done = list(outcomes(model, outside, inside, guard, plan, rungs, settings))
+    names: dict[str, Sequence[str]] = {
+        split: label_names(of.correct.numpy(), of.data.examples.frame["label"].tolist())
+        for split, of in (("ood", outside), ("id", inside))
+    }
+    tables = {
+        "repair": repair_table(done, outside, inside, names, least=step.least),
+        "repair_choices": choices_table(done),
+    }
+    largest = [o for o in done if o.run.n_examples == max(step.examples)]
+    if "gates" in rungs:
+        tables["repair_gates"] = gates_table(largest, model.shape.components, model.shape.index)
+    subsets = np.unique(outside.data.examples.frame["subset"].astype(str))
+    if 1 < len(subsets) <= _MOST_SUBSETS:
+        changes = transfer(model, outside, guard, max(step.examples), settings)
+        cells = [
+            (a, b, changes[i, j]) for i, a in enumerate(subsets) for j, b in enumerate(subsets)
+        ]
+        tables["repair_transfer"] = pd.DataFrame(cells, columns=REPAIR_TRANSFER.names)
+    if step.save:
+        rows = runs_of(outside, [max(step.examples)], 1, 1, step.seed, len(inside.data))[0].repair
+        fitting = Fitting(model, repair_examples(model, outside, rows, guard), settings)
+        for name in step.save:
+            facts = {"repair": name, "source": str(source), "examples": len(rows)}
+            model.save(fitting.fit(name).weights, folder / CHECKPOINTS / name, facts)
+    return tables
