@@ -170,7 +170,7 @@ def test_settings_for_one_question(lab: Lab) -> None:
     assert lab.smallest(loss=0.5).table["limit"].tolist() == [0.5, 0.5]
     with pytest.raises(InputError, match="roles: no setting 'alhpa'; expected components, ood_m"):
         lab.roles(alhpa=0.1)
-    with pytest.raises(InputError, match="core: no setting 'sparsity'; it has none"):
+    with pytest.raises(InputError, match="core: no setting 'target_sparsities'; it has none"):
         lab.core(target_sparsities=0.5)
     with pytest.raises(InputError, match="smallest: loss is 5; expected"):
         lab.smallest(loss=5)

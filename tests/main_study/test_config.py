@@ -336,7 +336,7 @@ def test_every_setting_is_drawn_above() -> None:
     """Or the property would not hold for what it leaves at its default."""
     drawn = {
         StudyConfig: "model variants training checkpoints data method prune seeds "
-        "sparsities "
+        "target_sparsities "
         "seeds_per_job analyses only batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_names prompt "
         "chat_template answers max_length dtype device_map allow_pickle",

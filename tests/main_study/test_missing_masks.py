@@ -60,7 +60,7 @@ def histories(masks: Path) -> dict[str, tuple[float, float]]:
     found = {}
     for path in masks.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            target_sparsity = float(file.metadata()["target"])
+            target_sparsity = float(file.metadata()["target_sparsity"])
             reached = float(file.get_tensor("history")[-1, 1])
             found[path.stem] = (abs(reached - target_sparsity), target_sparsity)
     return found
