@@ -54,7 +54,12 @@ ASKS_TRANSFORMER_LENS = (
         "ablation/engines/test_restart.py",
         "ablation/test_sweeps.py",
     ),
-    *("attention/test_inputs.py", "attention/test_patterns.py", "evaluation/test_readout.py"),
+    *(
+        "attention/test_inputs.py",
+        "attention/test_knockouts.py",
+        "attention/test_patterns.py",
+        "evaluation/test_readout.py",
+    ),
     *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
     "papers/cognitive/probing/test_activations.py",

@@ -227,7 +227,16 @@ def _tree(
 def _engine(
     engine: Engine, job: Job, precision: Precision, max_tokens: int | None
 ) -> SharingEngine | ReferenceEngine:
-    """The engine asked for, or the first that can run the model."""
+    """The engine asked for, or the first that can run the model and the fill."""
+    fill = fill_of(job.model, job.means, job.fill, job.seed)  # what is wrong is no engine's fault
+    fill.check(job.masks)
+    if fill.follows_the_run and int((job.masks == 0).sum((1, 2)).max()) > 1:
+        if engine not in ("auto", "reference"):
+            raise InputError(
+                f"sweep: engine {engine!r} cannot ablate several components with a fill that "
+                "depends on what else is ablated; use engine='reference'"
+            )
+        engine = "reference"
     if (tree := _tree(engine, job, precision, max_tokens)) is not None:
         return tree
     if precision != "float32":
@@ -235,7 +244,6 @@ def _engine(
         raise InputError(f"sweep: engine {name!r} has the model's own precision only")
     if engine == "reference":
         return ReferenceEngine(job)
-    fill_of(job.model, job.means, job.fill, job.seed)  # what is wrong with it is no engine's fault
     try:
         parts = RestartEngine(job, Layers(job.model), max_tokens)
         parts.check()

@@ -27,6 +27,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, NotFiniteError, reason, shown
 from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.devices import sent
+from mechcore.models.hooks import Hook
 from mechcore.models.protocol import Batch, device_of
 from mechcore.registry import Registry
 
@@ -49,10 +50,12 @@ class Fill(ABC):
     Attributes:
         needs_means: whether there is no such fill without means.
         is_finite: whether values are as finite as the model, and so are not looked at.
+        follows_the_run: whether a component's values depend on what else is ablated.
     """
 
     needs_means: ClassVar[bool] = True
     is_finite: ClassVar[bool] = False
+    follows_the_run: ClassVar[bool] = False
 
     def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
         self.model, self._means, self.seed = model, means, seed
@@ -74,6 +77,13 @@ class Fill(ABC):
         Args:
             batch: what is run, with the rows of its examples as ``index`` where they are known.
         """
+
+    def check(self, values: Float[Tensor, "*masks layer component"]) -> None:  # noqa: B027
+        """Raise an InputError if it cannot replace what a mask ablates."""
+
+    def hooks(self) -> Sequence[tuple[str, Hook]]:
+        """What it reads of the run itself, where the whole model is masked."""
+        return ()
 
     def draws(
         self, kind: Kind, layer: int, shape: Sequence[int]

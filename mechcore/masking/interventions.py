@@ -140,8 +140,9 @@ def masked(
     check_masks([mask], model)
     with plain_numbers():
         filling = fill_of(model, means, fill, seed)
+        filling.check(mask.values)
     runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
-    hooks: list[tuple[str, Any]] = []
+    hooks: list[tuple[str, Any]] = [*filling.hooks()]
     values = _Values(mask, model)
     for layer in range(mask.shape.n_layers):
         hooks.append((hook_z(layer), _hook(values, "z", layer, runner)))

@@ -289,7 +289,7 @@ class SharingEngine(ABC):
                 flush()
 
         read = read_position(self.job.model, inputs)
-        runner.fills.prepare({**inputs, "index": batch["index"]})
+        runner.fills.prepare({**batch, **inputs})
         runner.run(inputs, read, tree, emit)
         flush()
 
@@ -301,7 +301,7 @@ class SharingEngine(ABC):
         with torch.no_grad():
             logits = [forward(job.model, inputs)]
             with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
-                logits.append(masked_model({**inputs, "index": self.checked["index"]}))
+                logits.append(masked_model({**self.checked, **inputs}))
         return job.readout.read(torch.stack(logits), inputs, self.checked["index"]).cpu()
 
     def disagreement(self) -> str | None:

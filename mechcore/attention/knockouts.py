@@ -1,0 +1,185 @@
+"""Attention knockouts: what a head puts out if some keys are hidden from its queries.
+
+A knockout of a category C of (query, key) pairs sets the scores of C to minus infinity before the
+softmax (Geva et al. 2023, arXiv 2304.14767) and leaves everything else as it is in the run. A
+query that attends to nothing else puts out another fill. It is a fill of the one intervention: a
+head ablated with it keeps what it does by any other attention, so that comparing with a plain
+ablation tells how much of the head's effect its attention to C carries.
+
+    ablate(model, [["L2.H9"]], data, means, fill=knockout("repeated"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechcore.attention.categories import claims
+from mechcore.attention.tokens import TokenInfo
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
+from mechcore.masking.means import MeanActivations
+from mechcore.models.hooks import Hook, hooked
+from mechcore.models.protocol import (
+    Batch,
+    check_hooks,
+    device_of,
+    forward,
+    hook_pattern,
+    hook_z,
+    is_causal,
+)
+
+
+def knockout(
+    *categories: str, renormalise: bool = True, otherwise: FillMaker = "mean"
+) -> FillMaker:
+    """The fill that hides the keys of some categories, for ``fill`` of `mechcore.masked`.
+
+    Batches are those of examples that were encoded with ``words=True``, which tell of their tokens.
+
+    Args:
+        categories: names of categories, see `mechcore.attention.categories`; of several, the pairs
+            of any are hidden.
+        renormalise: whether the attention on other keys is scaled up to 1, as by scores of minus
+            infinity; else the weights of hidden keys are dropped, and nothing stands in for them.
+        otherwise: the fill of queries that attend to no other key; without ``renormalise`` these
+            put out zeros.
+
+    Raises:
+        InputError: no category is named.
+    """
+    if not categories:
+        raise InputError("knockout: no category; name at least one, such as 'repeated'")
+    return partial(Knockout, categories=categories, renormalise=renormalise, otherwise=otherwise)
+
+
+class Knockout(Fill):
+    """What every head would put out if the keys of some categories were hidden; see `knockout`.
+
+    In a model that is masked as a whole, heads are what they are in that run: of several, a later
+    one attends to what the earlier ones changed. Where an engine shares what runs have in common,
+    they are those of the full model, which is the same for a head alone.
+    """
+
+    is_finite: ClassVar[bool] = True
+    follows_the_run: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: Any,
+        means: MeanActivations | None,
+        seed: int,
+        categories: Sequence[str] = (),
+        renormalise: bool = True,
+        otherwise: FillMaker = "mean",
+    ) -> None:
+        super().__init__(model, means, seed)
+        self.categories, self.renormalise = tuple(categories), renormalise
+        self.otherwise = fill_of(model, means, otherwise, seed) if renormalise else None
+        self.shape, self.of_run = ModelShape.of(model), False
+        self.hidden: Bool[Tensor, "batch query key"] | None = None
+        self.seen: dict[str, Tensor] = {}
+        self.known: dict[int, tuple[Tensor, Tensor]] = {}
+        layers = range(self.shape.n_layers)
+        self._hooks: list[tuple[str, Hook]] = [
+            (name, partial(self._see, what))
+            for layer in layers
+            for what, name in (("v", _hook_v(layer)), ("pattern", hook_pattern(layer)))
+        ]
+        check_hooks(model, [name for name, _ in self._hooks])
+        self._outputs = [(hook_z(layer), partial(self._see, "z")) for layer in layers]
+
+    def _see(self, what: str, activation: Tensor, hook: Any) -> None:
+        self.seen[what] = activation
+
+    def hooks(self) -> list[tuple[str, Hook]]:
+        """See `Fill.hooks`."""
+        self.of_run = True
+        return [*self._hooks, *self._outputs]
+
+    def check(self, values: Float[Tensor, "*masks layer component"]) -> None:
+        """See `Fill.check`: MLPs have no attention."""
+        if self.shape.has_mlps and bool((values[..., self.shape.n_heads :] != 1).any()):
+            raise InputError("knockout: MLPs have no attention; expected heads alone to be ablated")
+
+    def prepare(self, batch: Batch) -> None:
+        """See `Fill.prepare`.
+
+        Raises:
+            InputError: a category is unknown, or the batch does not tell of its words.
+        """
+        pairs = claims(TokenInfo.of(batch, causal=is_causal(self.model)).to(device_of(self.model)))
+        if unknown := [name for name in self.categories if name not in pairs]:
+            raise InputError(
+                f"knockout: this model has no category {unknown[0]!r}; there are {', '.join(pairs)}"
+            )
+        self.hidden = torch.stack([pairs[name] for name in self.categories]).any(0)
+        if self.otherwise is not None:
+            self.otherwise.prepare(batch)
+        if not self.of_run:
+            hooks = [(hook_z(i), partial(self._keep, i)) for i in range(self.shape.n_layers)]
+            with torch.no_grad(), hooked(self.model, [*self._hooks, *self._outputs, *hooks]):
+                forward(self.model, batch)
+
+    def _keep(self, layer: int, activation: Tensor, hook: Any) -> None:
+        self.known[layer] = self._without_hidden()
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`: [batch, pos, head, d_head], for every mask if there are several.
+
+        Raises:
+            InputError: the batch is not known.
+        """
+        if kind == "mlp":  # asked for, but not ablated
+            return torch.zeros(self.model.cfg.d_model, device=device_of(self.model))
+        if self.hidden is None or positions is None:
+            raise InputError(
+                "knockout: it is not known which tokens are run; run batches of examples encoded "
+                "with words=True by the value of the with statement instead of the model"
+            )
+        out, lonely = self._without_hidden() if self.of_run else self.known[layer]
+        n_rows = len(self.hidden)
+        if positions.ndim == 3:  # a mask for each row
+            out, lonely = out[:, None], lonely[:, None]
+        elif len(out) != n_rows:
+            out, lonely = (each.unflatten(0, (-1, n_rows)) for each in (out, lonely))
+        if self.otherwise is None:
+            return out
+        fill = self.otherwise.checked(kind, layer, positions, draws).to(out)
+        return torch.where(lonely, fill, out)
+
+    def draws(self, kind: Kind, layer: int, shape: Sequence[int]) -> Tensor | None:
+        """See `Fill.draws`."""
+        return None if self.otherwise is None else self.otherwise.draws(kind, layer, shape)
+
+    def _without_hidden(
+        self,
+    ) -> tuple[Float[Tensor, "row pos head d_head"], Bool[Tensor, "row pos head 1"]]:
+        """What the layer last seen puts out, and which queries attend to nothing else.
+
+        Where no key of a query is hidden it is the same to the last bit.
+        """
+        v, pattern, z = (self.seen[what] for what in ("v", "pattern", "z"))
+        assert self.hidden is not None
+        hidden = self.hidden.repeat(len(pattern) // len(self.hidden), 1, 1)[:, None]
+        kept = pattern.masked_fill(hidden, 0.0)
+        total = kept.sum(-1, keepdim=True)
+        if self.renormalise:
+            kept = kept / torch.where(total > 0, total, 1)
+        of_heads = v.repeat_interleave(pattern.shape[1] // v.shape[2], dim=2)
+        out = torch.einsum("bhqk,bkhd->bqhd", kept, of_heads.to(kept)).to(z)
+        some = hidden.any(-1, keepdim=True).transpose(1, 2)
+        return torch.where(some, out, z), some & (total.transpose(1, 2) == 0)
+
+
+def _hook_v(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_v"
