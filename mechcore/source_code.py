@@ -178,6 +178,9 @@ def _shows(node: ast.stmt) -> bool:
 
 def _private(node: ast.stmt) -> set[str]:
     """The names that a statement of a module gives to something, if all are for it alone."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        return names - {"*"}
     names = {getattr(node, "name", "")}
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

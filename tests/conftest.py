@@ -81,6 +81,7 @@ SLOW = (
     *("papers/extractive/test_report.py", "papers/extractive/test_tuning.py"),
     *("training/test_resume.py", "training/test_stopping.py", "main_study/test_real.py"),
     *("report/test_browser.py", "study/test_kills.py", "study/test_ray_executor.py"),
+    *("report/test_page.py", "analyses/test_halves.py"),
     *("bench/test_recovery.py", "bench/test_trained.py", "repair/test_fitting.py"),
     *("pruning/test_alone.py", "pruning/test_gradients.py", "models/test_encoders.py"),
     *("models/test_decoders.py", "models/test_precision.py"),

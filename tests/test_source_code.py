@@ -228,13 +228,15 @@ def test_the_main_study_does_not_depend_on_how_it_is_reported() -> None:
 
 
 SHOWN = """
+import PACK.page
+
 _CAPTION = "How many"
 _LIMIT = 3
 
 class Few:
     def compute(self): return _few()
     @classmethod
-    def blocks(cls): return _line(_CAPTION)
+    def blocks(cls): return _line(_CAPTION), PACK.page
 
 def _few(): return _LIMIT
 def _line(text): return f"{text}: {_few()}"
@@ -256,10 +258,12 @@ def test_what_only_shows_a_result_does_not_count(
     package: Package, before: str, after: str, counts: bool
 ) -> None:
     package.write("few.py", SHOWN)
-    package.write("other.py", "")
+    for name in ("other.py", "page.py"):
+        package.write(name, "")
     kind = package.module("few").Few
     digests = package.digests(kind)
     assert before in SHOWN
+    package.write("page.py", "A = 1")
     package.write("few.py", SHOWN.replace(before, after))
     assert (package.digests(kind) != digests) is counts
 

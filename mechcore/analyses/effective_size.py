@@ -165,9 +165,13 @@ def _bounds(run: report.RunFolder) -> Iterator[str]:
     sizes, grid = run.table(EffectiveSize.kind), run.filled("grid")
     if sizes is None or grid is None:
         return
-    sparsest = grid["sparsity"].max()
+    sparsest = grid["target_sparsity"].max()
     by = ["group", "checkpoint"]
-    bound = sizes.assign(bound=sizes["sparsity"] == sparsest).groupby(by, sort=False)["bound"].all()
+    bound = (
+        sizes.assign(bound=sizes["target_sparsity"] == sparsest)
+        .groupby(by, sort=False)["bound"]
+        .all()
+    )
     where = []
     for group, bounds in bound.groupby("group", sort=False):
         if bounds.any():

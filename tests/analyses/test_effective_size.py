@@ -44,11 +44,14 @@ def test_sizes_are_bounds_where_the_sparsest_subnetworks_are_faithful(
 ) -> None:
     row = run.tables["effective_size"].iloc[0].to_dict()
     sizes = [
-        row | {"group": "OOD", "checkpoint": step, "seed": seed, "sparsity": sparsity}
+        row | {"group": "OOD", "checkpoint": step, "seed": seed, "target_sparsity": sparsity}
         for step, of_seeds in faithful.items()
         for seed, sparsity in enumerate(of_seeds)
     ]
-    tables = {"effective_size": pd.DataFrame(sizes), "grid": pd.DataFrame({"sparsity": [0.3, 0.9]})}
+    tables = {
+        "effective_size": pd.DataFrame(sizes),
+        "grid": pd.DataFrame({"target_sparsity": [0.3, 0.9]}),
+    }
     _, *bounds = EffectiveSize.headlines(with_tables(run, **tables))
     assert bounds == [
         f"Even at a sparsity of 90\u00a0%, the largest of the grid, the subnetworks of all seeds "

@@ -367,7 +367,7 @@ def test_effective_size_of_checkpoints(
     steps = means["checkpoint"].unique().tolist()
     assert steps == [early, last]
     grid = found["grid"]
-    assert grid[["seed", "sparsity"]].drop_duplicates().to_numpy().tolist() == [
+    assert grid[["seed", "target_sparsity"]].drop_duplicates().to_numpy().tolist() == [
         [3, 0.4],
         [4, 0.4],
         [3, 0.7],

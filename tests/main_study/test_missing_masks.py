@@ -290,6 +290,6 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
     assert sorted(zip(missing["checkpoint"].astype(str), missing["subnetwork"], strict=True)) == (
         sorted(lost)
     )
-    assert set(table(out, "grid")["sparsity"]) == {0.02, 0.04}
+    assert set(table(out, "grid")["target_sparsity"]) == {0.02, 0.04}
     assert set(table(out, "mean_effective_size")["checkpoint"]) == {early, last}
     assert "among the masks that it has, so that it can be too large" in seen(report)

@@ -64,6 +64,7 @@ def copy_of_rich(rich_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(rich_run, tmp_path / "run"))
 
 
+@pytest.mark.everyday
 def test_the_page_stands_alone(rich: Page, rich_run: Path) -> None:
     html = (rich_run / "report.html").read_text(encoding="utf-8")
     assert html.count(library_script()) == 1
@@ -224,6 +225,7 @@ HOSTILE = "<script>alert('x')</script> & $x^2$ \"q\""
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.everyday
 def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path]) -> None:
     run = new_run(
         tmp_path / "run", subsets=(HOSTILE, "NA"), ood_data="a<b>&c", source="m/<img src=x>"
