@@ -18,8 +18,9 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 gc.set_threshold(20_000, 20, 20)  # looking for garbage took a tenth of the time
-settings.register_profile("mechcore", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("mechcore")
+for profile, max_examples in (("everyday", 20), ("large", 100)):  # CI takes the large one, too
+    settings.register_profile(profile, deadline=None, derandomize=True, max_examples=max_examples)
+settings.load_profile("everyday")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

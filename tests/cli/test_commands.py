@@ -165,7 +165,7 @@ def test_a_run_on_files(
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "26 of 26 jobs were done before" in capsys.readouterr().err
+    assert "27 of 27 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
     assert len(report.read_text()) > len(before)
 
