@@ -379,7 +379,7 @@ def test_effective_size_of_checkpoints(
     part = grid[(grid["checkpoint"] == steps[1]) & (grid["seed"] == 3)]
     wanted = rows.set_index(["subset", "target_sparsity"])["accuracy"]
     for row in part[part["subset"].str.startswith("ood:")].itertuples():
-        assert row.accuracy == wanted[row.subset.removeprefix("ood:"), row.sparsity]
+        assert row.accuracy == wanted[row.subset.removeprefix("ood:"), row.target_sparsity]
     assert Path("out/figures/effective-size.svg").is_file()
     # A study of nothing else has the same.
     settings = json.loads(Path("out/config.json").read_text())["settings"]
