@@ -37,7 +37,7 @@ class MaskTraining:
     Args:
         settings: the schedule.
         shape: of the model.
-        target: sparsity in the end.
+        target_sparsity: in the end.
         seed: of start and noise.
         moved: what is added to log_alpha at the start, [layer, component].
     """
