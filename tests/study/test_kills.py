@@ -59,7 +59,7 @@ def test_a_study_killed_ten_times(processes: Any, whole: Path, tmp_path: Path) -
     before: dict[str, tuple[int, int]] = {}
     killed_at_work = 0
     for _ in range(N_KILLS):
-        process = processes.Process(target_sparsity=study, args=(str(out),))
+        process = processes.Process(target=study, args=(str(out),))
         process.start()
         process.join(moments.uniform(0.0, 2.0))
         if process.is_alive():
@@ -69,7 +69,7 @@ def test_a_study_killed_ten_times(processes: Any, whole: Path, tmp_path: Path) -
         now = finished(out)
         assert {key: now.get(key) for key in before} == before, "what was finished stays"
         before = now
-    process = processes.Process(target_sparsity=study, args=(str(out),))
+    process = processes.Process(target=study, args=(str(out),))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -87,11 +87,11 @@ def test_every_file_has_a_limit(
     largest = max(
         path.stat().st_size for path in (whole / "store" / "objects").rglob("*") if path.is_file()
     )
-    process = processes.Process(target_sparsity=study, args=(str(out), largest - 1))
+    process = processes.Process(target=study, args=(str(out), largest - 1))
     process.start()
     process.join()
     assert process.exitcode == 3
-    process = processes.Process(target_sparsity=study, args=(str(out),))
+    process = processes.Process(target=study, args=(str(out),))
     process.start()
     process.join()
     assert process.exitcode == 0

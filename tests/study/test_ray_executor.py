@@ -88,7 +88,7 @@ def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> 
                     process.kill()
                     killed.append(process.pid)
 
-    killer = threading.Thread(target_sparsity=kill)
+    killer = threading.Thread(target=kill)
     killer.start()
     try:
         run_study(CONFIG, out, executor=OnRay())

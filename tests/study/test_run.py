@@ -88,7 +88,7 @@ OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)}
 TABLES = OF_PATHS | {
     *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),
     *("accuracy_spread", "core", "core_summary", "ablation", "ablation_controls", "smallest"),
-    *("sweep", "information", "information_ood_mean", "roles", "flips"),
+    *("sweep", "information", "information_ood_mean", "roles", "flips", "failure", "failure_sets"),
     *("stability", "interaction_stability", "interactions", "head_categories"),
 }
 

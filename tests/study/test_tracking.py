@@ -87,7 +87,7 @@ class Watch:
         self.asked: list[str] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target_sparsity=self._serve, daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         while True:
