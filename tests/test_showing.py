@@ -161,5 +161,9 @@ def test_no_public_result_prints_its_tensors() -> None:
         "papers.extractive.experiments.recall.Recall",
         "papers.cognitive.probing.linear.Loss",
         "pruning.methods.Ranking",  # holds a function of tensors alone
+        "repair.fitting.Examples",
+        "repair.ladder.Labelled",
+        "repair.ladder.Outcome",
+        "repair.ladder.Run",
         "study.engine.Results",
     }

@@ -256,7 +256,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "26 of 26 jobs known by now are to do" in told
+    assert "27 of 27 jobs known by now are to do" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -264,7 +264,7 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("split == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
     assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == ("all 26 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 27 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
     assert "26 of 26 jobs are done" in told

@@ -437,8 +437,8 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, **ABLATED)
     ("change", "again"),
     [
         ({"target_sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, ablation=1)),
-        ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
+        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, **ABLATED)),
+        ({"analyses": replace(TINY.analyses, ablation=None)}, counts(failure=1)),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
             counts(masks=2, answers=4) + OF_SUBNETWORKS,
@@ -609,7 +609,7 @@ def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     ablation = Ablation(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
     run_study(replace(TINY, target_sparsities=(0.9, 0.96), analyses=wanted), empty)
-    assert calls == counts(ablation=1)
+    assert calls == counts(**ABLATED)
     tables = {path.stem: pd.read_csv(path) for path in (empty / "tables").iterdir()}
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
