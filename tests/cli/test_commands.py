@@ -267,20 +267,20 @@ def test_a_study_from_init_to_clean(
     assert capsys.readouterr().out == ("all 27 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "26 of 26 jobs are done" in told
-    assert "26 results are what was written" in told
+    assert "27 of 27 jobs are done" in told
+    assert "27 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("study clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
-    # ablation, paths.
-    assert "would remove 14 results and 0 leftover files" in capsys.readouterr().out
+    # failure, ablation, paths.
+    assert "would remove 15 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("study clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 14
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 15
     capsys.readouterr()
     assert call("study status mine") == 0
-    assert "26 of 26 jobs are done" in capsys.readouterr().out
+    assert "27 of 27 jobs are done" in capsys.readouterr().out
 
 
 # -- the single steps -----------------------------------------------------------------------------
