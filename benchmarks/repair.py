@@ -20,8 +20,9 @@ import torch
 from mechcore.bench.failing import failing_data, failing_model, tokenizer_of
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
+from mechcore.repair import HELD_OUT
 from mechcore.repair.fitting import Settings
-from mechcore.repair.ladder import HELD_OUT, Labelled, outcomes, runs_of
+from mechcore.repair.ladder import Labelled, outcomes, runs_of
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import recommended, repair_table
 

@@ -1,4 +1,4 @@
-"""What is wrong out of domain, what the model needs there, and what hurts it."""
+"""The failure out of domain, and the components that are needed there or that hurt."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
+from mechcore.repair import HELD_OUT, INSIDE, OWN_RUNGS, REPAIRED
 from mechcore.settings import check, setting
 from mechcore.steps.base import WITH_GRADIENT, Size, inputs_of, means_of
 from mechcore.study.step import Job, Work
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
-_REPAIRED, _HELD_OUT, _INSIDE = "repaired kinds", "held-out kinds", "in domain"
-_OWN = (
-    *("none", "threshold", "last-layer", "remove", "gates", "gates+last-layer"),
-    *("few-heads", "random-heads", "lora", "fine-tune"),
-)
-
 
 @dataclass(frozen=True)
 class Repair(Analysis):
@@ -57,7 +52,10 @@ class Repair(Analysis):
     )
 
     rungs: tuple[str, ...] = setting(
-        _OWN, "Repairs to compare, by name; none is always among them.", "--rungs", distinct=True
+        tuple(OWN_RUNGS),
+        "Repairs to compare, by name; none is always among them.",
+        "--rungs",
+        distinct=True,
     )
     examples: tuple[int, ...] = setting(
         (100,),
@@ -170,7 +168,7 @@ class Repair(Analysis):
             text += f"{listed([_told(known, place, rung) for place in _there(known)])}."
             names = [*table["rung"].unique()]
             shown, cheaper = known["shown"], names[1 : names.index(rung)]
-            lost = [name for name in cheaper if shown[(_REPAIRED, name)] == "gain"]
+            lost = [name for name in cheaper if shown[(REPAIRED, name)] == "gain"]
             also = (
                 f" Also {listed(lost)} gain{'s' * (len(lost) == 1)} there, but at a loss in domain."
             )
@@ -181,10 +179,10 @@ class Repair(Analysis):
 
 
 def _there(known: pd.DataFrame) -> list[str]:
-    return [p for p in (_REPAIRED, _HELD_OUT, _INSIDE) if p in known.index.get_level_values(0)]
+    return [p for p in (REPAIRED, HELD_OUT, INSIDE) if p in known.index.get_level_values(0)]
 
 
-_WHERE = {_REPAIRED: "on unseen examples of repaired kinds", _HELD_OUT: "on kinds not repaired"}
+_WHERE = {REPAIRED: "on unseen examples of repaired kinds", HELD_OUT: "on kinds not repaired"}
 
 
 def _told(known: pd.DataFrame, place: str, rung: str) -> str:
@@ -197,7 +195,7 @@ def _told(known: pd.DataFrame, place: str, rung: str) -> str:
 
 def _why_not(table: pd.DataFrame, known: pd.DataFrame) -> str:
     """What speaks against all rungs."""
-    repaired = table[(table["place"] == _REPAIRED) & (table["rung"] != "none")]
+    repaired = table[(table["place"] == REPAIRED) & (table["rung"] != "none")]
     gaining = repaired[repaired["shown"] == "gain"]
     if len(gaining):
         gain, lose = ("gains", "loses") if len(gaining) == 1 else ("gain", "lose")
@@ -207,13 +205,13 @@ def _why_not(table: pd.DataFrame, known: pd.DataFrame) -> str:
         )
     best = repaired.sort_values("gain", ascending=False, kind="stable").iloc[0]
     return f"no gain is shown; the largest, of {best['rung']}, is " + _told(
-        known, _REPAIRED, best["rung"]
+        known, REPAIRED, best["rung"]
     )
 
 
 def _elsewhere(table: pd.DataFrame, known: pd.DataFrame, rung: str) -> str:
     """What helps kinds that were not repaired, and the largest gain on those that were."""
-    held = table[(table["place"] == _HELD_OUT) & (table["rung"] != "none")]
+    held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]
     if held.empty:
         text = "The subsets are too few to hold any out, so nothing is known of other kinds."
     else:
@@ -221,7 +219,7 @@ def _elsewhere(table: pd.DataFrame, known: pd.DataFrame, rung: str) -> str:
         told = f"a gain is shown for {listed(gains.tolist())}" if len(gains) else "no gain is shown"
         text = f"On kinds that were not repaired, {told}"
         text += f", and a loss for {listed(losses.tolist())}." if len(losses) else "."
-    repaired = table[(table["place"] == _REPAIRED) & (table["shown"] == "gain")]
+    repaired = table[(table["place"] == REPAIRED) & (table["shown"] == "gain")]
     best = repaired.sort_values("gain", ascending=False, kind="stable")["rung"].tolist()
     if best and best[0] != rung:
         text += f" The largest gain is that of {best[0]}: "

@@ -91,10 +91,13 @@ class Knockout(Fill):
         self._hooks: list[tuple[str, Hook]] = [
             (name, partial(self._see, what))
             for layer in layers
-            for what, name in (("v", _hook_v(layer)), ("pattern", hook_pattern(layer)))
+            for what, name in (
+                ("v", f"blocks.{layer}.attn.hook_v"),
+                ("pattern", hook_pattern(layer)),
+                ("z", hook_z(layer)),
+            )
         ]
         check_hooks(model, [name for name, _ in self._hooks])
-        self._outputs = [(hook_z(layer), partial(self._see, "z")) for layer in layers]
 
     def _see(self, what: str, activation: Tensor, hook: Any) -> None:
         self.seen[what] = activation
@@ -102,7 +105,7 @@ class Knockout(Fill):
     def hooks(self) -> list[tuple[str, Hook]]:
         """See `Fill.hooks`."""
         self.of_run = True
-        return [*self._hooks, *self._outputs]
+        return self._hooks
 
     def check(self, values: Float[Tensor, "*masks layer component"]) -> None:
         """See `Fill.check`: MLPs have no attention."""
@@ -125,7 +128,7 @@ class Knockout(Fill):
             self.otherwise.prepare(batch)
         if not self.of_run:
             hooks = [(hook_z(i), partial(self._keep, i)) for i in range(self.shape.n_layers)]
-            with torch.no_grad(), hooked(self.model, [*self._hooks, *self._outputs, *hooks]):
+            with torch.no_grad(), hooked(self.model, [*self._hooks, *hooks]):
                 forward(self.model, batch)
 
     def _keep(self, layer: int, activation: Tensor, hook: Any) -> None:
@@ -179,7 +182,3 @@ class Knockout(Fill):
         out = torch.einsum("bhqk,bkhd->bqhd", kept, of_heads.to(kept)).to(z)
         some = hidden.any(-1, keepdim=True).transpose(1, 2)
         return torch.where(some, out, z), some & (total.transpose(1, 2) == 0)
-
-
-def _hook_v(layer: int) -> str:
-    return f"blocks.{layer}.attn.hook_v"

@@ -141,19 +141,17 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
 
     with _open_text(path) as file:
         lines = file.readlines()
-    plain = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
-    cells_with_quotes = [cell for _, cells in plain for cell in cells if cell.startswith('"')]
-    if separator == "," or all(map(_ENCLOSED.fullmatch, cells_with_quotes)):
-        plain = _enclosed_rows(lines, separator)
+    rows = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
+    if separator == "," or not any(_opened(cells) for _, cells in rows):
+        rows = _enclosed_rows(lines, separator)
     blank = " \t\r\n".replace(separator, "")
-    rows = [(number, cells) for number, cells in plain if lines[number - 1].strip(blank)]
+    rows = [(number, cells) for number, cells in rows if lines[number - 1].strip(blank)]
     if not rows:
         raise ValueError("there is no line with the names of columns")
     header = rows[0][1]
     for number, cells in rows[1:]:
         _check_row(f"line {number}", cells, header, separator)
-        opened = [cell for cell in cells if cell.startswith('"') and not _ENCLOSED.fullmatch(cell)]
-        if opened and len(cells) < len(header):
+        if (opened := _opened(cells)) and len(cells) < len(header):
             raise ValueError(
                 f"line {number} ends within quotes, {shown(opened[-1], 40)!r}, and has "
                 f"{count(len(cells), 'cell')}, the header {len(header)}; save texts with line "
@@ -161,6 +159,11 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
             )
     padded = [[*cells, *[None] * (len(header) - len(cells))] for _, cells in rows[1:]]
     return pd.DataFrame(padded, columns=header, dtype=object)
+
+
+def _opened(cells: Sequence[str]) -> list[str]:
+    """Cells that begin with a quote and do not end with it."""
+    return [cell for cell in cells if cell.startswith('"') and not _ENCLOSED.fullmatch(cell)]
 
 
 def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list[str]]]:

@@ -209,8 +209,7 @@ def decompose(
         scores = np.stack([logits[..., classes].max(-1) for classes in labels], axis=-1)
         refitted.append(_refitted(scores, label, folds))
         if len(labels) == 2:
-            first, second = (np.logaddexp.reduce(logits[..., c], axis=-1) for c in labels)
-            placed.append(_placements(second - first, label))
+            placed.append(_placements(_log_odds(logits, labels), label))
     return Decomposition(
         effect_over_labels(np.concatenate(answered).astype(float), label, sample),
         effect_over_labels(np.concatenate(refitted).astype(float), label, sample),
@@ -377,6 +376,26 @@ def _best(
     after = ~high & (np.arange(points) > first[:, None])
     last = np.where(after.any(1), after.argmax(1), points) - 1
     return middle[:, 0] + ((first + last) / 2 + 0.5 - _GRID) * width[:, 0]
+
+
+def area_under_curve(
+    logits: Float[np.ndarray, "example cls"], correct: Bool[np.ndarray, "example cls"]
+) -> float:
+    """AUC of the log-odds of two labels; NaN where there are not two, or where they overlap."""
+    labels, label = np.unique(correct, axis=0, return_inverse=True)
+    if len(labels) != 2 or (labels.sum(0) > 1).any():
+        return float("nan")
+    label = label.reshape(-1)
+    placed = _placements(_log_odds(logits.astype(float), labels)[None], label)
+    return float(placed[0, label == 0].mean())
+
+
+def _log_odds(
+    logits: Float[np.ndarray, "*sets example cls"], labels: Bool[np.ndarray, "2 cls"]
+) -> Float[np.ndarray, "*sets example"]:
+    """Of the second of two labels against the first."""
+    first, second = (np.logaddexp.reduce(logits[..., c], axis=-1) for c in labels)
+    return np.asarray(second - first)
 
 
 def _placements(margin: np.ndarray, label: np.ndarray) -> np.ndarray:

@@ -1,1 +1,18 @@
 """Repairs of a classifier that fails out of domain, side by side and held out by kind."""
+
+REPAIRED, HELD_OUT, INSIDE = "repaired kinds", "held-out kinds", "in domain"
+"""What figures are of: unseen examples of repaired subsets, other subsets, in-domain data."""
+
+OWN_RUNGS = {
+    "none": "Nothing",
+    "threshold": "Threshold",
+    "last-layer": "LastLayer",
+    "remove": "Remove",
+    "gates": "Gates",
+    "gates+last-layer": "GatesLastLayer",
+    "few-heads": "FewHeads",
+    "random-heads": "RandomHeads",
+    "lora": "LoRA",
+    "fine-tune": "FineTune",
+}
+"""Classes of `mechcore.repair.rungs` by the name of the rung, from few fitted numbers to many."""

@@ -19,12 +19,11 @@ from mechcore import progress
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import CLUSTER
 from mechcore.errors import InputError
+from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
 from mechcore.repair.fitting import Examples, Fit, Fitting, Settings, logits_of, subset_folds
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.rungs import RUNGS, Gates
 
-REPAIRED, HELD_OUT, INSIDE = "repaired kinds", "held-out kinds", "in domain"
-"""What figures are of: unseen examples of repaired subsets, other subsets, in-domain data."""
 MOST_TESTED = 1000
 """Examples of each that figures are of, drawn at random where there are more."""
 
@@ -140,9 +139,9 @@ def _at_most(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def repair_examples(
-    model: RepairableModel, outside: Labelled, rows: np.ndarray, guard: EncodedExamples
+    outside: Labelled, rows: np.ndarray, guard: EncodedExamples, told: Float[Tensor, "guard cls"]
 ) -> Examples:
-    """What repairs learn from: these out-of-domain examples, and the guard."""
+    """What repairs learn from: these out-of-domain examples, and the guard with its logits."""
     index = rows.tolist()
     return Examples(
         outside.data.part(index),
@@ -150,7 +149,7 @@ def repair_examples(
         outside.label[rows],
         outside.subset[rows],
         guard,
-        logits_of(model, guard, {}),
+        told,
         np.arange(len(rows)),
     )
 
@@ -165,10 +164,11 @@ def outcomes(
     settings: Settings,
 ) -> Iterator[Outcome]:
     """Fit all rungs in every run, and let them answer."""
+    told = logits_of(model, guard, {})
     with progress.bar("repairs", len(runs) * len(rungs)) as advance:
         for run in runs:
             own = replace(settings, seed=settings.seed + 1000 * run.draw + run.fold)
-            examples = repair_examples(model, outside, run.repair, guard)
+            examples = repair_examples(outside, run.repair, guard, told)
             fitting = Fitting(model, examples, own)
             places = {
                 place: (inside if place == INSIDE else outside).data.part(rows.tolist())
@@ -190,13 +190,13 @@ def _diagnosed(
     """Gates trained to the end with the middle penalty: on these labels, and on permuted ones."""
     order = np.random.default_rng(settings.seed).permutation(len(examples.label))
     mixed = replace(examples, correct=examples.correct[order], label=examples.label[order])
-    found = []
+    gates = []
     for of in (examples, mixed):
         rung = Gates("gates", model, {}, examples.kinds, settings.seed)
         fitting = Fitting(model, of, settings)
         trained = fitting.trained(rung, of, rung.rates[0], rung.penalties[1], settings.steps)
-        found.append(trained[settings.steps]["gates"].cpu().numpy())
-    return found[0], found[1]
+        gates.append(trained[settings.steps]["gates"].cpu().numpy())
+    return gates[0], gates[1]
 
 
 def transfer(
@@ -209,7 +209,7 @@ def transfer(
     """
     names = np.unique(outside.subset)
     changes = np.full((len(names), len(names)), np.nan)
-    before = logits_of(model, outside.data, {}).numpy()
+    before, told = logits_of(model, outside.data, {}).numpy(), logits_of(model, guard, {})
     features = model.features(outside.data, {})
     right = _right(before, outside.correct)
     for i in names:
@@ -217,7 +217,7 @@ def transfer(
         rows = rng.permutation(np.flatnonzero(outside.subset == i))[: max(1, n // 2)]
         lacking = ~np.isin(outside.label, outside.label[rows])
         rows = np.concatenate([rows, rng.permutation(np.flatnonzero(lacking))[: max(1, n // 2)]])
-        examples = repair_examples(model, outside, rows, guard)
+        examples = repair_examples(outside, rows, guard, told)
         weights = Fitting(model, examples, settings).fit("last-layer").weights
         matrix, bias = (weights[name].cpu() for name in model.head_weights)
         change = _right((features @ matrix.T + bias).numpy(), outside.correct) - right

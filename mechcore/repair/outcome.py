@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-from sklearn.metrics import roc_auc_score
 
 from mechcore.evaluation.clusters import Sample, degrees_of_freedom
 from mechcore.evaluation.p_values import ROUNDING, adjusted_p
-from mechcore.evaluation.recalibration import effect_over_labels
-from mechcore.repair.ladder import INSIDE, REPAIRED, Labelled, Outcome
+from mechcore.evaluation.recalibration import area_under_curve, effect_over_labels
+from mechcore.repair import INSIDE, REPAIRED
+from mechcore.repair.ladder import Labelled, Outcome
 from mechcore.tables import Column, N, Schema, estimate
 from mechcore.wording import ALL, SIGNIFICANT
 
@@ -158,7 +158,7 @@ def _rows(some: Sequence[Outcome], place: str, of: Labelled, wanted: np.ndarray)
             if at:
                 logits = answers[place][kept]
                 values[r, at] = correct[tested[kept], logits.argmax(-1)]
-                auc.setdefault(name, []).append(_auc(logits, correct[tested[kept]]))
+                auc.setdefault(name, []).append(area_under_curve(logits, correct[tested[kept]]))
     there = ~np.isnan(right["none"]).all(0)
     rows = []
     for name, values in right.items():
@@ -176,14 +176,6 @@ def _balanced(values: np.ndarray, label: np.ndarray) -> float:
     known = ~np.isnan(values)
     means = [values[known & (label == i)].mean() for i in np.unique(label[known])]
     return float(np.mean(means)) if means else float("nan")
-
-
-def _auc(logits: np.ndarray, correct: np.ndarray) -> float:
-    kinds, number = np.unique(correct, axis=0, return_inverse=True)
-    if len(kinds) != 2 or (kinds.sum(0) > 1).any():
-        return float("nan")
-    first, second = (np.logaddexp.reduce(logits[:, k].astype(float), axis=-1) for k in kinds)
-    return float(roc_auc_score(number.reshape(-1), second - first))
 
 
 def _difference(

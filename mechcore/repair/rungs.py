@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mechcore.components import Component
 from mechcore.registry import Registry
+from mechcore.repair import OWN_RUNGS
 from mechcore.repair.model import RepairableModel, Weights
 
 Fitted: TypeAlias = dict[str, Tensor]
@@ -251,19 +252,7 @@ class FineTune(Rung):
         return fitted
 
 
-_OWN = {
-    "none": Nothing,
-    "threshold": Threshold,
-    "last-layer": LastLayer,
-    "remove": Remove,
-    "gates": Gates,
-    "gates+last-layer": GatesLastLayer,
-    "few-heads": FewHeads,
-    "random-heads": RandomHeads,
-    "lora": LoRA,
-    "fine-tune": FineTune,
-}
 RUNGS: Registry[type[Rung]] = Registry(
-    "rung", "mechcore.repairs", {n: f"{__name__}:{kind.__name__}" for n, kind in _OWN.items()}
+    "rung", "mechcore.repairs", {n: f"{__name__}:{kind}" for n, kind in OWN_RUNGS.items()}
 )
 """Rungs by name, in the order of the ladder: from few fitted numbers to many."""

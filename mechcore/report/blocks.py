@@ -116,7 +116,7 @@ class Spot(Protocol):
 
     @property
     def words(self) -> str:
-        """What is told of it while it is pointed at."""
+        """Its tip, shown under the pointer."""
 
 
 @dataclass(frozen=True, eq=False)

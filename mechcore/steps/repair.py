@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechcore.ablation.effects.net import label_names
 from mechcore.masking.means import MeanActivations
-from mechcore.repair.fitting import Fitting, Settings
+from mechcore.repair.fitting import Fitting, Settings, logits_of
 from mechcore.repair.ladder import (
     Labelled,
     check_rungs,
@@ -89,7 +89,8 @@ def repair_tables(
         tables["repair_transfer"] = pd.DataFrame(cells, columns=REPAIR_TRANSFER.names)
     if step.save:
         rows = runs_of(outside, [max(step.examples)], 1, 1, step.seed, len(inside.data))[0].repair
-        fitting = Fitting(model, repair_examples(model, outside, rows, guard), settings)
+        examples = repair_examples(outside, rows, guard, logits_of(model, guard, {}))
+        fitting = Fitting(model, examples, settings)
         for name in step.save:
             facts = {"repair": name, "source": str(source), "examples": len(rows)}
             model.save(fitting.fit(name).weights, folder / CHECKPOINTS / name, facts)

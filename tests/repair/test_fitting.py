@@ -15,11 +15,9 @@ from mechcore.bench.failing import failing_data, failing_model, tokenizer_of
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
+from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
 from mechcore.repair.fitting import Fitting, Settings, logits_of, subset_folds
 from mechcore.repair.ladder import (
-    HELD_OUT,
-    INSIDE,
-    REPAIRED,
     Labelled,
     outcomes,
     repair_examples,
@@ -80,7 +78,9 @@ def accuracies(world: World, weights: Any, n: int = 40) -> list[float]:
 
 def fitting(world: World, n: int = 40) -> Fitting:
     rows = np.flatnonzero(world.outside.subset < 3)[:n]
-    examples = repair_examples(world.model, world.outside, rows, world.guard)
+    examples = repair_examples(
+        world.outside, rows, world.guard, logits_of(world.model, world.guard, {})
+    )
     return Fitting(world.model, examples, QUICK)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong out of domain: how much of it a threshold or a set of components explains.
+"""The failure out of domain, and how much of it a threshold or a set of components explains.
 
 The *gap* is the balanced accuracy in domain less that out of domain. A new *threshold*, one bias
 per label that is fitted to other out-of-domain examples, gives some of it back; the *ceiling* is
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import roc_auc_score, roc_curve
+from sklearn.metrics import roc_curve
 
 from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.effects.net import LABEL, hurting, places
@@ -27,6 +27,7 @@ from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import share_interval
 from mechcore.evaluation.p_values import ROUNDING
 from mechcore.evaluation.recalibration import (
+    area_under_curve,
     decompose,
     effect_over_labels,
     fit_biases,
@@ -140,8 +141,7 @@ def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, flo
     fitted = (scores + fit_biases(scores[None], label)).argmax(-1) == label
     ceiling = np.mean([fitted[label == i].mean() for i in range(len(kinds))])
     if len(kinds) == 2:
-        first, second = (np.logaddexp.reduce(logits[:, classes], axis=-1) for classes in kinds)
-        figures["auc"] = roc_auc_score(label, second - first)
+        figures["auc"] = area_under_curve(logits, part.correct_classes.numpy())
         wrong, hits, _ = roc_curve(label, scores[:, 1] - scores[:, 0])
         ceiling = ((1 + hits - wrong) / 2).max()
     return figures | {"ceiling": max(float(ceiling), figures["recalibrated"])}

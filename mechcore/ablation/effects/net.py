@@ -12,7 +12,6 @@ the same sign and a p under alpha, adjusted over all claims of a half.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -203,10 +202,8 @@ def _effect(
     values = np.concatenate([np.zeros((1, len(label))), changes[:, rows]])
     sample = full.samples(rows)[""]
     if sample.clusters is not None:
-        numbers = zip(*np.unique([label, sample.clusters], axis=1), strict=True)
-        if (
-            min(Counter(of_label for of_label, _ in numbers).values()) < 2
-        ):  # of others it says nothing
+        of_clusters = np.unique([label, sample.clusters], axis=1)[0]
+        if np.bincount(of_clusters).min() < 2:  # one cluster of a label says nothing of others
             sample = Sample(np.zeros(len(label), dtype=int))
     return effect_over_labels(values, label, sample)
 
@@ -253,14 +250,13 @@ def _said(
         of_label = np.stack([classes[logits.argmax(-1)] for classes in kinds], axis=-1)
         return np.mean([of_label[number == i].mean(0) for i in range(len(kinds))], axis=0)
 
-    before, found = shares(ablations.full.logits.numpy()), []
+    before, said = shares(ablations.full.logits.numpy()), []
     for one in sets:
         change = shares(np.asarray(ablations.without[one].logits)) - before
-        largest = int(
-            (np.abs(change) + 1e-12 * (change > 0)).argmax()
-        )  # of equals the one said more
-        found.append((names[largest], float(change[largest])))
-    return found
+        # Of equal changes, the label that is said more often.
+        largest = int((np.abs(change) + 1e-12 * (change > 0)).argmax())
+        said.append((names[largest], float(change[largest])))
+    return said
 
 
 def over_all(sets: pd.DataFrame) -> pd.DataFrame:
