@@ -43,7 +43,9 @@ def tables(folder: Path) -> dict[str, str]:
         "joint": STUDY.joint(read["interactions"], "id:all"),
         "shapley": _shapley(read["shapley"]),
         "dividends": _dividends(read["dividends"]),
-        "sizes": STUDY.sizes(read["mean_effective_size"], {each: each for each in HALVES.values()}),
+        "sizes": STUDY.sizes(
+            read["mean_effective_size"], {f"pairs {half}": half for half in HALVES.values()}
+        ),
         "readers": _readers(read["core_dependence"]),
     }
 

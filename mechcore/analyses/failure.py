@@ -319,10 +319,10 @@ def _movers(run: RunFolder, sets: pd.DataFrame) -> Iterator[Table]:
     import pandas as pd
 
     from mechcore.ablation.effects.net import over_all
-    from mechcore.ablation.effects.roles import THRESHOLD
+    from mechcore.ablation.effects.roles import COMPONENT_ROLES, THRESHOLD
     from mechcore.report.blocks import Table
 
-    roles, every = run.filled("roles"), over_all(sets)
+    roles, every = run.filled(COMPONENT_ROLES.name), over_all(sets)
     if roles is None:
         return
     moved = every[every["set"].isin(roles.loc[roles["role"] == THRESHOLD, "component"])]

@@ -73,7 +73,7 @@ def _of_each(table: Table, owners: Iterable[Iterable[str]]) -> dict[str, list[Bl
 
 def _lead(run: RunFolder, name: str) -> Iterator[Block]:
     """What it is, in words."""
-    roles, categories = run.table("roles"), run.table("head_categories")
+    roles, categories = run.table(COMPONENT_ROLES.name), run.table("head_categories")
     sentences = []
     if roles is not None:
         sentences += roles.loc[roles["component"] == name, "explanation"].tolist()
@@ -191,7 +191,7 @@ def with_texts(flips: pd.DataFrame) -> pd.DataFrame:
 
 def _flips(run: RunFolder) -> ByComponent:
     """How many answers flip without each component, and some of them, with its attention there."""
-    table, roles = run.table("flips"), run.table("roles")
+    table, roles = run.table(FLIPS.name), run.table(COMPONENT_ROLES.name)
     if table is None or roles is None:
         return {}
     idle = set(roles.loc[roles["role"].isin([NONE, UNDECIDED]), "component"])

@@ -16,8 +16,10 @@ import typer
 
 from mechcore.cli import app
 from mechcore.components import Mask, ModelShape
+from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import Subnetwork
 from mechcore.steps.tables import CORE_SUMMARY, core_tables
+from mechcore.study.kinds import read_study
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -193,3 +195,15 @@ def test_pages_have_the_chance_of_their_tables(page: str, table: str, figures: l
     text = (DOCS / page).read_text(encoding="utf-8")
     for each in figures:
         assert each.format(**row).replace("e-0", "e-") in text
+
+
+@pytest.mark.parametrize(
+    "name", ["minilm-mnli-hans", "minilm-qqp-paws", "minilm-fine-tunings", "smollm2-agreement"]
+)
+def test_the_file_of_a_study_can_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MINILM", "NLI_DATA", "QQP_DATA", "SMOLLM2", "TEXTS"):
+        monkeypatch.setenv(variable, str(DOCS))
+    study = read_study(DOCS / "results" / f"{name}.yaml")[1]
+    assert isinstance(study, StudyConfig)
+    sources = study.data.ood if isinstance(study.data.ood, tuple) else ()
+    assert not set(study.data.groups).intersection(source.subset for source in sources)
