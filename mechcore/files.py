@@ -158,12 +158,17 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
-    """Write a table as CSV atomically, without the index."""
+    """Write a table as CSV atomically, without the index, floats with twelve digits."""
     # Python before 3.13 leaves a carriage return unquoted, which then reads as the end of a row.
     cells = [*frame.columns, *frame.to_numpy(dtype=object).flat]
     returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
     quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-    write_atomically(path, lambda temporary: frame.to_csv(temporary, index=False, quoting=quoting))
+    form: Any = {"index": False, "quoting": quoting, "float_format": _twelve_digits}
+    write_atomically(path, lambda temporary: frame.to_csv(temporary, **form))
+
+
+def _twelve_digits(value: float) -> str:
+    return repr(float(f"{value:.12g}"))
 
 
 # -- tensors --------------------------------------------------------------------------------------
