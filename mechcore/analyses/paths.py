@@ -138,6 +138,7 @@ class Paths(Ablating, Analysis):
         """See `Analysis.compute`."""
         import numpy as np
 
+        from mechcore.ablation.effects.confirmation import half_of
         from mechcore.steps.answers import ablations_in
         from mechcore.steps.paths import path_tables
 
@@ -146,12 +147,18 @@ class Paths(Ablating, Analysis):
         if not senders:
             return work.empty_tables()
         roles = work.table(Roles.kind) if Roles.kind in work.job.needs else None
-        known = ablations_in(work.needed("swept"), self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_SPLITS, self.max_examples, self.seed)
-        for split, swept in known.items():
-            rows = inputs.data[split].examples.sample_rows(self.max_examples, self.seed)
-            known[split] = swept.part(np.array(rows))
-        return path_tables(sampled, means_of(work, inputs), senders, self, roles, known)
+        known, half = {}, None
+        if "swept" in work.job.needs:
+            known = ablations_in(work.needed("swept"), self.names)
+            rows = {
+                split: np.array(data.examples.sample_rows(self.max_examples, self.seed))
+                for split, data in inputs.data.items()
+            }
+            half = half_of(known["ood"].full, self.seed)[rows["ood"]]
+            known = {split: swept.part(rows[split]) for split, swept in known.items()}
+        means, swept = means_of(work, inputs), known if self._reuses(work.job) else {}
+        return path_tables(sampled, means, senders, self, roles, swept, half)
 
     def _named(self, model: Any) -> list[Component]:
         """The senders named that run before a receiver."""

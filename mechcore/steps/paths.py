@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from mechcore.ablation import Ablations, sets
+from mechcore.ablation.effects.confirmation import ON_HALVES
 from mechcore.ablation.paths import (
     Readers,
     Verdict,
@@ -42,6 +45,7 @@ def path_tables(
     step: Paths,
     roles: pd.DataFrame | None = None,
     known: Mapping[str, Ablations] | None = None,
+    half: Int[np.ndarray, " example"] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """What every receiver loses that does not see the senders, and the answer without each.
 
@@ -53,6 +57,7 @@ def path_tables(
         roles: of `component_roles`; without them there is no verdict, and there are controls only
             where the paths are chosen.
         known: what a sweep found on these examples, by split, and is not ablated again.
+        half: of the out-of-domain examples, of those on which roles were judged.
 
     Returns:
         The tables ``paths``, ``core_dependence`` and, unless the classes are a whole vocabulary,
@@ -79,7 +84,10 @@ def path_tables(
     largest, why = largest_readers(dependence), ""
     if readers and (roles is not None or step.chosen):
         n_controls, why = _controls(senders, ModelShape.of(model), step.controls)
-        needed = [] if roles is None else generalising(readers["ood"], roles)
+        needed: list[Component] = []
+        if roles is not None:
+            by = ["role", *(ON_HALVES if half is not None else ())]
+            needed = [r for name in by for r in generalising(readers["ood"], roles, name)]
         if n_controls:
             more = {**own, "receivers": {*largest, *map(str, needed)}, "n_controls": n_controls}
             data = inputs.data["ood"]
@@ -100,7 +108,7 @@ def path_tables(
     if roles is not None:
         verdict = Verdict(INCONCLUSIVE, "no component runs after the core")
         if readers:
-            options: dict[str, Any] = {"least": step.least, "seed": step.seed}
+            options: dict[str, Any] = {"least": step.least, "seed": step.seed, "half": half}
             verdict = core_dependence_verdict(readers["ood"], roles, **options)
         text = f"{verdict.explanation} ({why})" if why else verdict.explanation
         tables["core_verdict"] = replace(verdict, explanation=text).table()

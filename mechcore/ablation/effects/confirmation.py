@@ -46,9 +46,13 @@ CLAIMS: Mapping[str, tuple[int, int]] = {
 }
 """Signs of the changes in information that a role claims in domain and out of domain; 0: none."""
 
+ON_HALVES = ("role_on_first_half", "role_on_second_half")
+"""Columns of the roles that halves of the examples give."""
+
 ROLES_TABLE = COMPONENT_ROLES.named(
     COMPONENT_ROLES.name,
     "",
+    *(Column(name, "text", "what that half alone would say", optional=True) for name in ON_HALVES),
     Column(
         "confirmed",
         "flag",
@@ -139,6 +143,7 @@ def confirm_roles(
         if reason and roles[f"information_change_{place}"].notna().any()
     ]
     confirmed = claimed.any((0, 1)) & (holds | ~claimed).all((0, 1))
+    columns |= dict(zip(ON_HALVES, (half.to_numpy() for half in on_half), strict=True))
     return roles.assign(confirmed=confirmed, **columns, reason_confirmed="; ".join(unknown))
 
 
@@ -147,13 +152,13 @@ def _on_halves(
 ) -> list[pd.DataFrame]:
     """The information table of each half of a subset."""
     members = np.flatnonzero(dict(ablations.full.groups(groups))[subset])
-    half_of = _half_of(ablations.full.part(members), seed)
-    parts = [ablations.part(members[half_of == half]) for half in (0, 1)]
+    dealt = half_of(ablations.full.part(members), seed)
+    parts = [ablations.part(members[dealt == half]) for half in (0, 1)]
     # The ends of intervals are not used, so two resamples do.
     return [information_table(part, subsets=[ALL], n_resamples=2, seed=seed) for part in parts]
 
 
-def _half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
+def half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
     """The half, 0 or 1, of every example; no cluster is split, and strata are halved."""
     label = np.unique(full.correct_classes.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
     kinds = np.stack([full.subsets.astype(str), label.astype(str)])

@@ -11,17 +11,25 @@ domain, only or perhaps), and T the mean over R of C(core -> r) in information o
    20, as fewer cannot have a smaller p); or its lower end is above minus the least effect of
    interest: not supported.
 4. Otherwise: inconclusive.
+
+R is chosen by the examples that measure T, too. So where the halves are known on which roles were
+judged (`confirm_roles`), a claim is only called supported if rule 2 holds again for the mean of
+two T: each of the components that are in R by one half, measured on the other half.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Int
 
 from mechcore.ablation.effects.changes import own_ends
+from mechcore.ablation.effects.confirmation import ON_HALVES
 from mechcore.ablation.effects.roles import OUT, OUT_ONLY
 from mechcore.ablation.paths.dependence import Readers
 from mechcore.components import Component
@@ -45,6 +53,9 @@ CORE_VERDICT = Schema(
         Column("control_change", "points", "blind to random heads of the same layers instead"),
         Column("n_controls", "whole", "random sets of heads"),
         Column("p_control", "number", "of so large a change among them, one sided", shown="small"),
+        Column("halves_found", "whole", "halves, 0 to 2, by which there are such", optional=True),
+        *own_ends("blind_change_confirmed", "points", "mean on the halves opposite to these"),
+        Column("p_confirmed", "number", "as ``p_control``, on these halves", shown="small"),
     ),
 )
 
@@ -62,68 +73,152 @@ class Verdict:
     control_change: float = math.nan
     n_controls: int = 0
     p_control: float = math.nan
+    halves_found: int | None = None
+    blind_change_confirmed: float = math.nan
+    blind_change_confirmed_low: float = math.nan
+    blind_change_confirmed_high: float = math.nan
+    p_confirmed: float = math.nan
 
     def table(self) -> pd.DataFrame:
         """The one row of `CORE_VERDICT`."""
         return pd.DataFrame([asdict(self)])[CORE_VERDICT.names]
 
 
-def generalising(readers: Readers, roles: pd.DataFrame) -> list[Component]:
+def generalising(readers: Readers, roles: pd.DataFrame, by: str = "role") -> list[Component]:
     """The components behind the core needed out of domain, and not shown to be needed in domain."""
-    needed = set(roles[roles["role"].isin([OUT, OUT_ONLY])]["component"])
+    needed = set(roles[roles[by].isin([OUT, OUT_ONLY])]["component"])
     return [receiver for receiver in readers.blind if str(receiver) in needed]
 
 
+class _Measured(NamedTuple):
+    """T with its interval, and that of each set of random heads."""
+
+    total: float
+    low: float
+    high: float
+    controls: list[float]
+
+    @property
+    def p(self) -> float:
+        return p_among(-self.total, [-control for control in self.controls])
+
+    @property
+    def supports(self) -> bool:
+        return self.high < 0 and self.p < ALPHA
+
+    @property
+    def points(self) -> str:
+        total, low, high = (number(100 * size, 1, signed=True) for size in self[:3])
+        return f"{total} points on average ({low} to {high})"
+
+
 def core_dependence_verdict(
-    readers: Readers, roles: pd.DataFrame, *, least: float = 0.01, seed: int = 0
+    readers: Readers,
+    roles: pd.DataFrame,
+    *,
+    least: float = 0.01,
+    seed: int = 0,
+    half: Int[np.ndarray, " example"] | None = None,
 ) -> Verdict:
     """The verdict on the claim that what generalises reads the core, by the rules of this module.
 
     Args:
         readers: the answers out of domain.
-        roles: of `component_roles`.
+        roles: of `component_roles`; of `confirm_roles` with ``half``.
         least: least effect of interest, a share of balanced accuracy.
         seed: of folds and resamples.
+        half: the half, 0 or 1, of every example when roles were judged on halves.
     """
     names = generalising(readers, roles)
+    reason = reason_against(readers.full.correct_classes.numpy())
     if not names:
         why = "no component behind the core is shown to be needed out of domain and not in domain"
-        return Verdict(INCONCLUSIVE, reason_against(readers.full.correct_classes.numpy()) or why)
-    everything = np.ones(len(readers.full.correct), dtype=bool)
-    values = readers.effects((readers.blind[r] for r in names), everything, seed)
-    if "information" not in values:
-        reason = reason_against(readers.full.correct_classes.numpy())
+        return Verdict(INCONCLUSIVE, reason or why)
+    measured = _measured(readers, [(names, np.ones(len(readers.full.correct), bool))], seed)
+    if measured is None:
         return Verdict(INCONCLUSIVE, reason or "the logits were not kept", len(names))
-    information = values["information"]
-    mean_of_all = replace(information, values=information.values.mean(0, keepdims=True))
-    [interval] = mean_of_all.intervals()
-    total, low, high = interval.mean, interval.low, interval.high
-    controls = [
-        readers.effects((c[r] for r in names), everything, seed)["information"].changes.mean()
-        for c in (readers.controls[i] for i in readers.different(names))
-    ]
-    p = p_among(-total, [-control for control in controls])
-    mean = float(np.mean(controls)) if controls else math.nan
-    n, are = len(names), "is" if len(names) == 1 else "are"
-    change, most, fewest, beside = (
-        number(100 * size, 1, signed=True) for size in (total, low, high, mean)
-    )
-    text = (
-        f"blind to the core, each alone, the {count(n, 'component')} behind it that {are} needed "
-        "out of domain and not shown to be needed in domain "
-        f"{'changes' if n == 1 else 'change'} information out of domain by "
-        f"{change} points on average ({most} to {fewest}); "
-    )
-    text += (
-        f"blind to as many random heads of the same layers by {beside} "
-        f"({count(len(controls), 'set')}, p = {p:.2g})"
-        if controls
-        else "nothing stands beside it, as no random heads were tried"
-    )
+    total, low, high, controls = measured
     verdict = INCONCLUSIVE
-    if high < 0 and p < ALPHA:
+    if measured.supports:
         verdict = SUPPORTED
     elif (high < 0 and 1 / (1 + len(controls)) < ALPHA) or low > -least:
         verdict = NOT_SUPPORTED
-    p = p if controls else math.nan
-    return Verdict(verdict, text, n, total, low, high, mean, len(controls), p)
+    mean, p = (float(np.mean(controls)), measured.p) if controls else (math.nan, math.nan)
+    text, figures = _in_words(len(names), measured), (len(names), total, low, high, mean)
+    judged = Verdict(verdict, text, *figures, len(controls), p)
+    return judged if half is None else _confirmed(judged, readers, roles, half, seed)
+
+
+def _measured(
+    readers: Readers,
+    parts: Sequence[tuple[list[Component], Bool[np.ndarray, " example"]]],
+    seed: int,
+) -> _Measured | None:
+    """The mean of T over independent parts of the examples, each with its own components.
+
+    (Its interval: Zou and Donner, Statistics in Medicine 27, 2008.)
+    """
+    own = [readers.effects([readers.blind[r] for r in names], m, seed) for names, m in parts]
+    if not own or any("information" not in effects for effects in own):
+        return None
+    of_all = [effects["information"] for effects in own]
+    means = [replace(of, values=of.values.mean(0, keepdims=True)) for of in of_all]
+    intervals = [mean.intervals()[0] for mean in means]
+    total = float(np.mean([interval.mean for interval in intervals]))
+    below = math.hypot(*(interval.mean - interval.low for interval in intervals)) / len(parts)
+    above = math.hypot(*(interval.high - interval.mean for interval in intervals)) / len(parts)
+
+    def beside(control: int) -> float:
+        answers = readers.controls[control]
+        effects = [readers.effects([answers[r] for r in names], m, seed) for names, m in parts]
+        return float(np.mean([each["information"].changes.mean() for each in effects]))
+
+    different = readers.different([*dict.fromkeys(r for names, _ in parts for r in names)])
+    return _Measured(total, total - below, total + above, list(map(beside, different)))
+
+
+def _in_words(n: int, measured: _Measured) -> str:
+    text = (
+        f"blind to the core, each alone, the {count(n, 'component')} behind it that "
+        f"{'is' if n == 1 else 'are'} needed out of domain and not shown to be needed in domain "
+        f"{'changes' if n == 1 else 'change'} information out of domain by {measured.points}; "
+    )
+    if not measured.controls:
+        return f"{text}nothing stands beside it, as no random heads were tried"
+    beside = number(100 * float(np.mean(measured.controls)), 1, signed=True)
+    return (
+        f"{text}blind to as many random heads of the same layers by {beside} "
+        f"({count(len(measured.controls), 'set')}, p = {measured.p:.2g})"
+    )
+
+
+def _confirmed(
+    judged: Verdict,
+    readers: Readers,
+    roles: pd.DataFrame,
+    half: Int[np.ndarray, " example"],
+    seed: int,
+) -> Verdict:
+    """The verdict with what components found by one half change on the other half."""
+    by_half = [(generalising(readers, roles, by), half != i) for i, by in enumerate(ON_HALVES)]
+    parts = [(names, members) for names, members in by_half if names]
+    measured = _measured(readers, parts, seed)
+    holds = measured is not None and measured.supports
+    verdict = INCONCLUSIVE if judged.verdict == SUPPORTED and not holds else judged.verdict
+    if measured is None:
+        why = "too few examples" if parts else "by neither half is there such a component"
+        text = f"{judged.explanation}; not confirmed on held-out halves: {why}"
+        return replace(judged, verdict=verdict, explanation=text, halves_found=len(parts))
+    total, low, high, controls = measured
+    text = f"{judged.explanation}; those found by one half of the examples, on the other half by "
+    text += measured.points + (f" (p = {measured.p:.2g})" if controls else "")
+    return replace(
+        judged,
+        verdict=verdict,
+        explanation=text,
+        halves_found=len(parts),
+        blind_change_confirmed=total,
+        blind_change_confirmed_low=low,
+        blind_change_confirmed_high=high,
+        p_confirmed=measured.p if controls else math.nan,
+    )

@@ -142,17 +142,17 @@ def test_no_cluster_is_in_both_halves(clusters: np.ndarray) -> None:
     label = np.arange(len(clusters)) % 2
     subsets = np.array(["a", "b", "c"], dtype=object)[np.arange(len(clusters)) % 3]
     full = of_margins(1.0 * label, label, subsets=subsets, clusters=clusters)
-    halves = confirmed._half_of(full, 0)
+    halves = confirmed.half_of(full, 0)
     assert set(clusters[halves == 0]).isdisjoint(clusters[halves == 1])
     largest = np.bincount(clusters).max()
     assert abs((halves == 0).sum() - (halves == 1).sum()) <= largest + 6
-    assert not np.array_equal(halves, confirmed._half_of(full, 1))
+    assert not np.array_equal(halves, confirmed.half_of(full, 1))
 
 
 def test_examples_are_halved_within_subset_and_label() -> None:
     subsets = np.repeat(np.array([*"abcdefghi"], dtype=object), [1, 1, 1, 1, 1, 1, 9, 30, 41])
     label = np.arange(len(subsets)) % 2
-    halves = confirmed._half_of(of_margins(1.0 * label, label, subsets=subsets), 3)
+    halves = confirmed.half_of(of_margins(1.0 * label, label, subsets=subsets), 3)
     assert abs(2 * halves.sum() - len(halves)) <= 1
     for name in subsets:
         for each in (0, 1):

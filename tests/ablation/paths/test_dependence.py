@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mechcore.ablation import Answers, ablate
+from mechcore.ablation.effects.confirmation import ON_HALVES
 from mechcore.ablation.effects.roles import BOTH, OUT, OUT_ONLY
 from mechcore.ablation.paths.dependence import (
     Readers,
@@ -29,6 +30,7 @@ from mechcore.ablation.paths.verdict import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
     SUPPORTED,
+    Verdict,
     core_dependence_verdict,
 )
 from mechcore.components import Component, ModelShape
@@ -163,6 +165,37 @@ def test_verdicts_by_their_rules(
 ) -> None:
     found = core_dependence_verdict(readers(blind, controls), roles(**given))
     assert found.verdict == expected, found.explanation
+
+
+def test_a_verdict_is_confirmed_on_the_half_that_did_not_choose() -> None:
+    """Blind to the core, A is wrong on a tenth: of both halves alike, or of the first half alone.
+
+    Of the first half it is then wrong on a fifth, which is how it was found, and on the other not.
+    """
+    half = np.arange(N) // 2 % 2
+    on_first = Answers.of(evaluation(~((half == 0) & (np.arange(N) // 4 % 5 == 0))), FULL)
+    on_both = Answers.of(evaluation(np.arange(N) // 4 % 10 != 0), FULL)
+
+    def judged(blind: Answers, first: str, second: str) -> Verdict:
+        controls = [{A: wrong(0, seed)} for seed in range(39)]
+        made = Readers(FULL, {A: wrong(0.1)}, {A: blind}, controls, "x", "ood")
+        of = roles(a=OUT).assign(**dict(zip(ON_HALVES, ([first], [second]), strict=True)))
+        return core_dependence_verdict(made, of, half=half)
+
+    found = judged(on_both, OUT, OUT_ONLY)
+    assert (found.verdict, found.halves_found) == (SUPPORTED, 2)
+    assert found.blind_change_confirmed == pytest.approx(-0.1, abs=0.01)
+    assert found.blind_change_confirmed_low < -0.1 < found.blind_change_confirmed_high < 0
+    assert found.p_confirmed == 1 / 40
+    assert "found by one half of the examples, on the other half by \u221210." in found.explanation
+    found = judged(on_first, OUT, BOTH)
+    assert (found.verdict, found.halves_found) == (INCONCLUSIVE, 1)
+    assert found.blind_change == pytest.approx(-0.1, abs=0.01)
+    assert found.blind_change_confirmed == pytest.approx(0, abs=1e-9)
+    found = judged(on_both, BOTH, BOTH)
+    assert (found.verdict, found.halves_found) == (INCONCLUSIVE, 0)
+    assert np.isnan(found.blind_change_confirmed)
+    assert "not confirmed on held-out halves" in found.explanation
 
 
 def test_the_figures_of_a_verdict() -> None:
