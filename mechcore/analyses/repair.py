@@ -120,7 +120,7 @@ class Repair(Analysis):
         from mechcore.steps.repair import repair_tables
 
         inputs = inputs_of(work)
-        return repair_tables(self, inputs, means_of(work, inputs), work.folder)
+        return repair_tables(self, inputs, means_of(work, inputs), work.folder, work.partial)
 
     @classmethod
     def blocks(cls, run: RunFolder) -> Iterator[Block]:

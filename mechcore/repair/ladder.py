@@ -9,9 +9,11 @@ repair set is among those that figures are of. All choices are made inside the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -19,8 +21,9 @@ from mechcore import progress
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import CLUSTER
 from mechcore.errors import InputError
+from mechcore.partial import Partial
 from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
-from mechcore.repair.fitting import Examples, Fit, Fitting, Settings, logits_of, subset_folds
+from mechcore.repair.fitting import Choice, Examples, Fitting, Settings, logits_of, subset_folds
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.rungs import RUNGS, Gates
 
@@ -73,9 +76,27 @@ class Outcome:
 
     run: Run
     logits: Mapping[str, Mapping[str, Float[np.ndarray, "example cls"]]]
-    fits: Mapping[str, Fit]
+    choices: Mapping[str, Choice]
     gates: np.ndarray | None = None
     permuted: np.ndarray | None = None
+
+    def save(self, partial: Partial) -> None:
+        """Keep it for work that is interrupted and goes on."""
+        arrays = {f"{name}/{p}": a for name, of in self.logits.items() for p, a in of.items()}
+        more = {"gates": self.gates, "permuted": self.permuted}
+        arrays |= {name: array for name, array in more.items() if array is not None}
+        tensors = {name: torch.from_numpy(array).contiguous() for name, array in arrays.items()}
+        partial.save(tensors, {name: asdict(choice) for name, choice in self.choices.items()})
+
+    @classmethod
+    def restored(cls, run: Run, partial: Partial) -> Outcome | None:
+        """What `save` kept of the run; None if it is not done."""
+        if (kept := partial.restore()) is None:
+            return None
+        arrays = {name: tensor.numpy() for name, tensor in kept[0].items()}
+        logits = {name: {p: arrays[f"{name}/{p}"] for p in run.tested} for name in kept[1]}
+        choices = {name: Choice(**values) for name, values in kept[1].items()}
+        return cls(run, logits, choices, arrays.get("gates"), arrays.get("permuted"))
 
 
 def runs_of(
@@ -162,11 +183,17 @@ def outcomes(
     runs: Sequence[Run],
     rungs: Sequence[str],
     settings: Settings,
+    folder: Path | None = None,
 ) -> Iterator[Outcome]:
-    """Fit all rungs in every run, and let them answer."""
+    """Fit all rungs in every run, and let them answer; ``folder`` keeps the runs that are done."""
     told = logits_of(model, guard, {})
     with progress.bar("repairs", len(runs) * len(rungs)) as advance:
-        for run in runs:
+        for i, run in enumerate(runs):
+            partial = Partial(folder, f"repair-{i}", rungs=[*rungs], settings=asdict(settings))
+            if (done := Outcome.restored(run, partial)) is not None:
+                yield done
+                advance(len(rungs))
+                continue
             own = replace(settings, seed=settings.seed + 1000 * run.draw + run.fold)
             examples = repair_examples(outside, run.repair, guard, told)
             fitting = Fitting(model, examples, own)
@@ -174,14 +201,16 @@ def outcomes(
                 place: (inside if place == INSIDE else outside).data.part(rows.tolist())
                 for place, rows in run.tested.items()
             }
-            logits, fits = {}, {}
+            logits, choices = {}, {}
             for name in rungs:
-                fits[name] = fitting.fit(name)
-                weights = fits[name].weights
+                fit = fitting.fit(name)
+                choices[name], weights = fit.choice, fit.weights
                 logits[name] = {p: logits_of(model, d, weights).numpy() for p, d in places.items()}
                 advance()
             diagnosed = _diagnosed(model, examples, own) if "gates" in rungs else (None, None)
-            yield Outcome(run, logits, fits, *diagnosed)
+            outcome = Outcome(run, logits, choices, *diagnosed)
+            outcome.save(partial)
+            yield outcome
 
 
 def _diagnosed(

@@ -226,9 +226,9 @@ def choices_table(runs: Sequence[Outcome]) -> pd.DataFrame:
     """The columns of `REPAIR_CHOICES`."""
     rows = [
         {"n_examples": o.run.n_examples, "rung": name, "draw": o.run.draw, "fold": o.run.fold}
-        | vars(fit.choice)
+        | vars(choice)
         for o in runs
-        for name, fit in o.fits.items()
+        for name, choice in o.choices.items()
         if name != "none"
     ]
     return pd.DataFrame(rows, columns=REPAIR_CHOICES.names)

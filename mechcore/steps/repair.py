@@ -46,7 +46,7 @@ def labelled(inputs: Inputs, split: str) -> Labelled:
 
 
 def repair_tables(
-    step: Repair, inputs: Inputs, means: MeanActivations, folder: Path
+    step: Repair, inputs: Inputs, means: MeanActivations, folder: Path, partial: Path
 ) -> dict[str, pd.DataFrame]:
     """All tables of the ladder; rungs that are to be saved are fitted on all kinds, and written.
 
@@ -55,6 +55,7 @@ def repair_tables(
         inputs: model and data.
         means: the model's mean activations.
         folder: for `CHECKPOINTS`.
+        partial: folder for runs that are done, which are not done again.
     """
     rungs = check_rungs(step.rungs)
     gated = any(RUNGS[name].gated for name in (*rungs, *step.save))
@@ -68,7 +69,7 @@ def repair_tables(
     guard = train.part(texts)
     settings = Settings(step.steps, guard=step.guard, seed=step.seed)
     plan = runs_of(outside, step.examples, step.draws, step.folds, step.seed, len(inside.data))
-    done = list(outcomes(model, outside, inside, guard, plan, rungs, settings))
+    done = list(outcomes(model, outside, inside, guard, plan, rungs, settings, partial))
     names: dict[str, Sequence[str]] = {
         split: label_names(of.correct.numpy(), of.data.examples.frame["label"].tolist())
         for split, of in (("ood", outside), ("id", inside))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
 from mechcore.repair.fitting import Fitting, Settings, logits_of, subset_folds
 from mechcore.repair.ladder import (
     Labelled,
+    Outcome,
     outcomes,
     repair_examples,
     runs_of,
@@ -196,16 +198,46 @@ def test_what_is_tested_has_no_part_in_any_choice(worlds: Any) -> None:
     turned = world.outside.correct.flip(-1)
     turned[run.repair] = world.outside.correct[run.repair]
     rungs = ["none", "threshold", "last-layer", "remove"]
-    fits = []
-    for outside in (world.outside, replace(world.outside, correct=turned)):
-        (outcome,) = outcomes(
-            world.model, outside, world.inside, world.guard, [run], rungs, Settings(steps=4)
-        )
-        fits.append(outcome.fits)
-    for name in rungs:
-        first, second = (fit[name].weights for fit in fits)
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[key], second[key]) for key in first)
+    ladders = [
+        (world.model, outside, world.inside, world.guard, [run], rungs, Settings(steps=4))
+        for outside in (world.outside, replace(world.outside, correct=turned))
+    ]
+    (first,), (second,) = (list(outcomes(*ladder)) for ladder in ladders)
+    check_same(first, second)
+
+
+def check_same(first: Outcome, second: Outcome) -> None:
+    """The same numbers were fitted."""
+    assert list(first.logits) == list(second.logits)
+    for name, by_place in first.logits.items():
+        for place, logits in by_place.items():
+            assert np.array_equal(logits, second.logits[name][place])
+        assert str(first.choices[name]) == str(second.choices[name])  # NaN is not NaN
+    for gates in ("gates", "permuted"):
+        assert np.array_equal(getattr(first, gates), getattr(second, gates))
+
+
+@pytest.mark.everyday
+def test_runs_that_are_done_are_not_done_again(
+    worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds("head")
+    runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
+    rungs = ["none", "threshold", "gates"]
+    ladder = (world.model, world.outside, world.inside, world.guard, runs, rungs, Settings(steps=4))
+    first = next(outcomes(*ladder, tmp_path))  # interrupted after one of two
+    fitted, fit = [], Fitting.fit
+
+    def watched(self: Fitting, name: str) -> Any:
+        fitted.append(name)
+        return fit(self, name)
+
+    monkeypatch.setattr(Fitting, "fit", watched)
+    again, second = outcomes(*ladder, tmp_path)
+    assert fitted == rungs
+    check_same(first, again)
+    assert again.gates is not None
+    check_same(second, list(outcomes(*ladder))[1])
 
 
 # -- the ladder -----------------------------------------------------------------------------------
