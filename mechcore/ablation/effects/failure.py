@@ -23,6 +23,7 @@ from sklearn.metrics import roc_curve
 from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.effects.net import LABEL, hurting, places
 from mechcore.data.examples import ALL
+from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import share_interval
 from mechcore.evaluation.p_values import ROUNDING
@@ -30,7 +31,6 @@ from mechcore.evaluation.recalibration import (
     area_under_curve,
     decompose,
     effect_over_labels,
-    fit_biases,
     folds_of,
     reason_against,
 )
