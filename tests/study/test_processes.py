@@ -28,15 +28,6 @@ from mechcore.study.step import Step, Work
 from mechcore.study.store import Store
 
 
-@pytest.fixture
-def numbers(tmp_path: Path) -> Path:
-    folder = tmp_path / "numbers"
-    folder.mkdir()
-    for i, number in enumerate((1, 2, 4)):
-        (folder / str(i)).write_text(str(number))
-    return folder
-
-
 def test_processes_give_the_same_results(
     tmp_path: Path, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,10 +55,8 @@ class Plain(Step):
         write(work, 1)
 
 
-def test_processes_refuse_what_they_do_not_know(tmp_path: Path, numbers: Path) -> None:
+def test_processes_refuse_what_they_do_not_know(store: Store, numbers: Path) -> None:
     """And do the rest; of a failure in a process the study says the same as in this one."""
-    store = Store(tmp_path / "store")
-    store.create()
     one = job(Read(), "read", path=numbers / "0")
 
     @dataclass(frozen=True)
@@ -83,7 +72,7 @@ def test_processes_refuse_what_they_do_not_know(tmp_path: Path, numbers: Path) -
         pytest.warns(MechcoreWarning, match="bad: something is odd"),
         pytest.raises(StudyError) as failure,
     ):
-        perform(jobs, store, Local(workers=2), tmp_path / "out")
+        perform(jobs, store, Local(workers=2), store.path.parent / "out")
     OPERATIONS.remove("here alone")
     found = {each.job.name: each.message for each in failure.value.failures}
     assert set(found) == {"apply", "local", "edited", "bad"}
