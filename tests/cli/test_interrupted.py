@@ -6,15 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 INTERRUPTING = """
 import sys
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
+        if name == "typer":  # which mechcore.cli asks for
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())
@@ -23,13 +21,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["mechcore.cli", "typer"])
-def test_an_interrupted_import_ends_in_one_line(module: str) -> None:
+def test_an_interrupted_import_ends_in_one_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTING.format(module=module)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 130
     assert done.stderr == "mechcore: error: interrupted; nothing was begun\n"
