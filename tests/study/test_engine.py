@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from study.arithmetic import (
     OPERATIONS,
+    RESULT,
     SUMS,
     Add,
     Apply,
@@ -273,6 +274,20 @@ def test_what_is_done_is_not_done_again(
     watched = Watched()
     do([job(Add(), "by another name", one, two)], Store(store.path), watched)
     assert watched.opened == 0
+
+
+def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, numbers: Path, sums: str) -> None:
+    out, watched = tmp_path / "out", Watched()
+    run_study(Settings(str(numbers)), out, kind=sums)
+    keys = job_table(out)[0].set_index("name")["key"]
+    result = Store(out / "store").folder(keys["read 1"]) / RESULT
+    assert result.read_text() == "2"
+    result.write_text("3")
+    out = out.rename(tmp_path / "moved")  # another process: this one has seen the file whole
+    with pytest.warns(MechcoreWarning, match="read 1: the checksum of result differs.*done again"):
+        run_study(Settings(str(numbers)), out, kind=sums, executor=watched)
+    assert watched.begun == ["read 1"]
+    assert read(Store(out / "store").whole(keys["read 1"])) == 2
 
 
 def test_keys_depend_on_all_that_matters_and_nothing_else(numbers: Path) -> None:
