@@ -23,7 +23,7 @@ from mechcore.main_study.study import STUDY
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.steps.base import MASKS, MEANS_FILE
-from mechcore.steps.config import DataConfig, ModelConfig, check_name
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.results import STORE
 from mechcore.study.results import STUDY as STUDY_FILE
 from mechcore.study.step import TABLES_FOLDER, plain
@@ -68,12 +68,6 @@ def test_a_value_out_of_range_is_refused_by_name(
     with pytest.raises(InputError, match=message) as caught:
         kind(**settings)
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("name", ["a", "bert-base_v1.5", "0", "x" * 100])
-def test_names_of_folders(name: str) -> None:
-    check_name("variants", name)
-    assert StudyConfig(variants={name: StudyConfig()}).each_variant().keys() == {name}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import pytest
-from study.sources import checkpoint_like, data_config, write_data
+from study.sources import checkpoint_like, data_config, leave_out_code, write_data
 
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.dose import Dose
@@ -44,6 +45,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("load_model", "load_tokenizer", "read_sources", "encode_for"):
         monkeypatch.setattr(f"mechcore.steps.inputs.{name}", refuse)
+    leave_out_code(monkeypatch)
 
 
 def study_of(folder: Path) -> StudyConfig:
@@ -66,15 +68,10 @@ def config(tmp_path: Path) -> StudyConfig:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """The plan of equal files in another place, without the code, which takes most of the time."""
+    """The plan of equal files in another place."""
     with pytest.MonkeyPatch.context() as patch:
         leave_out_code(patch)
         return make_plan(study_of(tmp_path_factory.mktemp("elsewhere")))
-
-
-def leave_out_code(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("mechcore.study.step.code_digests", lambda things: {})
-    patch.setattr("mechcore.steps.bench.architecture_code", lambda *_: [])
 
 
 def label(job: Job) -> str:
@@ -133,17 +130,8 @@ class World:
     def of(self, part: str, **settings: Any) -> StudyConfig:
         return replace(self.config, **{part: replace(getattr(self.config, part), **settings)})
 
-    def model(self, **settings: Any) -> StudyConfig:
-        return self.of("model", **settings)
-
-    def data(self, **settings: Any) -> StudyConfig:
-        return self.of("data", **settings)
-
-    def prune(self, **settings: Any) -> StudyConfig:
-        return self.of("prune", **settings)
-
-    def analyses(self, **settings: Any) -> StudyConfig:
-        return self.of("analyses", **settings)
+    model, data = partialmethod(of, "model"), partialmethod(of, "data")
+    prune, analyses = partialmethod(of, "prune"), partialmethod(of, "analyses")
 
     def set(self, **settings: Any) -> StudyConfig:
         return replace(self.config, **settings)
@@ -249,14 +237,9 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_invalidates_what_depends_on_it(
-    what: str,
-    config: StudyConfig,
-    tmp_path: Path,
-    elsewhere: Plan,
-    monkeypatch: pytest.MonkeyPatch,
+    what: str, config: StudyConfig, tmp_path: Path, elsewhere: Plan
 ) -> None:
     change, expected = CHANGES[what]
-    leave_out_code(monkeypatch)
     assert {label(job) for job in elsewhere.jobs} == EVERYTHING
     assert changed(elsewhere, make_plan(change(World(config, tmp_path)))) == expected
 
@@ -275,8 +258,11 @@ def test_versions_and_code_invalidate_everything(
     assert changed(before, make_plan(config)) == set()
 
 
-def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: Path) -> None:
+def test_code_of_the_models_architecture_counts(
+    config: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its module is found by name: no step imports it."""
+    monkeypatch.undo()  # with the code
     modules = {"bert": ("bert", "encoder"), "llama": ("decoders",)}
     for kind, own in modules.items():
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
@@ -330,23 +316,17 @@ def test_every_job_comes_after_those_that_it_needs(config: StudyConfig) -> None:
             seen.add(job.key)
 
 
-def test_seeds_added_at_the_end_keep_full_chunks(config: StudyConfig) -> None:
+def test_what_is_added_keeps_what_there_is(config: StudyConfig) -> None:
     before, after = make_plan(config), make_plan(replace(config, seeds=(1, 2, 3, 4, 5)))
     known = keys(before)
-    of_masks = [
-        {target_and_seeds(job)[1] for job in after.parts[0].masks if (job.key in known) is old}
-        for old in (True, False)
-    ]
-    assert of_masks == [{(1, 2)}, {(3, 4), (5,)}]
+    chunks = {target_and_seeds(job)[1]: job.key in known for job in after.parts[0].masks}
+    assert chunks == {(1, 2): True, (3, 4): False, (5,): False}
     assert {label(job) for job in after.jobs if job.key not in known} == MASKS
-
-
-def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> None:
+    after = make_plan(replace(config, target_sparsities=(0.3, 0.4, 0.5)))
     kinds = ("describe", "means", "prune", "full id", "full ood", "sub id", "sub ood", "scores")
-    before = keys(make_plan(config), *kinds)
-    after = keys(make_plan(replace(config, target_sparsities=(0.3, 0.4, 0.5))), *kinds)
-    assert before < after
-    assert len(after - before) == 6  # two chunks, each pruned and answered twice
+    old, new = keys(before, *kinds), keys(after, *kinds)
+    assert old < new
+    assert len(new - old) == 6  # two chunks, each pruned and answered twice
 
 
 # -- variants, and checkpoints --------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 from pages import with_tables
-from study.sources import checkpoint_like, data_config
+from study.sources import checkpoint_like, data_config, leave_out_code
 
 from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.base import Analysis
@@ -105,10 +105,12 @@ def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -
     assert [section.id for section in sections(sizes)] == ["data"]
 
 
-def test_what_a_study_begins_with_is_no_question(tmp_path: Path) -> None:
-    model = ModelConfig(source=str(checkpoint_like(tmp_path / "model")))
+def test_what_a_study_begins_with_is_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out_code(monkeypatch)
     study = StudyConfig(
-        model=model,
+        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
         data=data_config(tmp_path / "data"),
         training=TrainSettings(steps=5, batch_size=4),
     )

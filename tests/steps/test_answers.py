@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cases
-from steps.few_inputs import inputs_of
 
 from mechcore.ablation import ablate
 from mechcore.analyses.search import Search
@@ -62,19 +60,6 @@ def test_views_and_other_precisions_can_be_saved(tmp_path: Path, correct: torch.
     (found,) = load_answers(tmp_path / "answers").values()
     assert found.logits.tolist() == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
     assert torch.equal(found.correct_classes, correct)
-
-
-# -- sweeps ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def inputs(cases: Cases) -> Inputs:
-    return inputs_of(cases)
-
-
-@pytest.fixture(scope="module")
-def means(inputs: Inputs) -> MeanActivations:
-    return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from study.sources import data_config, write_data
 from mechcore.analyses.data import Describe
 from mechcore.data.readers import read_examples
 from mechcore.data.task import SPLITS
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError
 from mechcore.models.protocol import forward
 from mechcore.steps import bench as module
 from mechcore.steps.bench import (
@@ -81,12 +80,6 @@ def bench(tmp_path: Path) -> Workbench:
     return Workbench(Store(tmp_path / "store"))
 
 
-def test_test_texts_that_are_training_texts_are_told(sources: Sources, bench: Workbench) -> None:
-    shared = replace(sources.data, id=sources.data.train)
-    with pytest.warns(MechcoreWarning, match="id data .* 6 of 6 different texts are in the train"):
-        bench.inputs(sources.job(data=shared))
-
-
 def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: Cases) -> None:
     found = bench.inputs(sources.job(splits=("train", "id")))
     assert list(found.data) == ["train", "id"]
@@ -103,27 +96,21 @@ def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: 
 def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench) -> None:
     first = bench.inputs(sources.job())
     second = bench.inputs(sources.job(splits=("id",)))
-    assert second.model is first.model
+    copy = bench.inputs(sources.job(sources.model("copy")))  # an equal model in another place
+    assert second.model is copy.model is first.model
     assert second.data["id"] is first.data["id"]
     assert list(second.data) == ["id"]
     assert len(bench.loads) == 1
     assert sources.reads == ["train", "id", "ood"]
-
-
-def test_equal_models_in_two_places_are_one(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job())
-    second = bench.inputs(sources.job(sources.model("copy")))
-    assert second.model is first.model
-    assert len(bench.loads) == 1
-    assert len(sources.reads) == 3
-
-
-def test_other_readings_of_a_model_are_other_models(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job())
-    second = bench.inputs(sources.job(sources.model(max_length=5)))
+    # Another reading is another model, and data that changed are read again.
+    short = bench.inputs(sources.job(sources.model(max_length=5)))
     assert len(bench.loads) == 2
     assert max(map(len, first.data["id"].input_ids)) > 5
-    assert max(map(len, second.data["id"].input_ids)) == 5
+    assert max(map(len, short.data["id"].input_ids)) == 5
+    write_data(Path(str(sources.data.train)), 30)
+    changed = bench.inputs(sources.job(splits=("train",)))
+    assert (len(first.data["train"]), len(changed.data["train"])) == (12, 30)
+    assert changed.model is first.model
 
 
 def test_halves_are_other_data_and_share_no_example(sources: Sources, bench: Workbench) -> None:
@@ -151,28 +138,21 @@ def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> Non
     assert len(sources.reads) == 12
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_data_that_changed_after_planning_are_refused(
-    sources: Sources, bench: Workbench, split: str
-) -> None:
-    job, path = sources.job(), Path(str(getattr(sources.data, split)))
-    others = sources.job(splits=[each for each in SPLITS if each != split])
-    write_data(path, 30)
-    receipt = done(job, bench.store, None, "cpu")
-    assert receipt.error == f"the {split} files changed while the study ran; run it again"
-    others.check_inputs(hash_file)
-    path.unlink()
-    receipt = done(job, bench.store, None, "cpu")
-    assert re.search(rf"{split}-data\.csv: no such file.*when the study was", str(receipt.error))
+def test_data_that_changed_after_planning_are_refused(sources: Sources, bench: Workbench) -> None:
+    content = {split: Path(str(getattr(sources.data, split))).read_text() for split in SPLITS}
+    job = sources.job()
+    for split in SPLITS:
+        path = Path(str(getattr(sources.data, split)))
+        others = sources.job(splits=[each for each in SPLITS if each != split])
+        write_data(path, 30)
+        receipt = done(job, bench.store, None, "cpu")
+        assert receipt.error == f"the {split} files changed while the study ran; run it again"
+        others.check_inputs(hash_file)
+        path.unlink()
+        error = str(done(job, bench.store, None, "cpu").error)
+        assert re.search(rf"{split}-data\.csv: no such file.*when the study was", error)
+        path.write_text(content[split])
     assert not bench.store.has(job.key)
-
-
-def test_data_that_changed_are_read_again(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job(splits=("train",)))
-    write_data(Path(str(sources.data.train)), 30)
-    second = bench.inputs(sources.job(splits=("train",)))
-    assert (len(first.data["train"]), len(second.data["train"])) == (12, 30)
-    assert second.model is first.model
 
 
 def test_a_model_that_changed_after_planning_is_refused(sources: Sources, bench: Workbench) -> None:
