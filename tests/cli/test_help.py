@@ -6,6 +6,8 @@ import contextlib
 import io
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from mechcore.cli import app, main
 from mechcore.main_study.config import StudyConfig
 from mechcore.settings import all_entries
 
+ROOT = Path(__file__).resolve().parents[2]
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -62,14 +65,11 @@ def test_commands_stand_in_groups() -> None:
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
     }
-
-
-def test_commands_of_groups() -> None:
-    found = {name for name, _ in commands()}
+    known = {name for name, _ in commands()}
     studies = {f"study {name}" for name in ("init", "status", "clean")}
-    assert {name for name in found if name.startswith("study ")} == studies
+    assert {name for name in known if name.startswith("study ")} == studies
     papers = ("cognitive", "trials", "extractive", "facts")
-    assert {f"reproduce {name}" for name in papers} <= found
+    assert {f"reproduce {name}" for name in papers} <= known
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_only_commands_that_hide_options_show_them_on_request() -> None:
 
 
 def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs" / "site"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
     import commands as reference  # type: ignore[import-not-found]
 
     sections = re.split(r"^## mechcore ", reference.reference(), flags=re.M)[1:]
@@ -187,3 +187,33 @@ def test_a_device_that_is_not_there_is_said_before_any_work(
     assert len(said) == 1
     assert said[0].startswith("mechcore: error: device cuda: this machine has none")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# -- the script -----------------------------------------------------------------------------------
+
+INTERRUPTING = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":  # which mechcore.cli asks for
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from mechcore.__main__ import main
+main()
+"""
+
+
+def test_an_interrupted_import_ends_in_one_line() -> None:
+    """Ctrl-C while the command is still being imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 130
+    assert done.stderr == "mechcore: error: interrupted; nothing was begun\n"
+
+
+def test_the_command_is_that_one() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert '[project.scripts]\nmechcore = "mechcore.__main__:main"\n' in text

@@ -12,6 +12,8 @@ import pytest
 from mechcore.cli import main
 from mechcore.errors import MechcoreError
 from mechcore.main_study.config import StudyConfig
+from mechcore.pruning import PruneSettings
+from mechcore.settings import changed
 from mechcore.study.executors import Local
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.step import plain
@@ -93,6 +95,8 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(asked: Asked) -> Non
         ("--prune-settings lr=0.2", "prune.lr", 0.2),
         ("--max-non-core 16", "analyses.ablation.max_non_core", 16),
         ("--cpus 2", "resources.cpus", 2),
+        ("--columns text_a=p,subset=kind", "data.columns", {"text_a": "p", "subset": "kind"}),
+        ("--label-map 0=yes,1=no", "data.label_map", {"0": "yes", "1": "no"}),
     ],
 )
 def test_the_command_line_beats_the_file_also_with_a_default(
@@ -107,13 +111,6 @@ def test_the_command_line_beats_the_file_also_with_a_default(
 # -- --quick --------------------------------------------------------------------------------------
 
 
-TRAININGS = [
-    (f"{arm}.{name}", value)
-    for arm in ("fine_tuned", "scratch")
-    for name, value in (("steps", 1500), ("patience", 6), ("warmup_steps", 5))
-]
-
-
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -123,7 +120,8 @@ TRAININGS = [
         ("cognitive --quick --test 240 --sizes 100,6400", {"n_test": 240, "sizes": (100, 6400)}),
         (
             "cognitive --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
-            dict(TRAININGS) | {"fine_tuned.learning_rates": (5e-4, 1e-3)},
+            {"fine_tuned.learning_rates": (5e-4, 1e-3), "fine_tuned.steps": 1500}
+            | {"scratch.steps": 1500, "fine_tuned.patience": 6, "scratch.warmup_steps": 5},
         ),
         (
             "extractive --quick",
@@ -154,16 +152,13 @@ def test_settings_come_from_the_file_and_the_command_line(asked: Asked) -> None:
     assert asked("demo decoder --without sweep")[1]["origins"] == dict.fromkeys(
         ("model.embedded", "analyses.sweep"), "command line"
     )
-    wanted = dict.fromkeys(
-        ("model.dtype", "data.max_train", "data.max_id", "data.max_ood", "data.seed", "seeds",
-         "target_sparsities", "batch_size", "analyses.ablation.max_non_core", "resources.cpus"),
-        "file s.yaml",
-    )  # fmt: skip
-    prune = ("steps", "steps_per_percent", "ramp", "ramp_per_percent", "warmup", "batch_size", "lr")
-    prune += ("lr_lambda", "weight_decay", "dropout", "log_alpha_mean", "sparsity")
-    prune += ("discretisation", "precision")
-    wanted |= dict.fromkeys((f"prune.{name}" for name in prune), "file s.yaml")
-    assert asked("run s.yaml")[1]["origins"] == wanted
+    names = "model.dtype data.max_train data.max_id data.max_ood data.seed seeds target_sparsities"
+    names += " batch_size analyses.ablation.max_non_core resources.cpus"
+    study, how = asked("run s.yaml")
+    prune = [f"prune.{name}" for name in changed(PruneSettings(), study.prune)]
+    assert {"prune.lr", "prune.steps", "prune.precision"} < {*prune}
+    wanted = dict.fromkeys([*names.split(), *prune], "file s.yaml")
+    assert how["origins"] == wanted
     changes = {"seeds": "command line", "prune.steps": "command line"}
     changes |= {"analyses.fill": "command line", "resources.device": "command line"}
     options = "--seeds 42,43,44 --prune-steps 40 --fill zero --device cpu"
