@@ -110,20 +110,20 @@ def test_a_training_that_ends_when_it_will_has_no_series_and_watches_a_role() ->
 
 def test_without_sparsities_there_must_be_checkpoints() -> None:
     config = StudyConfig(target_sparsities=(), checkpoints=("embedded",))
-    assert config.target_sparsities == ()
-    with pytest.raises(InputError, match="at least one"):
-        replace(config, checkpoints=())
-    with pytest.raises(InputError, match="each once"):
-        replace(config, seeds=(1, 1))
+    for changes, message in (
+        ({"checkpoints": ()}, "at least one"),
+        ({"seeds": (1, 1)}, "each once"),
+    ):
+        with pytest.raises(InputError, match=message):
+            replace(config, **changes)
 
 
 def test_each_variant_has_its_study() -> None:
     alone = StudyConfig(seeds=(1,))
     assert alone.each_variant() == {"": alone}
-    small, large = (replace(alone, model=ModelConfig(source=name)) for name in ("small", "large"))
-    both = replace(alone, variants={"small": small, "large": large})
-    assert both.each_variant() == {"small": small, "large": large}
-    assert list(both.each_variant()) == ["small", "large"]
+    named = {name: replace(alone, model=ModelConfig(source=name)) for name in ("small", "large")}
+    both = replace(alone, variants=named)
+    assert [*both.each_variant().items()] == [*named.items()]
     # Jobs have the resources of the whole study.
     both = replace(both, resources=Resources(cpus=3))
     assert {each.resources.cpus for each in both.each_variant().values()} == {3}

@@ -65,6 +65,7 @@ def guest() -> Iterator[None]:
 
 
 def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder) -> None:
+    assert opening(with_tables(run, roles=None)) is None
     part = opening(run)
     assert part is not None
     assert (part.id, part.title) == ("blame", "Which components are to blame?")
@@ -76,10 +77,6 @@ def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder
     assert not {"blame", "flips"} & {*ids, *(finding.section for finding in findings(run))}
     # The page would have no title for another section.
     assert {finding.section for finding in findings(run)} <= set(ids)
-
-
-def test_nothing_opens_the_page_of_a_run_without_roles(run: RunFolder) -> None:
-    assert opening(with_tables(run, roles=None)) is None
 
 
 @pytest.mark.usefixtures("guest")
@@ -98,9 +95,7 @@ def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequ
     assert own[:2] == ["Full model, out-of-domain", "Full model, in-domain"]
     request.getfixturevalue("guest")
     assert Tile("guests", "1") in tiles(run)
-
-
-def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -> None:
+    # A run for effective sizes alone says nothing of masks.
     sizes = RunFolder(run.path, {"target_sparsities": []}, {"data": run.tables["data"]})
     assert [section.id for section in sections(sizes)] == ["data"]
 

@@ -268,17 +268,12 @@ def test_variants_take_what_they_do_not_name_from_the_study(tmp_path: Path) -> N
     alone = read(tmp_path, text.partition("variants:")[0])
     named = study.each_variant()
     assert named["same"] == alone
-    assert named["seed"] == replace(
-        alone,
-        training=train_settings("quick", steps=900, seed=1),
-        prune=prune_settings("fast", steps=9),
-    )
-    assert named["data"].data == replace(
-        alone.data, train=str(tmp_path / "b.csv"), label_map={"p": "q"}
-    )
+    training, prune = train_settings("quick", steps=900, seed=1), prune_settings("fast", steps=9)
+    assert named["seed"] == replace(alone, training=training, prune=prune)
+    data = replace(alone.data, train=str(tmp_path / "b.csv"), label_map={"p": "q"})
+    assert named["data"] == replace(alone, data=data)
     assert named["preset"].training == train_settings("bert-mnli")
-    assert named["none"] == replace(
-        alone, training=None, analyses=replace(alone.analyses, heads=None)
-    )
+    analyses = replace(alone.analyses, heads=None)
+    assert named["none"] == replace(alone, training=None, analyses=analyses)
     # What a study's folder notes of its settings is read as what they were.
     assert read_content(plain(study), "study.json") == study

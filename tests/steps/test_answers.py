@@ -84,13 +84,9 @@ def test_a_job_of_a_study_keeps_what_an_interrupted_one_finds_again(
     module = importlib.import_module(f"mechcore.analyses.{step}")
     monkeypatch.setattr(module, "inputs_of", lambda _: inputs)
     monkeypatch.setattr(module, "means_of", lambda *_: means)
-    common = {"seed": 0, "batch_size": 8, "fill": "mean"}
-    made = {
-        "sweep": lambda: Swept(**common, components="mlps"),
-        "search": lambda: Search(
-            **common, n_resamples=10, split="id", components="mlps", max_size=2
-        ),
-    }[step]()
+    common: Any = {"seed": 0, "batch_size": 8, "fill": "mean", "components": "mlps"}
+    search = Search(**common, n_resamples=10, split="id", max_size=2)
+    made = search if step == "search" else Swept(**common)
     folder, partial = tmp_path / "result", tmp_path / "partial"
     folder.mkdir()
     work: Any = SimpleNamespace(folder=folder, partial=partial, write_tables=lambda _: None)

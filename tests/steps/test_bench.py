@@ -27,7 +27,7 @@ from mechcore.steps.bench import (
     Workbench,
     bench_of,
 )
-from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.config import ModelConfig
 from mechcore.study.executors import done
 from mechcore.study.fingerprints import digest_of, hash_file
 from mechcore.study.step import Input, Job, Work
@@ -51,22 +51,21 @@ class Sources:
 
         monkeypatch.setattr(module, "read_split", counted)
 
-    def model(self, name: str = "model", architecture: str = "bert", **settings: Any) -> Any:
+    def path(self, split: str) -> Path:
+        return Path(str(getattr(self.data, split)))
+
+    def model(self, name: str = "model", **settings: Any) -> ModelConfig:
         path = self.folder / name
         if not path.exists():
-            shutil.copytree(self.cases.path(architecture), path)
+            shutil.copytree(self.cases.path("bert"), path)
         return ModelConfig(source=str(path), class_names=CLASSES, **settings)
 
     def job(
-        self,
-        model: ModelConfig | None = None,
-        data: DataConfig | None = None,
-        splits: Any = SPLITS,
-        half: int | None = None,
+        self, model: ModelConfig | None = None, splits: Any = SPLITS, half: int | None = None
     ) -> Job:
-        model, data = model or self.model(), data or self.data
-        inputs: dict[str, Input] = {split: DataInput(split, model, data, half) for split in splits}
-        inputs[MODEL] = CheckpointInput(model)
+        model = model or self.model()
+        inputs: dict[str, Input] = {MODEL: CheckpointInput(model)}
+        inputs |= {split: DataInput(split, model, self.data, half) for split in splits}
         return Job.of(Describe({}, False), "the job", inputs=inputs, hash_file=hash_file)
 
 
@@ -86,7 +85,7 @@ def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: 
     assert found.available == {"train": 12, "id": 13}
     assert len(found.data["train"]) == 12
     assert len(found.data["id"]) == 9  # max_id
-    whole = read_examples(Path(str(sources.data.id)))
+    whole = read_examples(sources.path("id"))
     assert set(found.data["id"].examples.frame["text_a"]) <= set(whole.frame["text_a"])
     assert set(found.data["id"].examples.frame["label"]) == set(CLASSES)
     batch = padded(texts(), "right")
@@ -107,7 +106,7 @@ def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench
     assert len(bench.loads) == 2
     assert max(map(len, first.data["id"].input_ids)) > 5
     assert max(map(len, short.data["id"].input_ids)) == 5
-    write_data(Path(str(sources.data.train)), 30)
+    write_data(sources.path("train"), 30)
     changed = bench.inputs(sources.job(splits=("train",)))
     assert (len(first.data["train"]), len(changed.data["train"])) == (12, 30)
     assert changed.model is first.model
@@ -139,11 +138,10 @@ def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> Non
 
 
 def test_data_that_changed_after_planning_are_refused(sources: Sources, bench: Workbench) -> None:
-    content = {split: Path(str(getattr(sources.data, split))).read_text() for split in SPLITS}
     job = sources.job()
     for split in SPLITS:
-        path = Path(str(getattr(sources.data, split)))
-        others = sources.job(splits=[each for each in SPLITS if each != split])
+        path, others = sources.path(split), sources.job(splits={*SPLITS} - {split})
+        content = path.read_text()
         write_data(path, 30)
         receipt = done(job, bench.store, None, "cpu")
         assert receipt.error == f"the {split} files changed while the study ran; run it again"
@@ -151,7 +149,7 @@ def test_data_that_changed_after_planning_are_refused(sources: Sources, bench: W
         path.unlink()
         error = str(done(job, bench.store, None, "cpu").error)
         assert re.search(rf"{split}-data\.csv: no such file.*when the study was", error)
-        path.write_text(content[split])
+        path.write_text(content)
     assert not bench.store.has(job.key)
 
 
@@ -173,7 +171,7 @@ def test_what_changes_while_a_job_reads_it_is_refused(
     job = sources.job()
 
     def run(step: Describe, work: Work) -> None:
-        write_data(Path(str(sources.data.id)), 30)
+        write_data(sources.path("id"), 30)
 
     monkeypatch.setattr(Describe, "run", run)
     receipt = done(job, bench.store, None, "cpu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers import CLASSES, Cases, randomise
-from main_study.small_study import results
+from main_study.small_study import leave_out_the_report, results
 from study.sources import data_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -67,9 +66,8 @@ def study(source: Path, folder: Path) -> StudyConfig:
 
 
 @pytest.fixture
-def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = importlib.import_module("mechcore.study.run")
-    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_the_report(monkeypatch)
 
 
 def trained(out: Path) -> Path:
@@ -85,13 +83,12 @@ def accuracy_by_hand(checkpoint: Path, data: Path) -> float:
     """Share of right answers of a plain Hugging Face model, text by text."""
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    frame = pd.read_csv(data)
-    right = 0
+    frame, right = pd.read_csv(data), 0
     for row in frame.itertuples():
+        inputs = tokenizer(row.text_a, row.text_b, return_tensors="pt")
+        if model.config.model_type == "gpt2":
+            inputs.pop("token_type_ids", None)
         with torch.no_grad():
-            inputs = tokenizer(row.text_a, row.text_b, return_tensors="pt")
-            if model.config.model_type == "gpt2":
-                inputs.pop("token_type_ids", None)
             best = int(model(**inputs).logits.argmax())
         right += model.config.id2label[best] == row.label
     return right / len(frame)
@@ -130,7 +127,7 @@ def test_every_architecture_is_trained_studied_and_reported(
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.usefixtures("no_report")
 def test_training_goes_on_where_it_was_interrupted(
     cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +155,7 @@ def test_training_goes_on_where_it_was_interrupted(
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.usefixtures("no_report")
 def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
     cases: Cases, tmp_path: Path
 ) -> None:
@@ -205,7 +202,7 @@ def test_a_changed_training_changes_every_job(cases: Cases, tmp_path: Path) -> N
 
 @pytest.mark.everyday
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.usefixtures("no_report")
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     cases: Cases, tmp_path: Path
 ) -> None:

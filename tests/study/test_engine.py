@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
+from main_study.small_study import leave_out_the_report
 from study.arithmetic import (
     OPERATIONS,
     RESULT,
@@ -74,8 +75,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes longer than all the rest."""
-    monkeypatch.setattr("mechcore.study.run.build_report", lambda out: out / "report.html")
+    leave_out_the_report(monkeypatch)
 
 
 @pytest.fixture
@@ -221,29 +221,21 @@ class Raise(Step):
         raise self.error
 
 
-def test_a_store_that_fails_ends_the_study(
+def test_a_store_that_fails_ends_the_study_and_want_of_memory_a_job(
     store: Store, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Raise, "error", OSError(28, os.strerror(28)), raising=False)
-    full = job(Raise(), "full")
-    others = reads(numbers, 2)
+    before, after = reads(numbers, 2)
     watched = Watched()
+    monkeypatch.setattr(Raise, "error", OSError(28, os.strerror(28)), raising=False)
     with pytest.raises(StoreError, match=r"No space left on device while writing full; what was"):
-        do([others[0], full, others[1]], store, watched)
+        do([before, job(Raise(), "full"), after], store, watched)
     assert watched.begun == ["read 0", "full"]
-    assert store.all_keys() == [others[0].key]
-
-
-def test_want_of_memory_is_a_failure_of_the_job(
-    store: Store, numbers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As torch says it."""
+    assert store.all_keys() == [before.key]
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate it")
-    monkeypatch.setattr(Raise, "error", error, raising=False)
-    (other,) = reads(numbers, 1)
+    monkeypatch.setattr(Raise, "error", error)
     with pytest.raises(StudyError, match=r"1 job failed. large: .*can't allocate memory"):
-        do([job(Raise(), "large"), other], store, Watched())
-    assert store.has(other.key)
+        do([job(Raise(), "large"), after], store, Watched())
+    assert store.has(after.key)
 
 
 def test_an_input_that_changes_meanwhile_fails_its_job(store: Store, numbers: Path) -> None:
@@ -305,7 +297,7 @@ def test_keys_depend_on_all_that_matters_and_nothing_else(numbers: Path) -> None
         job(Read(), "read", one, path=numbers / "0"),
     ]
     assert {each.key for each in same} == {one.key}
-    assert len({one.key, *(each.key for each in other)}) == 5
+    assert len({each.key for each in (one, *other)}) == 5
     assert one.recipe["settings"] == {"factor": 1}
     assert job(Add(), "sum", one).recipe["needs"] == {"read": one.key}
     assert "study.arithmetic" in one.recipe["code"]

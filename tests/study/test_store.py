@@ -280,16 +280,6 @@ def test_a_lock_excludes_other_processes(store: Store) -> None:
     assert everything(store.path) == {MARK}
 
 
-@needs_fork()
-def test_a_lock_ends_with_its_process(store: Store) -> None:
-    key = key_of(1)
-    holding(store, key).kill()
-    assert (store.path / "locks" / f"{key}.lock").exists()
-    with store.lock(key, lambda: pytest.fail("nobody has it")):
-        pass
-    assert everything(store.path) == {MARK}
-
-
 # -- killed processes -----------------------------------------------------------------------------
 
 
@@ -319,6 +309,8 @@ def half_done(store: Store) -> Other:
 def test_what_a_killed_process_left_is_tidied_but_not_its_state(store: Store) -> None:
     half_done(store).kill()
     key = key_of(1)
+    with store.lock(key, lambda: pytest.fail("nobody has it")):
+        pass
     left = store.leftovers()
     assert len(left) == 2
     assert left[0].parent == store.folder(key).parent
@@ -348,7 +340,7 @@ def test_what_a_living_process_works_on_is_left_alone(store: Store) -> None:
     assert store.all_keys() == [key_of(1)]
 
 
-def stop_while_writing(pipe: Connection, action: str, path: Path) -> None:
+def stop_while_writing(pipe: Connection, path: Path) -> None:
     share = files._open_to_others
 
     def slow(path: Path) -> None:
@@ -357,26 +349,19 @@ def stop_while_writing(pipe: Connection, action: str, path: Path) -> None:
         share(path)
 
     files._open_to_others = slow
-    given = {"create": (), "remember": (path.parent / "out", jobs(1))}[action]
-    getattr(Store(path), action)(*given)
+    Store(path).remember(path.parent / "out", jobs(1))
 
 
 @needs_fork()
-@pytest.mark.parametrize("action", ["create", "remember"])
-def test_files_that_are_being_written_are_no_leftovers(
-    tmp_path: Path, store: Store, action: str
-) -> None:
-    path = store.path if action == "remember" else tmp_path / "new"
-    other = Other(stop_while_writing, action, path)
+def test_files_that_are_being_written_are_no_leftovers(store: Store) -> None:
+    other = Other(stop_while_writing, store.path)
     temporary = other.hear()
-    looking = Store(path)
-    looking.leftovers(remove=True)
-    assert looking.leftovers() == []
-    assert [each.name for each in path.rglob(".*")] == [temporary]
+    store.leftovers(remove=True)
+    assert store.leftovers() == []
+    assert [each.name for each in store.path.rglob(".*")] == [temporary]
     other.tell()
     other.end()
-    assert Store(path).exists
-    assert list(path.rglob(".*")) == []
+    assert list(store.path.rglob(".*")) == []
 
 
 # -- two processes --------------------------------------------------------------------------------

@@ -62,8 +62,6 @@ def test_several_data_sets_of_a_role_stay_apart(tmp_path: Path) -> None:
     assert "accuracy/id/full" not in found
 
 
-# -- offline --------------------------------------------------------------------------------------
-
 _LOG = """
 import sys, urllib.error, urllib.request
 from mechcore.study.tracking import log_run
@@ -196,25 +194,18 @@ def test_summary_tables_figures_and_report_are_logged_whole(logged: Logged, run:
 
 
 @needs_wandb
-def test_a_long_table_is_said_to_be_shown_in_part(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import wandb
-
-    monkeypatch.setattr(wandb.Table, "MAX_ROWS", 3)
-    with pytest.warns(MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, of which .* 3; "):
-        log_run(shutil.copytree(run, tmp_path / "run"), project="x")
-
-
-@needs_wandb
-def test_whatever_wandb_raises_is_one_line(
+def test_a_long_table_is_said_to_be_shown_in_part_and_any_error_is_one_line(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("cannot take it:\nbecause\nof that")
 
+    monkeypatch.setattr("wandb.Table.MAX_ROWS", 3)
     monkeypatch.setattr("wandb.Image", fail)
-    with pytest.raises(MechcoreError, match=r"^wandb: cannot take it: because$"):
+    with (
+        pytest.warns(MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, of which .* 3; "),
+        pytest.raises(MechcoreError, match=r"^wandb: cannot take it: because$"),
+    ):
         log_run(shutil.copytree(run, tmp_path / "run"), project="x")
 
 
