@@ -24,13 +24,14 @@ from mechcore.steps.inputs import Inputs
 pytestmark = pytest.mark.filterwarnings("ignore:in-domain accuracy")
 
 
-def swept(inputs: Inputs, means: MeanActivations, *splits: str) -> dict[str, Ablations]:
+@pytest.fixture(scope="module")
+def swept(inputs: Inputs, means: MeanActivations) -> dict[str, Ablations]:
     """Every component, ablated alone."""
     options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
     chosen = sets.singles(inputs.model)
     return {
-        split: ablate(inputs.model, chosen, inputs.data[split], means, split=split, **options)  # type: ignore[arg-type]
-        for split in splits
+        split: ablate(inputs.model, chosen, data, means, split=split, **options)  # type: ignore[arg-type]
+        for split, data in inputs.data.items()
     }
 
 
@@ -87,12 +88,13 @@ def test_a_whole_core_is_listed_once() -> None:
 def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     inputs: Inputs,
     means: MeanActivations,
+    swept: dict[str, Ablations],
     monkeypatch: pytest.MonkeyPatch,
     splits: tuple[str, ...],
 ) -> None:
     core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
     alone = core_ablation_tables(inputs, means, core, step(), {})
-    known = swept(inputs, means, *splits)
+    known = {split: swept[split] for split in splits}
     asked: dict[str, list[ComponentSet]] = {"id": [], "ood": []}
 
     def noted(model: Any, chosen: Any, *args: Any, split: Any, **more: Any) -> Ablations:
@@ -116,17 +118,16 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
         pd.testing.assert_frame_equal(found[told], table[told], atol=1e-6)
 
 
-def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivations) -> None:
+def test_intervals_are_drawn_with_the_seed(
+    inputs: Inputs, means: MeanActivations, swept: dict[str, Ablations]
+) -> None:
     core = parse_components(["L0.H1", "L1.H2"])
     found = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
     single = found[found["kind"] == "single"].set_index(["set", "split", "subset"])
     ends = ["margin_change_low", "margin_change_high"]
-    known = swept(inputs, means, "id", "ood")
     for seed, equal in ((3, True), (0, False)):
-        drawn = pd.concat(
-            ablation_table(each, n_resamples=10, seed=seed) for each in known.values()
-        )
-        other = drawn.set_index(["set", "split", "subset"]).loc[single.index]
+        tables = (ablation_table(each, n_resamples=10, seed=seed) for each in swept.values())
+        other = pd.concat(tables).set_index(single.index.names).loc[single.index]
         assert ((single[ends] - other[ends]).abs().max(axis=None) < 1e-3) == equal
 
 
@@ -212,16 +213,16 @@ def test_the_core_is_beside_other_heads_of_its_layers(
 
 @pytest.mark.parametrize("known", [False, True])
 def test_heads_of_the_core_are_beside_those_that_were_ablated(
-    inputs: Inputs, means: MeanActivations, known: bool
+    inputs: Inputs, means: MeanActivations, swept: dict[str, Ablations], known: bool
 ) -> None:
-    core, alone = parse_components(["L0.H1", "L1.H0"]), swept(inputs, means, "id", "ood")
-    tables = core_ablation_tables(inputs, means, core, step(), alone if known else {})
+    core, alone = parse_components(["L0.H1", "L1.H0"]), swept["ood"]
+    tables = core_ablation_tables(inputs, means, core, step(), swept if known else {})
     singles = tables["ablation_controls"].query("size == 1 and split == 'ood' and subset == 'all'")
     # All three others of a layer, or the one of each that was drawn; all eight examples.
     assert set(singles["n_controls"]) == {3 if known else 1}
     assert set(singles["n"]) == {8}
     row = singles.query("set == 'L1.H0' and metric == 'margin'").iloc[0]
-    changes = {str(s): alone["ood"].changes(s, "margin").mean() for s in alone["ood"].sets}
+    changes = {str(each): alone.changes(each, "margin").mean() for each in alone.sets}
     assert row["change"] == pytest.approx(changes["L1.H0"], abs=1e-4)
     others = np.array([changes[f"L1.H{i}"] for i in (1, 2, 3)])
     expected = others.mean() if known else others[np.abs(others - row["control_change"]).argmin()]
@@ -233,13 +234,10 @@ def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActiv
     none = core_ablation_tables(inputs, means, heads, step(controls=0), {})
     assert set(none["ablation_controls"]["size"]) == {1}
     tables = core_ablation_tables(inputs, means, heads, step(controls=9), {})
-    whole = tables["ablation_controls"].query("size > 1 and subset == 'all'")
+    whole = tables["ablation_controls"].query("size > 1 and subset == 'all'").set_index("split")
     assert set(whole["n"]) == {9, 8}
     assert set(whole["n_controls"]) == {0}
     assert whole[["control_change", "p_control"]].isna().all(axis=None)
-    changes = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("split")
-    margins = whole.query("metric == 'margin'").set_index("split")["change"]
-    for split in ("id", "ood"):
-        name = "+".join(map(str, heads))
-        expected = changes[changes["set"] == name]["margin_change"][split]
-        assert margins[split] == pytest.approx(expected)
+    joint = tables["ablation"].query("set == 'L0.H0+L0.H1+L0.H2' and subset == 'all'")
+    expected = joint.set_index("split")["margin_change"].to_dict()
+    assert whole.query("metric == 'margin'")["change"].to_dict() == pytest.approx(expected)
