@@ -97,6 +97,7 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(asked: Asked) -> Non
         ("--cpus 2", "resources.cpus", 2),
         ("--columns text_a=p,subset=kind", "data.columns", {"text_a": "p", "subset": "kind"}),
         ("--label-map 0=yes,1=no", "data.label_map", {"0": "yes", "1": "no"}),
+        ("--ood-subsets so_swap,prep", "data.ood_subsets", ("so_swap", "prep")),
     ],
 )
 def test_the_command_line_beats_the_file_also_with_a_default(
