@@ -188,8 +188,6 @@ def test_a_device_that_is_not_there_is_said_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-# -- the script -----------------------------------------------------------------------------------
-
 INTERRUPTING = """
 import sys
 
@@ -206,13 +204,10 @@ main()
 
 def test_an_interrupted_import_ends_in_one_line() -> None:
     """Ctrl-C while the command is still being imported."""
+    text = (ROOT / "pyproject.toml").read_text()
+    assert '[project.scripts]\nmechcore = "mechcore.__main__:main"\n' in text
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 130
     assert done.stderr == "mechcore: error: interrupted; nothing was begun\n"
-
-
-def test_the_command_is_that_one() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    assert '[project.scripts]\nmechcore = "mechcore.__main__:main"\n' in text

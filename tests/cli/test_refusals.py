@@ -86,6 +86,7 @@ def refused(files: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Refu
         ("--id {files}/notes.docx", "notes.docx: unknown kind of file"),
         ("--id {files}/other-label.csv", "label 'maybe': not a class of the checkpoint"),
         ("--class-names a", "1 given (a), but the checkpoint has 2 classes"),
+        ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
         ("--max-id -1", "--max-id is -1; expected a whole number from 1 to 2147483647, or 0 for"),
     ],
 )
@@ -143,6 +144,8 @@ def test_bad_options(refused: Refused, options: str, message: str) -> None:
         ("roles {files}", "no study in this folder"),
         ("export nosuch --mask s0.50-seed42", "nosuch/config.json: not found"),
         ("export {files}", "Missing option '--mask'"),
+        ("report nosuch", "nosuch/config.json: not found"),
+        ("methods {own} --target-sparsities 0.995", "0.995: keeps none of the model's 28 comp"),
         ("heads --model {final}", "missing --id"),
         ("heads --train {files}/id.csv", "files were given without --model"),
         ("core --out {files}", "the folder is not empty"),
