@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from main_study.small_study import leave_out_the_report
 
 from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
@@ -25,7 +27,6 @@ from mechcore.data.readers import read_examples
 from mechcore.evaluation.evaluate import evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.pruning.controls import layer_matched
 from mechcore.steps.masks import FindMasks
@@ -35,7 +36,6 @@ from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny
 SIZES = {"train": 40, "id": 30, "ood": 24}
 EMBEDDED = helpers.embedded_shape()
 N_COMPONENTS = len(EMBEDDED.components)
-KINDS = ("csv", "tsv", "jsonl", "parquet")
 QUICK = "--seeds 3,4 --target-sparsities 0.4,0.7 --prune-steps 3 --prune-settings tolerance=1"
 """Few steps reach no target, hence the tolerance."""
 FEW = """
@@ -46,37 +46,42 @@ analyses:
 """What has no option of its own, and would take longer than all the rest."""
 
 
-def write(frame: pd.DataFrame, path: Path) -> None:
-    if path.suffix == ".jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    elif path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
-    else:
-        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small files of the tiny world in every format."""
+    """Small files of the tiny world, also in other formats."""
     folder = tmp_path_factory.mktemp("files")
-    for split, size in SIZES.items():
-        frame = tiny_world.generate(split, size, 11).frame  # type: ignore[arg-type]
-        if split == "ood":  # where the heuristic fails
-            frame = tiny_world.generate("ood", 2 * size, 11).labelled("non-entailment").frame
-        for kind in KINDS:
-            write(frame, folder / f"{split}.{kind}")
+    frames = {split: tiny_world.generate(split, size, 11) for split, size in SIZES.items()}  # type: ignore[arg-type]
+    # Where the heuristic fails.
+    frames["ood"] = tiny_world.generate("ood", 2 * SIZES["ood"], 11).labelled("non-entailment")
+    for split, examples in frames.items():
+        examples.frame.to_csv(folder / f"{split}.csv", index=False)
+    frames["train"].frame.to_parquet(folder / "train.parquet", index=False)
+    frames["id"].frame.to_csv(folder / "id.tsv", index=False, sep="\t")
+    frames["ood"].frame.to_json(folder / "ood.jsonl", orient="records", lines=True)
     (folder / "few.yaml").write_text(FEW)
     return folder
 
 
 @pytest.fixture(scope="module")
 def pruned(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Subnetworks of the files and their accuracies; not to be changed."""
-    out = tmp_path_factory.mktemp("pruned") / "masks"
+    """Subnetworks of the files and their accuracies, interrupted and resumed; not to be changed."""
+    out, error = tmp_path_factory.mktemp("pruned") / "masks", io.StringIO()
+    command = f"accuracy {own(files)} {QUICK} --out {out}"
     with pytest.MonkeyPatch.context() as patch:
         leave_out_the_report(patch)
-        assert call(f"accuracy {own(files)} {QUICK} --out {out}") == 0
+        with patch.context() as stopped, contextlib.redirect_stderr(error):
+            stopped.setattr(FindMasks, "run", interrupted)
+            assert call(command) == 130
+        assert "Traceback" not in error.getvalue()
+        end = "error: interrupted; rerun the same command to resume\n"
+        assert error.getvalue().endswith(end)
+        assert not (out / "tables").exists()
+        assert call(command) == 0
     return out
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +108,6 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_the_report(monkeypatch)
 
 
-def leave_out_the_report(patch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("mechcore.study.run")
-    patch.setattr(module, "build_report", lambda out: out / "report.html")
-
-
 def call(command: str) -> int:
     with pytest.raises(SystemExit) as stop:
         main(command.split())
@@ -115,9 +115,12 @@ def call(command: str) -> int:
     return stop.value.code
 
 
-def own(files: Path, kind: str = "csv") -> str:
-    data = " ".join(f"--{split} {files}/{split}.{kind}" for split in SIZES)
-    return f"--model {tiny_encoder_dir()} {data}"
+def texts(files: Path) -> str:
+    return " ".join(f"--{split} {files}/{split}.csv" for split in SIZES)
+
+
+def own(files: Path) -> str:
+    return f"--model {tiny_encoder_dir()} {texts(files)}"
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -136,14 +139,15 @@ def test_a_run_on_files(
         f"--ood {files}/ood.jsonl"
     )
     command = f"run {files}/few.yaml {mixed} {QUICK} --max-non-core 2 --out results"
-    with helpers.undrawn():
+    with monkeypatch.context() as patch:
+        leave_out_the_report(patch)
         assert call(command) == 0
     out = capsys.readouterr().out
     assert "report: results/report.html" in out
     assert "in all 4 subnetworks" in out
     assert "components ablated alone" in out
-    for name in ("s0.40-seed3", "s0.40-seed4", "s0.70-seed3", "s0.70-seed4"):
-        assert Path(f"results/masks/{name}.safetensors").is_file()
+    names = {f"s{share}-seed{seed}.safetensors" for share in ("0.40", "0.70") for seed in (3, 4)}
+    assert {path.name for path in Path("results/masks").iterdir()} == names
     facts = json.loads(Path("results/config.json").read_text())
     assert {split: each["n"] for split, each in facts["data"].items()} == SIZES
     assert facts["settings"]["model"]["source"] == str(tiny_encoder_dir())
@@ -153,21 +157,18 @@ def test_a_run_on_files(
     found = full[(full["split"] == "ood") & (full["subset"] == "all")]["accuracy"].tolist()
     assert found == [pytest.approx(expected.accuracy)]
 
-    # The report can be made again from the folder.
-    report = Path("results/report.html")
-    before = report.read_text()
-    report.unlink()
+    # The report can be made from the folder.
     with helpers.undrawn():
         assert call("report results") == 0
     assert capsys.readouterr().out.strip() == "report: results/report.html"
-    assert len(report.read_text()) == len(before)
+    before = len(Path("results/report.html").read_text())
     # Run again, it does nothing twice, but writes the report, with its drawings this time.
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
     assert "27 of 27 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
-    assert len(report.read_text()) > len(before)
+    assert len(Path("results/report.html").read_text()) > before
 
 
 def encoded(path: Path) -> Any:
@@ -176,57 +177,15 @@ def encoded(path: Path) -> Any:
 
 @pytest.mark.both
 @pytest.mark.usefixtures("no_report")
-def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_embedded_decoder() -> None:
     small = f"{QUICK} --max-train 12 --max-id 12 --max-ood 16 --max-non-core 1"
-    assert call(f"demo decoder {small} --out decoder") == 0
-    facts = json.loads(Path("decoder/config.json").read_text())
+    assert call(f"demo decoder {small} --without sweep --out out") == 0
+    facts = json.loads(Path("out/config.json").read_text())
     assert "GPT2LMHeadModel" in json.dumps(facts["model"]) or facts["model"]["kind"] != "bridge"
     assert facts["settings"]["model"]["embedded"] == "decoder"
-    full = pd.read_csv("decoder/tables/accuracy.csv").query("subnetwork == 'full'")
+    full = pd.read_csv("out/tables/accuracy.csv").query("subnetwork == 'full'")
     assert full[full["subset"] == "all"]["accuracy"].min() > 0.9
-    assert call(f"demo {small} --without sweep --out encoder --ood-subsets so_swap,prep") == 0
-    rows = pd.read_csv("encoder/tables/accuracy.csv").query("split == 'ood'")
-    assert set(rows["subset"]) == {"so_swap", "prep", "all"}
-    assert Path("decoder/tables/roles.csv").is_file()
-    assert not {"sweep", "information", "roles"} & set(tables(Path("encoder/tables")))
-
-
-@pytest.mark.usefixtures("no_report")
-def test_all_formats_columns_and_labels_give_the_same_results(files: Path, pruned: Path) -> None:
-    renamed = {"text_a": "first", "text_b": "second", "label": "truth", "subset": "kind"}
-    places = []
-    for split, kind in zip(SIZES, KINDS[1:], strict=True):
-        frame = pd.read_csv(files / f"{split}.csv").rename(columns=renamed)
-        frame["truth"] = frame["truth"].map({"entailment": "0", "non-entailment": "1"})
-        write(frame, Path(f"{split}.{kind}"))
-        places.append(f"--{split} {split}.{kind}")
-    columns = ",".join(f"{split}={name}" for split, name in renamed.items())
-    names = f"--columns {columns} --label-map 0=entailment,1=non-entailment"
-    command = f"accuracy --model {tiny_encoder_dir()} {' '.join(places)} {QUICK} {names}"
-    assert call(f"{command} --out found") == 0
-    found = tables(Path("found/tables"))
-    assert sorted(found) == ["accuracy", "accuracy_spread", "data", "group_accuracy", "subnetworks"]
-    assert found == tables(pruned / "tables")
-
-
-@pytest.mark.usefixtures("no_report")
-def test_an_interrupted_command_is_resumed_by_the_same(
-    files: Path, pruned: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = f"accuracy {own(files)} {QUICK} --out parts"
-
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FindMasks, "run", interrupted)
-        assert call(command) == 130
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    assert error.endswith("error: interrupted; rerun the same command to resume\n")
-    assert not Path("parts/tables").exists()
-    assert call(command) == 0
-    assert tables(Path("parts/tables")) == tables(pruned / "tables")
+    assert not {"sweep", "information", "roles"} & set(tables(Path("out/tables")))
 
 
 @pytest.mark.everyday
@@ -246,41 +205,40 @@ def test_a_study_from_init_to_clean(
         ("  preset: fast", "#"),
         ("max_examples: 512", "max_examples: 8"),
         ("controls: 99", "controls: 2"),
-        ("controls: 20\n", "controls: 1\n"),
-        ("max_examples: 300", "max_examples: 6"),
         ("seeds: [42, 43, 44]", "seeds: [1, 2]"),
         ('components: "all"  #', 'components: "mlps"  #'),
     ):
         assert before in text
         text = text.replace(before, after)
     Path("mine.yaml").write_text(text)
-    assert call("run mine.yaml --dry-run") == 0
+    run = "run mine.yaml --without paths,dose"
+    assert call(f"{run} --dry-run") == 0
     told = capsys.readouterr().out
-    assert "27 of 27 jobs known by now are to do" in told
+    assert "25 of 25 jobs known by now are to do" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
-    assert call("run mine.yaml") == 0
+    assert call(run) == 0
     assert "report: mine/report.html" in capsys.readouterr().out
     singles = pd.read_csv("mine/tables/sweep.csv").query("split == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
-    assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == ("all 27 jobs are done; a run would only write the results\n")
+    assert call(f"{run} --dry-run") == 0
+    assert capsys.readouterr().out == ("all 25 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "27 of 27 jobs are done" in told
-    assert "27 results are what was written" in told
+    assert "25 of 25 jobs are done" in told
+    assert "25 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
-    assert call("run mine.yaml") == 0
+    assert call(run) == 0
     assert call("study clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
-    # failure, ablation, paths.
-    assert "would remove 15 results and 0 leftover files" in capsys.readouterr().out
+    # failure, ablation.
+    assert "would remove 14 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("study clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 15
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 14
     capsys.readouterr()
     assert call("study status mine") == 0
-    assert "27 of 27 jobs are done" in capsys.readouterr().out
+    assert "25 of 25 jobs are done" in capsys.readouterr().out
 
 
 # -- the single steps -----------------------------------------------------------------------------
@@ -294,40 +252,9 @@ def test_a_question_alone_repeats_what_a_run_does(whole: Path, pruned: Path) -> 
 
 
 @pytest.mark.usefixtures("no_report")
-def test_training_data_are_enough_to_prune(files: Path, whole: Path) -> None:
-    data = f"--model {tiny_encoder_dir()} --train {files}/train.csv"
-    assert call(f"core {data} {QUICK} --out masks") == 0
-    for path in (whole / "masks").iterdir():
-        assert Mask.load(Path("masks/masks") / path.name) == Mask.load(path)
-    found, expected = (
-        MeanActivations.load(p / "means.safetensors") for p in (Path("masks"), whole)
-    )
-    assert torch.equal(found.z, expected.z)
-    assert tables(Path("masks/tables"))["core"] == tables(whole / "tables")["core"]
-
-
-@pytest.mark.usefixtures("no_report")
-def test_subnetworks_by_another_method(files: Path) -> None:
-    method = "attribution"
-    command = (
-        f"accuracy {own(files)} --seeds 3,4 --target-sparsities 0.4,0.7 --prune-method {method}"
-    )
-    assert call(f"{command} --out masks") == 0
-    table = pd.read_csv("masks/tables/subnetworks.csv")
-    names = [f"{method}-s{share}-seed0" for share in ("0.40", "0.70")]
-    identity = ModelIdentity.of(load_model(tiny_encoder_dir()))
-    assert table["subnetwork"].tolist() == names
-    assert set(table["method"]) == {method}
-    for row in table.itertuples():
-        found = Subnetwork.load(f"masks/masks/{row.subnetwork}.safetensors")
-        assert " ".join(map(str, found.mask.kept)) == row.kept
-        assert found.mask.identity is not None
-        assert not found.mask.identity.differences(identity)
-
-
-@pytest.mark.usefixtures("no_report")
 def test_methods(files: Path, pruned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(f"methods {own(files)} {QUICK} --out out") == 0
+    shutil.copytree(pruned, "out")  # whose masks are reused
+    assert call("methods out") == 0
     table = pd.read_csv("out/tables/methods.csv")
     methods = ["l0", "attribution", "random", "layer-matched"]
     assert table["method"].tolist() == [name for name in methods for _ in range(2)]
@@ -352,14 +279,10 @@ def test_methods(files: Path, pruned: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.usefixtures("no_drawings")
-def test_effective_size_of_checkpoints(
-    files: Path, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_effective_size_of_checkpoints(files: Path, whole: Path) -> None:
     (early, path), *_, (last, final) = encoder_checkpoints()
-    series = f"{path},{final}"
-    data = " ".join(f"--{split} {files}/{split}.csv" for split in SIZES)
-    command = f"effective-size --checkpoints {series} {data} {QUICK} --tolerance 0.1"
-    assert call(f"{command} --out out") == 0
+    data = f"--checkpoints {path},{final} {texts(files)}"
+    assert call(f"effective-size {data} {QUICK} --tolerance 0.1 --out out") == 0
     found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
     assert set(found) == {"data", "full", "grid", "effective_size", "mean_effective_size"}
     means = found["mean_effective_size"]
@@ -367,12 +290,8 @@ def test_effective_size_of_checkpoints(
     steps = means["checkpoint"].unique().tolist()
     assert steps == [early, last]
     grid = found["grid"]
-    assert grid[["seed", "target_sparsity"]].drop_duplicates().to_numpy().tolist() == [
-        [3, 0.4],
-        [4, 0.4],
-        [3, 0.7],
-        [4, 0.7],
-    ]
+    masks = [*grid[["target_sparsity", "seed"]].drop_duplicates().itertuples(index=False)]
+    assert masks == [(0.4, 3), (0.4, 4), (0.7, 3), (0.7, 4)]
     # The grid's figures are those of a run of the checkpoint.
     own_table = pd.read_csv(whole / "tables" / "accuracy.csv")
     rows = own_table.query("split == 'ood' and subset != 'all' and seed == 3")
@@ -390,18 +309,17 @@ def test_effective_size_of_checkpoints(
 
 def test_export(files: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command, name = f"export {whole} --mask", "s0.40-seed3"
-    assert call(f"{command} {name} --out pruned") == 0
-    assert call(f"{command} {name} --fill zero --out zeroed") == 0
     model, data = load_model(tiny_encoder_dir()), encoded(files / "ood.csv")
     mask = Mask.load(whole / "masks" / f"{name}.safetensors")
     means = MeanActivations.load(whole / "means.safetensors", model)
-    fills: dict[str, Any] = {"pruned": "mean", "zeroed": "zero"}
-    for folder, fill in fills.items():
-        mine = evaluate(load_model(folder), data)
+    options: dict[Any, str] = {"mean": "", "zero": "--fill zero"}
+    for fill, option in options.items():
+        assert call(f"{command} {name} {option} --out {fill}") == 0
+        mine = evaluate(load_model(fill), data)
         masked = evaluate(model, data, mask=mask, means=means, fill=fill)
         torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)
-    assert call(f"{command} {name} --out pruned") == 2
-    assert "pruned: exists already" in capsys.readouterr().err
+    assert call(f"{command} {name} --out zero") == 2
+    assert "zero: exists already" in capsys.readouterr().err
     assert call(f"{command} s0.40-seed5 --out none") == 2
     assert "no mask 's0.40-seed5' (--mask); expected one of s0.40-s" in capsys.readouterr().err
 
@@ -433,13 +351,11 @@ def test_heads(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("no_report")
 def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"ablation {own(files)} --components L1.H0,2.3,L3.MLP --sets 1.0+0.mlp --subsets"
-    command += " --max-joint 0 --controls 2 --resamples 20"
-    assert call(f"{command} --out found") == 0
-    found = tables(Path("found/tables"))
-    assert sorted(found) == [
+    assert call(f"{command} --max-joint 0 --controls 2 --resamples 20 --out found") == 0
+    assert set(tables(Path("found/tables"))) == {
         *("ablation", "ablation_controls", "data", "dividends", "interaction_stability"),
         *("interactions", "shapley"),
-    ]
+    }
     assert not list(Path("found").glob("masks/*"))
     table = pd.read_csv("found/tables/ablation.csv")
     singles = ["L0.MLP", "L1.H0", "L2.H3", "L3.MLP"]
@@ -451,8 +367,7 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     assert pd.read_csv("found/tables/interactions.csv")["set"].unique().tolist() == joint
     assert "components ablated alone, " in capsys.readouterr().out
     # Asked for once more, of interactions too, nothing is done again.
-    again = "interactions found --components L1.H0,2.3,L3.MLP"
-    assert call(again) == 0
+    assert call("interactions found --components L1.H0,2.3,L3.MLP") == 0
     assert "3 of 3 jobs were done before" in capsys.readouterr().err
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
@@ -517,6 +432,7 @@ def test_a_question_asked_in_the_folder_of_a_run_is_answered_there(
     assert "Smallest subnetwork within 30 points of accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = pd.read_csv(files / "id.csv")
     frame["text_a"] = "[BOS] " + frame["text_a"] + " [SEP] " + frame["text_b"] + " [ANS]"

@@ -1,4 +1,4 @@
-"""What ``--help`` shows, and what it leaves to ``--help-all``."""
+"""What ``--help`` shows and leaves to ``--help-all``, and which commands can choose a device."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import contextlib
 import io
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 import typer
 
 import mechcore
@@ -20,6 +23,7 @@ from mechcore.cli import app, main
 from mechcore.main_study.config import StudyConfig
 from mechcore.settings import all_entries
 
+ROOT = Path(__file__).resolve().parents[2]
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
@@ -38,15 +42,16 @@ def panels(shown: list[str]) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def commands(group: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(group: Any = None, place: str = "") -> Iterator[tuple[str, Any]]:
     """All commands, with the words that call them."""
+    group = group or typer.main.get_command(app)
     context = typer.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if hasattr(command, "list_commands"):
-            yield from commands(command, (*place, name))
+            yield from commands(command, f"{place}{name} ")
         else:
-            yield (*place, name), command
+            yield f"{place}{name}", command
 
 
 def test_commands_stand_in_groups() -> None:
@@ -60,15 +65,11 @@ def test_commands_stand_in_groups() -> None:
         "Studies": ["study"],
         "Reproductions": ["reproduce"],
     }
-
-
-def test_commands_of_groups() -> None:
-    found = {" ".join(words) for words, _ in commands(typer.main.get_command(app))}
-    assert {each for each in found if each.startswith("study ")} == {
-        f"study {name}" for name in ("init", "status", "clean")
-    }
+    known = {name for name, _ in commands()}
+    studies = {f"study {name}" for name in ("init", "status", "clean")}
+    assert {name for name in known if name.startswith("study ")} == studies
     papers = ("cognitive", "trials", "extractive", "facts")
-    assert {f"reproduce {name}" for name in papers} <= found
+    assert {f"reproduce {name}" for name in papers} <= known
 
 
 @pytest.mark.parametrize(
@@ -92,61 +93,121 @@ def test_ways_to_ask_for_help(
     assert err == ""
 
 
-@pytest.mark.parametrize(
-    ("panel", "options"),
-    [
-        ("Model", "--model --class-names --dtype"),
-        ("Data", "--train --label-map --max-ood"),
-        (
-            "Pruning",
-            "--prune-method --prune-preset --prune-settings --prune-steps --seeds "
-            "--target-sparsities",
-        ),
-        ("Analyses", "--fill --tolerance --resamples --with --without --only --ood-mean"),
-        ("Compute", "--cpus --device --executor --batch-size"),
-        ("Output", "--out --dry-run"),
-    ],
-)
-def test_options_stand_in_the_panel_of_their_settings(panel: str, options: str) -> None:
-    found = panels(lines("run", "--help-all"))[panel]
-    assert "[default: float32]" in panels(lines("run", "--help-all"))["Model"]
-    assert {*options.split()} <= {*re.findall(r"^ (--[a-z-]+)", found, re.M)}
+PANELS = {
+    "Model": "--model --class-names --dtype",
+    "Data": "--train --label-map --max-ood",
+    "Pruning": "--prune-method --prune-preset --prune-settings --prune-steps --seeds "
+    "--target-sparsities",
+    "Analyses": "--fill --tolerance --resamples --with --without --only --ood-mean",
+    "Compute": "--cpus --device --executor --batch-size",
+    "Output": "--out --dry-run",
+}
+
+
+def test_options_stand_in_the_panel_of_their_settings() -> None:
+    found = panels(lines("run", "--help-all"))
+    assert "[default: float32]" in found["Model"]
+    for panel, options in PANELS.items():
+        assert {*options.split()} <= {*re.findall(r"^ (--[a-z-]+)", found[panel], re.M)}, panel
 
 
 def test_rare_options_are_shown_on_request() -> None:
-    rare = {entry.setting.option for _, entry in all_entries(StudyConfig) if entry.setting.rare} | {
-        "--store",
-        "--address",
-        "--wandb-mode",
-    }
+    rare = {entry.setting.option for _, entry in all_entries(StudyConfig) if entry.setting.rare}
+    rare |= {"--store", "--address", "--wandb-mode"}
     assert {"--revision", "--device-map", "--allow-pickle", "--least-effect"} <= rare
-    short, whole = ({*OPTION.findall("\n".join(lines("run", each)))} for each in HELP)
+    shown = [lines("run", option, columns=160) for option in ("--help", "--help-all")]
+    short, whole = ({*OPTION.findall("\n".join(text))} for text in shown)
     assert not rare & short
     assert rare <= whole
     assert short < whole
-    options = sum("│ --" in line for line in lines("run", "--help", columns=160))
-    assert options <= 40 + len(["--help", "--help-all"])
-
-
-HELP = ("--help", "--help-all")
+    assert sum("│ --" in line for line in shown[0]) <= 40 + len(shown)
 
 
 def test_only_commands_that_hide_options_show_them_on_request() -> None:
-    for words, command in commands(typer.main.get_command(app)):
+    for words, command in commands():
         options = {option for each in command.params for option in each.opts}
         assert ("--help-all" in options) == any(each.hidden for each in command.params), words
 
 
 def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs" / "site"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
     import commands as reference  # type: ignore[import-not-found]
 
     sections = re.split(r"^## mechcore ", reference.reference(), flags=re.M)[1:]
     texts = {section.partition("\n")[0]: section for section in sections}
-    known = dict(commands(typer.main.get_command(app)))
-    assert texts.keys() == {" ".join(words) for words in known}
+    known = dict(commands())
+    assert texts.keys() == known.keys()
     for words, command in known.items():
-        text = texts[" ".join(words)]
         for each in command.params:
             for option in [*each.opts, *each.secondary_opts]:
-                assert option in text, f"{words} {option}"
+                assert option in texts[words], f"{words} {option}"
+
+
+# -- devices --------------------------------------------------------------------------------------
+
+WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "trials", "facts"}
+"""Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
+
+ASKED = {
+    **{name.replace("_", "-"): "--model none --task mnli-hans" for name in question_names()},
+    "effective-size": "--checkpoints none",
+    "bench": "--cases planted",
+    "run": "--model none --task mnli-hans",
+    "demo": "",
+    "train": "--model none --train none.csv",
+    "reproduce cognitive": "",
+    "reproduce extractive": "",
+}
+
+
+def test_every_command_that_runs_a_model_has_the_option() -> None:
+    known = {
+        name: {option for each in command.params for option in each.opts}
+        for name, command in commands()
+    }
+    missing = {name.split()[-1] for name, options in known.items() if "--device" not in options}
+    assert missing == WITHOUT_MODELS
+    assert {name for name in known if name.split()[-1] not in missing} == ASKED.keys()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("command", ASKED)
+def test_a_device_that_is_not_there_is_said_before_any_work(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), *ASKED[command].split(), "--device", "cuda"])
+    said = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2
+    assert len(said) == 1
+    assert said[0].startswith("mechcore: error: device cuda: this machine has none")
+    assert not list(tmp_path.iterdir())
+
+
+INTERRUPTING = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":  # which mechcore.cli asks for
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from mechcore.__main__ import main
+main()
+"""
+
+
+def test_an_interrupted_import_ends_in_one_line() -> None:
+    """Ctrl-C while the command is still being imported."""
+    text = (ROOT / "pyproject.toml").read_text()
+    assert '[project.scripts]\nmechcore = "mechcore.__main__:main"\n' in text
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 130
+    assert done.stderr == "mechcore: error: interrupted; nothing was begun\n"

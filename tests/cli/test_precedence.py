@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from mechcore.cli import main
 from mechcore.errors import MechcoreError
 from mechcore.main_study.config import StudyConfig
-from mechcore.papers.cognitive import CognitiveSettings
-from mechcore.papers.extractive.settings import ExtractiveSettings
+from mechcore.pruning import PruneSettings
+from mechcore.settings import changed
 from mechcore.study.executors import Local
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.step import plain
@@ -44,32 +45,41 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def settings_of(monkeypatch: pytest.MonkeyPatch, command: str) -> Any:
-    """What a command would do a study of."""
-    return asked_by(monkeypatch, command)[0]
+Asked = Callable[[str], tuple[Any, dict[str, Any]]]
 
 
-def asked_by(monkeypatch: pytest.MonkeyPatch, command: str) -> tuple[Any, dict[str, Any]]:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What a command would do a study of, and how."""
-    found: list[Any] = []
 
-    def catch(settings: Any, *_: Any, **how: Any) -> None:
-        found.append((settings, how))
-        raise Stopped
+    def ask(command: str) -> tuple[Any, dict[str, Any]]:
+        found: list[Any] = []
 
-    monkeypatch.setattr("mechcore.study.run.run_study", catch)
-    with pytest.raises(Stopped):
-        main(command.split())
-    return found[0]
+        def catch(settings: Any, *_: Any, **how: Any) -> None:
+            found.append((settings, how))
+            raise Stopped
+
+        monkeypatch.setattr("mechcore.study.run.run_study", catch)
+        with pytest.raises(Stopped):
+            main(command.split())
+        return found[0]
+
+    return ask
 
 
-def test_what_the_command_line_leaves_out_is_as_in_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study: StudyConfig = settings_of(monkeypatch, "run s.yaml")
+def at(settings: Any, where: str) -> Any:
+    """A setting by its name in a file."""
+    for name in where.split("."):
+        settings = getattr(settings, name)
+    return settings
+
+
+def test_what_the_command_line_leaves_out_is_as_in_the_file(asked: Asked) -> None:
+    study, _ = asked("run s.yaml")
     assert (study.seeds, study.target_sparsities, study.batch_size) == ((7,), (0.3,), 8)
     assert (study.model.dtype, study.data.max_train, study.data.seed) == ("bfloat16", 16, 5)
     assert (study.prune.steps, study.prune.precision, study.prune.lr) == (30, "bfloat16", 0.1)
+    assert asked("demo")[0] == StudyConfig()  # without a file
 
 
 @pytest.mark.parametrize(
@@ -85,26 +95,18 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(
         ("--prune-settings lr=0.2", "prune.lr", 0.2),
         ("--max-non-core 16", "analyses.ablation.max_non_core", 16),
         ("--cpus 2", "resources.cpus", 2),
+        ("--columns text_a=p,subset=kind", "data.columns", {"text_a": "p", "subset": "kind"}),
+        ("--label-map 0=yes,1=no", "data.label_map", {"0": "yes", "1": "no"}),
+        ("--ood-subsets so_swap,prep", "data.ood_subsets", ("so_swap", "prep")),
     ],
 )
 def test_the_command_line_beats_the_file_also_with_a_default(
-    monkeypatch: pytest.MonkeyPatch, options: str, where: str, wanted: object
+    asked: Asked, options: str, where: str, wanted: object
 ) -> None:
-    alone: StudyConfig = settings_of(monkeypatch, "run s.yaml")
-    both: StudyConfig = settings_of(monkeypatch, f"run s.yaml {options}")
-
-    def at(study: Any) -> Any:
-        for name in where.split("."):
-            study = getattr(study, name)
-        return study
-
-    assert at(both) == wanted != at(alone)
+    (alone, _), (both, _) = asked("run s.yaml"), asked(f"run s.yaml {options}")
+    assert at(both, where) == wanted != at(alone, where)
     if "." not in where:  # and nothing else is another
         assert plain(replace(both, **{where: getattr(alone, where)})) == plain(alone)
-
-
-def test_without_a_file_all_is_as_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(monkeypatch, "demo") == StudyConfig()
 
 
 # -- --quick --------------------------------------------------------------------------------------
@@ -113,122 +115,98 @@ def test_without_a_file_all_is_as_the_options_say(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ("", {"projection": "auto", "n_test": 1600}),
-        ("--quick", {"projection": "pca", "n_test": 160, "sizes": (100, 400)}),
-        ("--quick --projection auto", {"projection": "auto", "n_test": 160}),
-        ("--quick --projection umap --test 240", {"projection": "umap", "n_test": 240}),
-        ("--quick --sizes 100,400,1600,6400 --seeds 0,1,2", {"sizes": (100, 400, 1600, 6400)}),
+        ("cognitive", {"projection": "auto", "n_test": 1600}),
+        ("cognitive --quick", {"projection": "pca", "n_test": 160, "sizes": (100, 400)}),
+        ("cognitive --quick --projection auto", {"projection": "auto", "n_test": 160}),
+        ("cognitive --quick --test 240 --sizes 100,6400", {"n_test": 240, "sizes": (100, 6400)}),
+        (
+            "cognitive --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
+            {"fine_tuned.learning_rates": (5e-4, 1e-3), "fine_tuned.steps": 1500}
+            | {"scratch.steps": 1500, "fine_tuned.patience": 6, "scratch.warmup_steps": 5},
+        ),
+        (
+            "extractive --quick",
+            {"seeds": (0,), "epochs": (1,), "counterfactuals": 2, "cuts": (1,)},
+        ),
+        (
+            "extractive --quick --seeds 0,1,2 --counterfactuals 10",
+            {"seeds": (0, 1, 2), "counterfactuals": 10},
+        ),
+        (
+            "extractive --quick --ordering-epochs 16 --grafting-epochs 3 --replay 0",
+            {"ordering.epochs": 16, "ordering.replay": 0, "grafting.epochs": 3, "seeds": (0,)},
+        ),
     ],
 )
 def test_quick_beats_the_defaults_and_options_beat_quick(
-    monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
+    asked: Asked, options: str, wanted: dict[str, Any]
 ) -> None:
-    found: CognitiveSettings = settings_of(monkeypatch, f"reproduce cognitive {options}")
-    assert {name: getattr(found, name) for name in wanted} == wanted
-
-
-@pytest.mark.parametrize(
-    ("options", "wanted"),
-    [
-        ("--quick", {"seeds": (0,), "epochs": (1,), "counterfactuals": 2, "cuts": (1,)}),
-        ("--quick --seeds 0,1,2 --counterfactuals 10", {"seeds": (0, 1, 2), "counterfactuals": 10}),
-        ("--quick --epochs 8 --cuts 2", {"epochs": (8,), "cuts": (2,), "seeds": (0,)}),
-    ],
-)
-def test_quick_of_extractive(
-    monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
-) -> None:
-    found: ExtractiveSettings = settings_of(monkeypatch, f"reproduce extractive {options}")
-    assert {name: getattr(found, name) for name in wanted} == wanted
-
-
-def test_options_of_trainings_beat_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings_of(
-        monkeypatch,
-        "reproduce cognitive --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
-    )
-    for arm in (found.fine_tuned, found.scratch):
-        assert (arm.steps, arm.patience, arm.warmup_steps) == (1500, 6, 5)
-    assert found.fine_tuned.learning_rates == (5e-4, 1e-3)
-    found = settings_of(
-        monkeypatch,
-        "reproduce extractive --quick --ordering-epochs 16 --grafting-epochs 3 --replay 0",
-    )
-    assert (found.ordering.epochs, found.ordering.replay, found.grafting.epochs) == (16, 0, 3)
+    found, _ = asked(f"reproduce {options}")
+    assert {name: at(found, name) for name in wanted} == wanted
 
 
 # -- where settings came from ----------------------------------------------------------------------
 
 
-def origins_of(monkeypatch: pytest.MonkeyPatch, command: str) -> dict[str, str]:
-    found: dict[str, str] = asked_by(monkeypatch, command)[1]["origins"]
-    return found
-
-
-def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert origins_of(monkeypatch, "demo") == {}
-    assert origins_of(monkeypatch, "demo decoder --without sweep") == dict.fromkeys(
+def test_settings_come_from_the_file_and_the_command_line(asked: Asked) -> None:
+    assert asked("demo")[1]["origins"] == {}
+    assert asked("demo decoder --without sweep")[1]["origins"] == dict.fromkeys(
         ("model.embedded", "analyses.sweep"), "command line"
     )
-    wanted = dict.fromkeys(
-        ("model.dtype", "data.max_train", "data.max_id", "data.max_ood", "data.seed", "seeds",
-         "target_sparsities", "batch_size", "analyses.ablation.max_non_core", "resources.cpus"),
-        "file s.yaml",
-    )  # fmt: skip
-    prune = ("steps", "steps_per_percent", "ramp", "ramp_per_percent", "warmup", "batch_size", "lr")
-    prune += ("lr_lambda", "weight_decay", "dropout", "log_alpha_mean", "sparsity")
-    prune += ("discretisation", "precision")
-    wanted |= dict.fromkeys((f"prune.{name}" for name in prune), "file s.yaml")
-    assert origins_of(monkeypatch, "run s.yaml") == wanted
+    names = "model.dtype data.max_train data.max_id data.max_ood data.seed seeds target_sparsities"
+    names += " batch_size analyses.ablation.max_non_core resources.cpus"
+    study, how = asked("run s.yaml")
+    prune = [f"prune.{name}" for name in changed(PruneSettings(), study.prune)]
+    assert {"prune.lr", "prune.steps", "prune.precision"} < {*prune}
+    wanted = dict.fromkeys([*names.split(), *prune], "file s.yaml")
+    assert how["origins"] == wanted
     changes = {"seeds": "command line", "prune.steps": "command line"}
     changes |= {"analyses.fill": "command line", "resources.device": "command line"}
     options = "--seeds 42,43,44 --prune-steps 40 --fill zero --device cpu"
-    assert origins_of(monkeypatch, f"run s.yaml {options}") == wanted | changes
+    assert asked(f"run s.yaml {options}")[1]["origins"] == wanted | changes
 
 
-def test_settings_of_other_kinds_come_from_a_base_and_quick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = origins_of(monkeypatch, "reproduce extractive --base gpt2 --quick --replay 3 --seeds 7")
+def test_settings_of_other_kinds_come_from_a_base_and_quick(asked: Asked) -> None:
+    _, how = asked("reproduce extractive --base gpt2 --quick --replay 3 --seeds 7")
+    found = how["origins"]
     assert found["base"] == found["ordering.learning_rate"] == "--base"
     assert found["base_steps"] == found["learning_rates"] == "--quick"
     assert found["ordering.replay"] == found["seeds"] == "command line"
     assert "precision" not in found
 
 
-def test_options_hold_for_every_variant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_hold_for_every_variant(here: Path, asked: Asked) -> None:
     text = "\nvariants: {a: {seeds: [1], prune: {steps: 40}}, b: {training: null}}\n"
     (here / "v.yaml").write_text(FILE + text)
-    study: StudyConfig = settings_of(monkeypatch, "run v.yaml --prune-steps 5 --cpus 1")
+    study, _ = asked("run v.yaml --prune-steps 5 --cpus 1")
     a, b = study.each_variant().values()
     assert (a.seeds, b.seeds) == ((1,), (7,))
     assert a.prune == b.prune == replace(b.prune, steps=5)
     assert a.resources.cpus == b.resources.cpus == study.resources.cpus == 1
-    study = settings_of(monkeypatch, "run v.yaml --seeds 2,3")
+    study, _ = asked("run v.yaml --seeds 2,3")
     assert [each.seeds for each in study.each_variant().values()] == [(2, 3)] * 2
 
 
 # -- how studies are done --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["demo", "reproduce cognitive", "reproduce extractive"])
+every_kind = pytest.mark.parametrize(
+    "kind", ["demo", "reproduce cognitive", "reproduce extractive"]
+)
+
+
+@every_kind
 def test_every_kind_of_study_is_done_as_the_options_say(
-    monkeypatch: pytest.MonkeyPatch, kind: str
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    _, how = asked_by(monkeypatch, f"{kind} --workers 2 --cpus 1 --device cpu --store here")
+    _, how = asked(f"{kind} --workers 2 --cpus 1 --device cpu --store here")
     assert how["executor"] == Local(2, 1, "cpu")
     assert how["store"] == Path("here")
     monkeypatch.setattr("mechcore.models.devices.check_device", lambda device: None)
-    _, how = asked_by(monkeypatch, f"{kind} --workers 1 --gpus 0.5")
+    _, how = asked(f"{kind} --workers 1 --gpus 0.5")
     assert how["executor"] == Local(1, None, "cuda")
-
-
-@pytest.mark.parametrize("kind", ["demo", "reproduce cognitive", "reproduce extractive"])
-def test_every_kind_of_study_can_be_given_to_ray(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
-    _, how = asked_by(monkeypatch, f"{kind} --executor ray --address host:1 --cpus 2 --gpus 1")
+    _, how = asked(f"{kind} --executor ray --address host:1 --cpus 2 --gpus 1")
     assert how["executor"] == OnRay("host:1", 2, 1.0, "cuda")
 
 
@@ -253,50 +231,50 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(
     assert sorted(here.iterdir()) == before
 
 
-@pytest.mark.parametrize("kind", ["demo", "reproduce cognitive", "reproduce extractive"])
-def test_finished_studies_of_every_kind_are_logged(
-    here: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+@pytest.fixture
+def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run a command whose study is done, with a function that logs it; its exit code."""
+
+    def run(command: str, log: Callable[..., Any], *names: str) -> Any:
+        modules = ("mechcore.cli.study.show_run", "mechcore.papers.cognitive.command._show_results")
+        for name in (*modules, "mechcore.papers.extractive.command._show_results"):
+            monkeypatch.setattr(name, lambda folder: None)
+        reports = [Path("out") / name / "report.html" for name in names]
+        monkeypatch.setattr("mechcore.study.run.run_study", lambda *_, **__: reports)
+        monkeypatch.setattr("mechcore.study.tracking.check_can_log", lambda *_: None)
+        monkeypatch.setattr("mechcore.study.tracking.log_run", log)
+        with pytest.raises(SystemExit) as end:
+            main(f"{command} --out out --wandb mine".split())
+        return end.value.code
+
+    return run
+
+
+@every_kind
+def test_finished_studies_of_every_kind_are_logged(finished: Any, kind: str) -> None:
     logged: list[Any] = []
-    (here / "out").mkdir()
-    modules = ("mechcore.cli.study.show_run", "mechcore.papers.cognitive.command._show_results")
-    for name in (*modules, "mechcore.papers.extractive.command._show_results"):
-        monkeypatch.setattr(name, lambda folder: None)
-    monkeypatch.setattr("mechcore.study.tracking.check_can_log", lambda *_: None)
-    monkeypatch.setattr(
-        "mechcore.study.tracking.log_run", lambda run, **how: logged.append((run, how))
+    Path("out").mkdir()
+    code = finished(
+        f"{kind} --wandb-mode online", lambda *run, **how: logged.append((run, how)), ""
     )
-    monkeypatch.setattr(
-        "mechcore.study.run.run_study", lambda *_, **__: [Path("out") / "report.html"]
-    )
-    with pytest.raises(SystemExit) as end:
-        main(f"{kind} --out out --wandb mine --wandb-mode online".split())
-    assert end.value.code == 0
-    assert logged == [(Path("out"), {"project": "mine", "mode": "online"})]
+    assert code == 0
+    assert logged == [((Path("out"),), {"project": "mine", "mode": "online"})]
 
 
 def test_a_run_that_cannot_be_logged_is_done(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(run: Path, **_: Any) -> str:
         if run.name == "first":
             raise MechcoreError("wandb: the disk is full")
         return "there"
 
-    monkeypatch.setattr("mechcore.cli.study.show_run", lambda folder: None)
-    monkeypatch.setattr("mechcore.study.tracking.check_can_log", lambda *_: None)
-    monkeypatch.setattr("mechcore.study.tracking.log_run", refuse)
-    reports = [Path("out") / name / "report.html" for name in ("first", "second")]
-    monkeypatch.setattr("mechcore.study.run.run_study", lambda *_, **__: reports)
-    with pytest.raises(SystemExit) as end:
-        main(["demo", "--out", "out", "--wandb", "mine"])
-    assert end.value.code == 1
+    assert finished("demo", refuse, "first", "second") == 1
     out, err = capsys.readouterr()
     assert "report: out/second/report.html\nWeights & Biases: there\n" in out
-    assert err == (
-        "mechcore: error: the run is done, but not logged: wandb: the disk is full; rerun the same "
-        "command to log it, which does none of the work again\n"
-    )
+    wanted = "mechcore: error: the run is done, but not logged: wandb: the disk is full; rerun the"
+    assert err.startswith(wanted)
+    assert err.count("\n") == 1
 
 
 # -- contradictions -------------------------------------------------------------------------------
@@ -321,7 +299,6 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
         ),
         ("reproduce cognitive --wandb-mode online", "--wandb-mode is for --wandb"),
         ("run --wandb-mode offline", "--wandb-mode is for --wandb"),
-        ("run s.yaml --wandb-mode online", "--wandb-mode is for --wandb"),
         ("run --prune-settings lr=1,lr=2", "--prune-settings 'lr=1,lr=2': lr occurs twice"),
         (f"run {OWN} --columns text_a=text_a,text_a=text_b", "text_a occurs twice"),
         (f"run {OWN} --label-map 0=entailment,0=neutral", "0 occurs twice"),

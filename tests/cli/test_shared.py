@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -10,35 +11,39 @@ import pytest
 from mechcore.cli.shared import run_table, show, show_part
 from mechcore.files import write_csv
 
-
-def shown(
-    frame: pd.DataFrame,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    width: int = 80,
-) -> list[str]:
-    """The lines of a table on a terminal of that width, without what pads them."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    show(frame)
-    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+Shown = Callable[..., list[str]]
 
 
-def test_whole_numbers_of_a_run_are_shown_as_such(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seeds = pd.array([0, 12, None], dtype="Int64")
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """The lines of a table on a terminal of some width, without what pads them."""
+
+    def lines(frame: pd.DataFrame, width: int = 80) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        show(frame)
+        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    return lines
+
+
+def written(folder: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """A table as it comes back from a run."""
+    (folder / "tables").mkdir()
+    write_csv(folder / "tables" / "t.csv", frame)
+    return run_table(folder, "t")
+
+
+def test_whole_numbers_of_a_run_are_shown_as_such(tmp_path: Path, shown: Shown) -> None:
     frame = pd.DataFrame(
         {
             "arm": ["base", "scratch", "mean"],
-            "seed": seeds,
+            "seed": pd.array([0, 12, None], dtype="Int64"),
             "n": [6400, 100, 100],
             "accuracy": [1.0, 0.0, None],
             "matched": [True, False, True],
         }
     )
-    (tmp_path / "tables").mkdir()
-    write_csv(tmp_path / "tables" / "models.csv", frame)
-    assert shown(run_table(tmp_path, "models"), capsys, monkeypatch) == [
+    assert shown(written(tmp_path, frame)) == [
         "arm      seed     n  accuracy  matched",
         "──────────────────────────────────────",
         "base        0  6400     1.000  True",
@@ -47,44 +52,32 @@ def test_whole_numbers_of_a_run_are_shown_as_such(
     ]
 
 
-def test_a_dash_stands_for_an_interval_that_is_not_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nan = float("nan")
+def test_a_dash_stands_for_an_interval_that_is_not_known(tmp_path: Path, shown: Shown) -> None:
+    nan, dash = float("nan"), "\u2013"
     frame = pd.DataFrame(
         {"subset": ["a", "b"], "seed": [nan, 1.0], "low": [nan, 0.25], "change_high": [nan, 0.5]}
     )
-    dash = "\u2013"
-    lines = [line.split() for line in shown(frame, capsys, monkeypatch)]
+    lines = [line.split() for line in shown(frame)]
     assert lines[1] == ["subset", "seed", "low", "high"]
     assert lines[3:] == [["a", dash, dash], ["b", "1.000", "0.250", "0.500"]]
-    (tmp_path / "tables").mkdir()
-    write_csv(tmp_path / "tables" / "t.csv", frame)
+    assert shown(written(tmp_path, frame))[3].split() == ["a", dash, dash]
     assert (tmp_path / "tables" / "t.csv").read_text().splitlines()[1] == "a,,,"
-    found = shown(run_table(tmp_path, "t"), capsys, monkeypatch)
-    assert found[3].split() == ["a", dash, dash]
 
 
-def test_only_texts_go_on_in_the_next_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_texts_go_on_in_the_next_line(shown: Shown) -> None:
     frame = pd.DataFrame(
         {"what it is": ["a long sentence"], "accuracy_change": [-0.25], "n": [1600]}
     )
-    assert shown(frame, capsys, monkeypatch, width=28) == [
+    assert shown(frame, width=28) == [
         "              accuracy",
         "what it is      change     n",
         "────────────────────────────",
         "a long          -0.250  1600",
         "sentence",
     ]
-
-
-def test_names_are_shown_letter_by_letter(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame = pd.DataFrame({"set": ["[red]L1.H0", ":smile:"]})
-    assert shown(frame, capsys, monkeypatch)[2:] == ["[red]L1.H0", ":smile:"]
+    # Names are shown letter by letter.
+    names = ["[red]L1.H0", ":smile:"]
+    assert shown(pd.DataFrame({"set": names}))[2:] == names
 
 
 def test_of_a_large_table_there_is_as_much_as_there_is_room_for(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny_encoder_dir
 
 SMALL = StudyConfig(
-    prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
+    prune=PruneSettings(steps=6, warmup=2, batch_size=4, tolerance=1),
     target_sparsities=(0.3,),
     n_resamples=20,
     analyses=Analyses(heads=Heads(16), paths=Paths(controls=1, max_examples=10)),
@@ -51,6 +50,7 @@ FRAMES = {
     split: tiny_world.generate(split, n, seed=5).frame  # type: ignore[arg-type]
     for split, n in (("train", 24), ("id", 100), ("ood", 100))
 }
+"""Enough examples of each label to measure information."""
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +79,11 @@ def means(model: Any) -> MeanActivations:
 def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
     ranked = lab.blame().table
     own = MeanActivations.compute(model, FRAMES["ood"])
-    answers, tables = {}, []
+    answers: dict[str, Any] = {}
     for part, split, mean in (("id", "id", means), ("ood", "ood", means), ("ood_mean", "ood", own)):
-        found = ablate(model, sets.singles(model), FRAMES[split], mean, split=split)  # type: ignore[arg-type]
-        table = information_table(found, n_resamples=20)
-        answers[part] = found
-        tables.append(table[table["subset"] == "all"])
-    inside, outside, other = tables
+        answers[part] = ablate(model, sets.singles(model), FRAMES[split], mean, split=split)  # type: ignore[arg-type]
+    tables = [information_table(part, n_resamples=20) for part in answers.values()]
+    inside, outside, other = (table[table["subset"] == "all"] for table in tables)
     expected = component_roles(inside, outside, ood_mean=other)
     expected = confirm_roles(expected, answers).set_index("component")
     found = ranked.set_index("component").loc[expected.index]
@@ -102,19 +100,15 @@ def test_what_heads_attend_to(lab: Lab, model: Any) -> None:
 
 
 def test_a_decoder_by_prompt(store: Path) -> None:
-    prompt, answers = tiny_world.DECODER_PROMPT, tiny_world.DECODER_ANSWERS
-    lab = mechcore.open(
-        tiny_decoder_dir(), **FRAMES, prompt=prompt, answers=answers, store=store, settings=SMALL
-    )
+    reading: Any = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
+    frames = {split: frame.head(24) for split, frame in FRAMES.items()}
+    lab = mechcore.open(tiny_decoder_dir(), **frames, **reading, store=store, settings=SMALL)
     costs = lab.sweep(components="mlps").table.query("set == 'L1.MLP'")
     model = load_model(tiny_decoder_dir())
-    encoded = {
-        split: as_encoded(model, frame, prompt=prompt, answers=answers)
-        for split, frame in FRAMES.items()
-    }
-    means = MeanActivations.compute(model, encoded["train"])
-    full = evaluate(model, encoded["ood"], in_domain=False)
-    other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.MLP"), means=means)
+    train, data = (as_encoded(model, frames[split], **reading) for split in ("train", "ood"))
+    means = MeanActivations.compute(model, train)
+    full = evaluate(model, data, in_domain=False)
+    other = evaluate(model, data, mask=Mask.full(model).without("L1.MLP"), means=means)
     (row,) = costs[(costs["split"] == "ood") & (costs["subset"] == "all")].to_dict("records")
     assert row["margin_change"] == pytest.approx((other.margin - full.margin).mean(), abs=1e-4)
     assert full.accuracy > 0.6
@@ -136,19 +130,17 @@ def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanAc
     for name in ("L0.MLP", flips["component"].iloc[0]):
         found = flips[flips["component"] == name]
         split, part = next(iter(found.groupby("split", sort=False)))
-        data = lab.data[str(split)]
+        data, mask = lab.data[str(split)], Mask.full(model).without(name)
         full = evaluate(model, data, in_domain=False)
-        mask = Mask.full(model).without(name)
         without = evaluate(model, data, mask=mask, means=means, in_domain=False)
         flipped = np.flatnonzero(full.correct != without.correct)
         size = np.abs(full.margin - without.margin)[flipped]
-        assert part["example"].tolist() == flipped[np.argsort(-size)][: len(part)].tolist()
+        examples = part["example"].astype(int)
+        assert examples.tolist() == flipped[np.argsort(-size)][: len(part)].tolist()
         lost = int((full.correct & ~without.correct).sum())
         assert set(part[f"right_to_wrong_{split}"]) == {lost}
-        assert part["text_a"].tolist() == data.examples.frame["text_a"][part["example"]].tolist()
-        np.testing.assert_allclose(
-            part["margin_without"], without.margin[part["example"].astype(int)], atol=1e-4
-        )
+        assert part["text_a"].tolist() == data.examples.frame["text_a"][examples].tolist()
+        np.testing.assert_allclose(part["margin_without"], without.margin[examples], atol=1e-4)
 
 
 def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> None:
@@ -158,8 +150,7 @@ def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> 
     places = [page.index(part) for part in (answer.headline, "<img", "<table", "28 rows")]
     assert places == sorted(places)
     assert page.count("<tr") <= 21
-    for asked in ("roles", "heads"):  # dots and a grid
-        lab.ask(asked).plot().savefig(tmp_path / f"{asked}.pdf")
+    lab.heads().plot().savefig(tmp_path / "heads.pdf")  # a grid
     with pytest.raises(InputError, match="smallest: has no figure; its tables are smallest"):
         lab.smallest().plot()
     assert "<img" not in lab.smallest()._repr_html_()
@@ -177,11 +168,7 @@ def test_settings_for_one_question(lab: Lab) -> None:
 
 
 def test_components_may_be_objects_or_one_alone() -> None:
-    @dataclass(frozen=True)
-    class Named:
-        components: tuple[str, ...] = ()
-
-    head, entry = Component.parse("L0.H1"), entries(Named)["components"]
+    head, entry = Component.parse("L0.H1"), entries(Paths)["senders"]
     for given in ("L0.H1", head, [head], ("L0.H1",), ComponentSet((head,))):
         assert written(given, entry) == ("L0.H1",)
 
@@ -203,12 +190,8 @@ def test_another_lab_finds_what_was_done(
     lab: Lab, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, roles = lab.subnetworks(), lab.roles().table
-    again = mechcore.open(
-        "embedded",
-        **{split: frame.to_dict("records") for split, frame in FRAMES.items()},
-        store=store,
-        settings=SMALL,
-    )
+    records = {split: frame.to_dict("records") for split, frame in FRAMES.items()}
+    again = mechcore.open("embedded", **records, store=store, settings=SMALL)
     keys = again.store.all_keys()
     monkeypatch.setattr("mechcore.ablation.sweeps.TreeEngine.run", None)
     assert [each.mask for each in again.subnetworks()] == [each.mask for each in trained]
@@ -229,11 +212,10 @@ def test_a_report_is_a_path_and_a_link(lab: Lab, place: Path, monkeypatch: Any) 
 
 
 def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> None:
+    renamed = {"text_a": "p", "text_b": "h", "subset": "kind"}
     number = {"entailment": 1, "non-entailment": 0}
     theirs = {
-        split: frame.rename(columns={"text_a": "p", "text_b": "h", "subset": "kind"}).assign(
-            label=frame["label"].map(number)
-        )
+        split: frame.rename(columns=renamed).assign(label=frame["label"].map(number))
         for split, frame in FRAMES.items()
     }
     theirs["id"].to_csv(tmp_path / "id.csv", index=False)
@@ -242,8 +224,8 @@ def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> No
         train=theirs["train"],
         id=tmp_path / "id.csv",
         ood=datasets.Dataset.from_pandas(theirs["ood"]),
-        columns={"text_a": "p", "text_b": "h", "subset": "kind"},
-        label_map={1: "entailment", 0: "non-entailment"},
+        columns=renamed,
+        label_map={value: name for name, value in number.items()},
         store=tmp_path / "store",
     )
     for split in ("id", "ood"):
@@ -279,29 +261,24 @@ QUESTIONS: dict[str, Callable[[Lab], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("file", "named"),
-    [
+def test_a_lab_answers_about_one_checkpoint_and_its_data(copied: Path) -> None:
+    weights = encoder_checkpoints()[0][1] / "model.safetensors"
+    for file, named in (
         ("last/model.safetensors", "model .*last"),
         ("last/tokenizer.json", "model .*last"),
         ("train.csv", "train data train"),
         ("ood.csv", "ood data ood"),
-    ],
-)
-def test_a_lab_answers_about_one_checkpoint_and_its_data(
-    copied: Path, file: str, named: str
-) -> None:
-    lab = opened(copied)
-    assert lab.means is lab.means
-    replaced, (_, other) = copied / file, encoder_checkpoints()[0]
-    if file.endswith("safetensors"):
-        shutil.copy(other / "model.safetensors", replaced)
-    else:
-        replaced.write_bytes(replaced.read_bytes() + b"\n")
-    for name, ask in QUESTIONS.items():
-        with pytest.raises(InputError, match=rf"^lab: the files of {named} changed since .*mech"):
-            pytest.fail(f"{name}: {ask(lab)}")
-    assert opened(copied).model is not None
+    ):
+        lab, replaced = opened(copied), copied / file
+        assert lab.means is lab.means
+        before = replaced.read_bytes()
+        own = file.endswith("safetensors")
+        replaced.write_bytes(weights.read_bytes() if own else before + b"\n")
+        for name, ask in QUESTIONS.items():
+            wanted = rf"^lab: the files of {named} changed since .*mech"
+            with pytest.raises(InputError, match=wanted):
+                pytest.fail(f"{name}: {ask(lab)}")
+        replaced.write_bytes(before)
 
 
 def test_a_checkpoint_that_is_gone_is_still_the_one_that_was_opened(copied: Path) -> None:
@@ -321,23 +298,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert list(tmp_path.iterdir()) == []  # errors leave nothing behind
 
 
-def test_without_a_checkpoint_it_says_what_there_is(place: Path) -> None:
-    message = r"open: no checkpoint; .*mechcore.open\(.*'embedded' or 'embedded-encoder'"
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ((), {}, r"open: no checkpoint; .*mechcore.open\(.*'embedded' or 'embedded-encoder'"),
+        ((3,), {}, "open: checkpoint is a int; expected a dir"),
+        (("embedded",), {"ood": FRAMES["ood"]}, "open: train and id missing"),
+        (("embedded", "nosuch"), {}, r"id and ood missing; .*, or one of the tasks "),
+        (("embedded",), {"columns": {"text_a": "a"}}, "columns and label_map are for data of your"),
+        (("embedded",), {"label_map": {0: "b"}}, "columns and label_map are for data of your"),
+    ],
+)
+def test_what_cannot_be_opened(place: Path, given: Any, options: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        mechcore.open()
-
-
-def test_a_loaded_model_is_no_checkpoint(place: Path) -> None:
-    model: Any = load_model(tiny_encoder_dir())
-    with pytest.raises(InputError, match="open: checkpoint is a TransformerBridge; expected a dir"):
-        mechcore.open(model)
-
-
-def test_data_of_every_role(place: Path) -> None:
-    with pytest.raises(InputError, match="open: train and id missing"):
-        mechcore.open("embedded", ood=FRAMES["ood"])
-    with pytest.raises(InputError, match=r"id and ood missing; .*, or one of the tasks "):
-        mechcore.open("embedded", "nosuchtask")
+        mechcore.open(*given, **options)
 
 
 @pytest.mark.both
@@ -355,9 +329,3 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
     assert [each.name for each in lab.subnetworks(0.3, seeds=0)] == ["s0.30-seed0"]
     with pytest.raises(InputError, match="seed -1: expected a whole number"):
         lab.subnetworks(0.3, seeds=-1)
-
-
-@pytest.mark.parametrize("given", [{"columns": {"text_a": "a"}}, {"label_map": {0: "b"}}])
-def test_an_embedded_model_with_its_own_data_maps_nothing(place: Path, given: Any) -> None:
-    with pytest.raises(InputError, match="open: columns and label_map are for data of your own"):
-        mechcore.open("embedded", **given)

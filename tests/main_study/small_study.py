@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors import safe_open
 
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
-from mechcore.analyses.paths import Paths
 from mechcore.main_study.config import Analyses, Resources, StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.steps.config import DataConfig
 
 CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=12, max_ood=12),
-    prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1, save_every=1),
+    prune=PruneSettings(steps=15, warmup=2, batch_size=4, tolerance=1, save_every=1),
     seeds=(42, 43),
     target_sparsities=(0.3, 0.5),
     seeds_per_job=1,
@@ -24,27 +24,34 @@ CONFIG = StudyConfig(
     analyses=Analyses(
         heads=Heads(8),
         ablation=Ablation(max_joint=2, max_non_core=1, controls=2),
-        paths=Paths(controls=1, max_examples=6),
+        paths=None,
+        dose=None,
     ),
     resources=Resources(cpus=1),
 )
 
 
 def results(out: Path) -> dict[str, Any]:
-    """What was found; of tensors the values, as their headers have no fixed order."""
+    """What was found, without notes on the run; of tensors the values, as headers have no order."""
     found: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
-        if not path.is_file() or name.startswith("store/") or name == "config.json":
+        if not path.is_file() or name.startswith("store/") or name in ("config.json", "study.json"):
             continue
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
-                found[name] = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
+                tensors = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
+                found[name] = (file.metadata(), tensors)
         elif path.suffix in (".csv", ".json"):
             found[name] = path.read_bytes()
         else:
             found[name] = "there"  # drawings of these tables
     return found
+
+
+def leave_out_the_report(patch: pytest.MonkeyPatch) -> None:
+    """It takes longer than all the rest."""
+    patch.setattr("mechcore.study.run.build_report", lambda out: out / "report.html")
 
 
 def files(out: Path) -> set[str]:

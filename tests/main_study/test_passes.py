@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import CLASSES, Cases
-from study.sources import data_config
+from study.sources import data_config, leave_out_code
 
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
@@ -18,14 +19,14 @@ from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers
 from mechcore.steps.base import MainStep, Size
 from mechcore.steps.config import ModelConfig
-from mechcore.study.step import Job
 from mechcore.training import TrainSettings
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
 
 
 @pytest.fixture
-def config(tmp_path: Path, cases: Cases) -> StudyConfig:
+def config(tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> StudyConfig:
+    leave_out_code(monkeypatch)
     return StudyConfig(
         model=ModelConfig(source=str(cases.path("bert")), class_names=CLASSES),
         data=data_config(tmp_path / "data"),
@@ -37,20 +38,19 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
     )
 
 
-def passes(job: Job, size: Size | None) -> float:
-    """Passes that a job costs; without a size as they are guessed before files are read."""
-    assert isinstance(job.step, MainStep)
-    return job.step.cost(job) if size is None else job.step.passes(job, size)
-
-
 def counted(config: StudyConfig, size: Size | None) -> dict[str, list[float]]:
-    """Passes of the jobs of each kind, in order; answers of masks apart."""
+    """Passes of the jobs of each kind, in order; answers of masks apart.
+
+    Without a size they are as guessed before files are read.
+    """
     found: dict[str, list[float]] = {}
     for job in make_plan(config).jobs:
-        kind = job.step.kind
-        if isinstance(job.step, Answers):
-            kind = f"{'masks' if job.needs else 'full'} {job.step.split}"
-        found.setdefault(kind, []).append(passes(job, size))
+        step = job.step
+        assert isinstance(step, MainStep)
+        kind = step.kind
+        if isinstance(step, Answers):
+            kind = f"{'masks' if job.needs else 'full'} {step.split}"
+        found.setdefault(kind, []).append(step.passes(job, size) if size else step.cost(job))
     return found
 
 
@@ -113,19 +113,20 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
 def test_a_search_costs_what_its_screening_does(
     config: StudyConfig, by: str, passes: float
 ) -> None:
-    search = Search(screening_by=by, n_pairs=8)
-    changed = replace(config, analyses=replace(config.analyses, search=search))
+    def cost(**changes: Any) -> float:
+        search = replace(Search(screening_by=by, n_pairs=8), **changes)
+        changed = replace(config, analyses=replace(config.analyses, search=search))
+        (found,) = counted(changed, SIZE)["search"]
+        return found
+
     # Pairs and triples on the half of 50 examples out of domain that screening sees, too; ten of
     # each with members of theirs on the other half.
     reported = 0.5 * 20 * 2 * 25
-    assert counted(changed, SIZE)["search"] == [0.5 * 8 * 2 * 25 + passes * 25 + reported]
-    raced = replace(search, guarantee=0.05, largest=3)
-    changed = replace(config, analyses=replace(config.analyses, search=raced))
-    assert counted(changed, SIZE)["search"] == [0.4 * 0.5 * 8 * 2 * 25 + passes * 25 + reported]
-    raced = replace(search, all_pairs=True)
-    changed = replace(config, analyses=replace(config.analyses, search=raced))
+    assert cost() == 0.5 * 8 * 2 * 25 + passes * 25 + reported
+    raced = cost(guarantee=0.05, largest=3)
+    assert raced == 0.4 * 0.5 * 8 * 2 * 25 + passes * 25 + reported
     pairs = 0.3 * (45 * 46 / 2) + 0.5 * 8
-    assert counted(changed, SIZE)["search"] == [pytest.approx(0.4 * pairs * 25 + reported)]
+    assert cost(all_pairs=True) == pytest.approx(0.4 * pairs * 25 + reported)
 
 
 def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
@@ -139,12 +140,10 @@ def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> Non
     assert found["swept"] == [0.5 * (144 + 12) * 2009]
 
 
-TRAINING = TrainSettings(
-    steps=25, batch_size=4, accumulate=2, evaluate_every=10, checkpoint_every=10
-)
-
-
 def test_passes_of_a_training_are_those_counted_by_hand(config: StudyConfig) -> None:
-    found = counted(replace(config, training=TRAINING), SIZE)
+    training = TrainSettings(
+        steps=25, batch_size=4, accumulate=2, evaluate_every=10, checkpoint_every=10
+    )
+    found = counted(replace(config, training=training), SIZE)
     # Forward and back for 25 steps of 8 examples; evaluations after 10, 20 and 25 steps.
     assert found["train"] == [3 * 25 * 8 + 3 * (30 + 50)]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import pytest
-from study.sources import checkpoint_like, data_config, write_data
+from study.sources import checkpoint_like, data_config, leave_out_code, write_data
 
 from mechcore.analyses.ablation import Ablation
-from mechcore.analyses.data import Describe
 from mechcore.analyses.dose import Dose
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.failure import Failure
@@ -44,20 +45,33 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("load_model", "load_tokenizer", "read_sources", "encode_for"):
         monkeypatch.setattr(f"mechcore.steps.inputs.{name}", refuse)
+    leave_out_code(monkeypatch)
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> StudyConfig:
-    model = checkpoint_like(tmp_path / "model")
+def study_of(folder: Path) -> StudyConfig:
+    model = checkpoint_like(folder / "model")
     return StudyConfig(
         model=ModelConfig(source=str(model)),
-        data=data_config(tmp_path / "data"),
+        data=data_config(folder / "data"),
         seeds=(1, 2, 3),
         target_sparsities=(0.3, 0.5),
         seeds_per_job=2,
         prune=PruneSettings(steps=9, batch_size=4),
         analyses=Analyses(sweep=Sweep("heads")),
     )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> StudyConfig:
+    return study_of(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The plan of equal files in another place."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_code(patch)
+        return make_plan(study_of(tmp_path_factory.mktemp("elsewhere")))
 
 
 def label(job: Job) -> str:
@@ -113,17 +127,11 @@ class World:
     config: StudyConfig
     folder: Path
 
-    def model(self, **settings: Any) -> StudyConfig:
-        return replace(self.config, model=replace(self.config.model, **settings))
+    def of(self, part: str, **settings: Any) -> StudyConfig:
+        return replace(self.config, **{part: replace(getattr(self.config, part), **settings)})
 
-    def data(self, **settings: Any) -> StudyConfig:
-        return replace(self.config, data=replace(self.config.data, **settings))
-
-    def prune(self, **settings: Any) -> StudyConfig:
-        return replace(self.config, prune=replace(self.config.prune, **settings))
-
-    def analyses(self, **settings: Any) -> StudyConfig:
-        return replace(self.config, analyses=replace(self.config.analyses, **settings))
+    model, data = partialmethod(of, "model"), partialmethod(of, "data")
+    prune, analyses = partialmethod(of, "prune"), partialmethod(of, "analyses")
 
     def set(self, **settings: Any) -> StudyConfig:
         return replace(self.config, **settings)
@@ -132,48 +140,38 @@ class World:
         (self.folder / name).write_text(content)
         return self.config
 
+    def longer(self, split: str) -> StudyConfig:
+        write_data(Path(getattr(self.config.data, split)), 20)
+        return self.config
+
     def touch(self) -> StudyConfig:
         for path in self.folder.rglob("*.*"):
             os.utime(path, (1, 1))
         return self.config
 
     def data_moved(self, split: str, name: str) -> StudyConfig:
-        target_sparsity = self.folder / "elsewhere" / name
-        target_sparsity.parent.mkdir()
-        shutil.move(str(getattr(self.config.data, split)), target_sparsity)
-        return self.data(**{split: str(target_sparsity)})
+        (self.folder / "moved").mkdir()
+        old = Path(getattr(self.config.data, split))
+        return self.data(**{split: str(old.rename(self.folder / "moved" / name))})
 
     def model_moved(self) -> StudyConfig:
-        target_sparsity = self.folder / "elsewhere"
-        (self.folder / "model").rename(target_sparsity)
-        return self.model(source=str(target_sparsity))
-
-    def longer(self, split: str) -> StudyConfig:
-        write_data(Path(getattr(self.config.data, split)), 20)
-        return self.config
+        return self.model(source=str((self.folder / "model").rename(self.folder / "moved")))
 
 
 CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     # files
     "weights": (lambda w: w.write("model/model.safetensors"), EVERYTHING),
-    "more weights": (lambda w: w.write("model/model-2.safetensors"), EVERYTHING),
     "model's config": (lambda w: w.write("model/config.json", "{}"), EVERYTHING),
     "tokenizer": (lambda w: w.write("model/tokenizer.json"), EVERYTHING),
     "chat template": (lambda w: w.write("model/chat_template.jinja"), EVERYTHING),
-    "new vocabulary": (lambda w: w.write("model/vocab.txt"), EVERYTHING),
     "model's notes": (lambda w: w.write("model/README.md"), set()),
     "model's place": (World.model_moved, set()),
     "times of files": (World.touch, set()),
     "train content": (lambda w: w.longer("train"), TRAIN),
     "id content": (lambda w: w.longer("id"), ID),
     "ood content": (lambda w: w.longer("ood"), OOD),
-    "train place": (lambda w: w.data_moved("train", "train-data.csv"), set()),
     "id place": (lambda w: w.data_moved("id", "id-data.csv"), set()),
-    "ood place": (lambda w: w.data_moved("ood", "ood-data.csv"), set()),
-    "id name, as tables give it": (
-        lambda w: w.data_moved("id", "other.csv"),
-        {"describe", *TABLES},
-    ),
+    "id name, as in tables": (lambda w: w.data_moved("id", "other.csv"), {"describe", *TABLES}),
     "id kind": (lambda w: w.data_moved("id", "id-data.tsv"), ID),
     # model
     "max_length": (lambda w: w.model(max_length=9), EVERYTHING),
@@ -190,7 +188,6 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "data seed": (lambda w: w.data(seed=1), EVERYTHING),
     "max_train": (lambda w: w.data(max_train=3), TRAIN),
     "max_id": (lambda w: w.data(max_id=3), ID),
-    "max_id, all": (lambda w: w.data(max_id=None), ID),
     "max_ood": (lambda w: w.data(max_ood=3), OOD),
     "ood_label": (lambda w: w.data(ood_label="neutral"), OOD),
     "ood_subsets": (lambda w: w.data(ood_subsets=("x",)), OOD),
@@ -199,7 +196,6 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "label_map": (lambda w: w.data(label_map={"0": "neutral"}), EVERYTHING),
     # pruning
     "steps": (lambda w: w.prune(steps=10), MASKS),
-    "batch of pruning": (lambda w: w.prune(batch_size=5), MASKS),
     "lr": (lambda w: w.prune(lr=0.2), MASKS),
     "precision": (lambda w: w.prune(precision="bfloat16"), MASKS),
     "masks_per_pass": (lambda w: w.prune(masks_per_pass=3), MASKS),
@@ -217,10 +213,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "max_joint": (lambda w: w.analyses(ablation=Ablation(max_joint=1)), ABLATED),
     "max_non_core": (lambda w: w.analyses(ablation=Ablation(max_non_core=1)), ABLATED),
     "controls": (lambda w: w.analyses(ablation=Ablation(controls=1)), ABLATED),
-    "control_examples": (
-        lambda w: w.analyses(ablation=Ablation(control_examples=1)),
-        ABLATED,
-    ),
+    "their examples": (lambda w: w.analyses(ablation=Ablation(control_examples=1)), ABLATED),
     "no ablation": (lambda w: w.analyses(ablation=None), {"failure"}),
     "no pairs": (lambda w: w.analyses(failure=Failure(n_pairs=0)), {"failure"}),
     # The core's ablations are taken from the sweep, where there is one.
@@ -230,36 +223,25 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "fill": (lambda w: w.analyses(fill="zero"), {"swept", *ABLATED, *JUDGED}),
     "loss": (lambda w: w.analyses(smallest=Smallest(0.1)), {"smallest"}),
     "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablation", "paths"}),
-    "roles": (
-        lambda w: w.analyses(roles=Roles(alpha=0.1)),
-        {"roles", "flips", "paths", "dose"},
-    ),
+    "roles": (lambda w: w.analyses(roles=Roles(alpha=0.1)), JUDGED - {"sweep", "failure"}),
     "paths": (lambda w: w.analyses(paths=Paths(controls=3)), {"paths"}),
     "fewer examples": (lambda w: w.analyses(paths=Paths(max_examples=3)), {"paths"}),
     "doses": (lambda w: w.analyses(dose=Dose(2)), {"dose"}),
     "no doses": (lambda w: w.analyses(dose=None), set()),
     "no paths": (lambda w: w.analyses(paths=None), set()),
     "groups": (lambda w: w.data(groups={"g": ("x",)}), JUDGED | {"accuracy"}),
-    "sizes without checkpoints": (
-        lambda w: w.analyses(effective_size=EffectiveSize((0.1,), 0.1)),
-        set(),
-    ),
+    "sizes alone": (lambda w: w.analyses(effective_size=EffectiveSize((0.1,), 0.1)), set()),
     "resources": (lambda w: w.set(resources=Resources(1, 1.0, "cuda")), set()),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_invalidates_what_depends_on_it(
-    what: str, config: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, config: StudyConfig, tmp_path: Path, elsewhere: Plan
 ) -> None:
     change, expected = CHANGES[what]
-    # Code, which none of these changes, takes most of the time.
-    monkeypatch.setattr("mechcore.study.step.code_digests", lambda things: {})
-    monkeypatch.setattr("mechcore.steps.bench.architecture_code", lambda *_: [])
-    before = make_plan(config)
-    assert {label(job) for job in before.jobs} == EVERYTHING
-    after = make_plan(change(World(config, tmp_path)))
-    assert changed(before, after) == expected
+    assert {label(job) for job in elsewhere.jobs} == EVERYTHING
+    assert changed(elsewhere, make_plan(change(World(config, tmp_path)))) == expected
 
 
 def test_versions_and_code_invalidate_everything(
@@ -276,8 +258,11 @@ def test_versions_and_code_invalidate_everything(
     assert changed(before, make_plan(config)) == set()
 
 
-def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: Path) -> None:
+def test_code_of_the_models_architecture_counts(
+    config: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its module is found by name: no step imports it."""
+    monkeypatch.undo()  # with the code
     modules = {"bert": ("bert", "encoder"), "llama": ("decoders",)}
     for kind, own in modules.items():
         (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
@@ -295,19 +280,11 @@ def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: P
 def test_the_jobs_of_a_study(config: StudyConfig) -> None:
     plan = make_plan(config)
     (part,) = plan.parts
-    counts = dict.fromkeys(EVERYTHING, 0)
-    for job in plan.jobs:
-        counts[label(job)] += 1
     # Seeds 1 and 2, and 3, at two sparsities.
-    expected = dict.fromkeys(EVERYTHING, 1)
-    expected |= dict.fromkeys(("prune", "masks", "sub id", "sub ood"), 4)
-    assert counts == expected
-    assert list(map(target_and_seeds, part.masks)) == [
-        (0.3, (1, 2)),
-        (0.3, (3,)),
-        (0.5, (1, 2)),
-        (0.5, (3,)),
-    ]
+    several = dict.fromkeys(("prune", "masks", "sub id", "sub ood"), 4)
+    assert Counter(map(label, plan.jobs)) == dict.fromkeys(EVERYTHING, 1) | several
+    chunks = [(0.3, (1, 2)), (0.3, (3,)), (0.5, (1, 2)), (0.5, (3,))]
+    assert list(map(target_and_seeds, part.masks)) == chunks
     assert len({job.name for job in plan.jobs}) == len(plan.jobs)
 
 
@@ -316,10 +293,7 @@ def test_halves_are_pruned_beside_what_there_is(config: StudyConfig) -> None:
     analyses = replace(config.analyses, halves=Halves())
     after = make_plan(replace(config, analyses=analyses))
     assert keys(before) < keys(after)
-    new: dict[str, int] = {}
-    for job in after.jobs:
-        if job.key not in keys(before):
-            new[label(job)] = new.get(label(job), 0) + 1
+    new = Counter(label(job) for job in after.jobs if job.key not in keys(before))
     # Two halves with two chunks of seeds at two sparsities, and no answers of them.
     assert new == {"means": 2, "prune": 8, "masks": 8, "halves": 1}
     (part,) = after.parts
@@ -342,45 +316,36 @@ def test_every_job_comes_after_those_that_it_needs(config: StudyConfig) -> None:
             seen.add(job.key)
 
 
-def test_seeds_added_at_the_end_keep_full_chunks(config: StudyConfig) -> None:
+def test_what_is_added_keeps_what_there_is(config: StudyConfig) -> None:
     before, after = make_plan(config), make_plan(replace(config, seeds=(1, 2, 3, 4, 5)))
     known = keys(before)
-    of_masks = [
-        {target_and_seeds(job)[1] for job in after.parts[0].masks if (job.key in known) is old}
-        for old in (True, False)
-    ]
-    assert of_masks == [{(1, 2)}, {(3, 4), (5,)}]
+    chunks = {target_and_seeds(job)[1]: job.key in known for job in after.parts[0].masks}
+    assert chunks == {(1, 2): True, (3, 4): False, (5,): False}
     assert {label(job) for job in after.jobs if job.key not in known} == MASKS
-
-
-def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> None:
+    after = make_plan(replace(config, target_sparsities=(0.3, 0.4, 0.5)))
     kinds = ("describe", "means", "prune", "full id", "full ood", "sub id", "sub ood", "scores")
-    before = keys(make_plan(config), *kinds)
-    after = keys(make_plan(replace(config, target_sparsities=(0.3, 0.4, 0.5))), *kinds)
-    assert before < after
-    assert len(after - before) == 6  # two chunks, each pruned and answered twice
+    old, new = keys(before, *kinds), keys(after, *kinds)
+    assert old < new
+    assert len(new - old) == 6  # two chunks, each pruned and answered twice
 
 
 # -- variants, and checkpoints --------------------------------------------------------------
 
 
 def test_equal_models_share_their_jobs(config: StudyConfig, tmp_path: Path) -> None:
-    same = shutil.copytree(tmp_path / "model", tmp_path / "same")
-    other = checkpoint_like(tmp_path / "other", "else")
+    shutil.copytree(tmp_path / "model", tmp_path / "same")
+    checkpoint_like(tmp_path / "other", "else")
     variants = {
         name: replace(config, model=ModelConfig(source=str(tmp_path / name)))
-        for name in ("model", "same")
+        for name in ("model", "same", "other")
     }
-    study = replace(config, variants=variants)
-    alone = make_plan(config)
-    plan = make_plan(study)
-    assert same.is_dir()
+    third = {"other": variants.pop("other")}
+    alone, plan = make_plan(config), make_plan(replace(config, variants=variants))
     assert [part.name for part in plan.parts] == ["model", "same"]
     assert keys(plan) == keys(alone)
     first, second = ({job.key for job in part.results} for part in plan.parts)
     assert first == second
-    third = replace(config, model=ModelConfig(source=str(other)))
-    plan = make_plan(replace(study, variants={**variants, "other": third}))
+    plan = make_plan(replace(config, variants=variants | third))
     # Tables of other masks are other jobs, and so is everything else.
     assert len(plan.jobs) == 2 * len(alone.jobs)
 
@@ -446,9 +411,8 @@ def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
         make_plan(replace(config, data=DataConfig()))
     with pytest.raises(InputError, match="without --model"):
         make_plan(replace(config, model=ModelConfig()))
-    (tmp_path / "model" / "config.json").unlink()
-    (tmp_path / "model" / "model.safetensors").unlink()
-    (tmp_path / "model" / "tokenizer.json").unlink()
+    for path in (tmp_path / "model").iterdir():
+        path.unlink()
     with pytest.raises(InputError, match=r"no config\.json and no weights"):
         make_plan(config)
     with pytest.raises(InputError, match="is no checkpoint and has none in it"):
@@ -479,17 +443,13 @@ def test_only_what_is_asked_for_is_read(config: StudyConfig) -> None:
     assert [known["scores"].inputs["model"].answers for known in (alone, every)] == [False, True]  # type: ignore[attr-defined]
 
 
-def names_of(config: StudyConfig) -> Mapping[str, str]:
-    step = make_plan(config).parts[0].jobs["describe"].step
-    assert isinstance(step, Describe)
-    return step.names
-
-
 def test_names_of_data(config: StudyConfig, tmp_path: Path) -> None:
     data = write_data(tmp_path / "mnli.train.csv", 3)
     study = replace(config, data=replace(config.data, train=str(data)))
-    assert names_of(study) == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
-    assert names_of(embedded()) == {split: split for split in ("train", "id", "ood")}
+    steps = [make_plan(each).parts[0].jobs["describe"].step for each in (study, embedded())]
+    own, splits = (step.names for step in steps)  # type: ignore[attr-defined]
+    assert own == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
+    assert splits == {split: split for split in ("train", "id", "ood")}
 
 
 def test_the_hasher_reads_each_file_once(config: StudyConfig) -> None:

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from mechcore.ablation import ablate, ablation_table
-from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.heads import Heads
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
@@ -47,12 +46,7 @@ def config(folder: Path, n: int) -> StudyConfig:
         target_sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
-        analyses=Analyses(
-            heads=Heads(8),
-            ablation=Ablation(max_joint=1, max_non_core=1, controls=2),
-            paths=None,
-            dose=None,
-        ),
+        analyses=Analyses(heads=Heads(8), ablation=None, sweep=None, paths=None, dose=None),
     )
 
 
@@ -67,14 +61,12 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
     assert len(inputs.data["ood"].examples.subset_names) == 15
     means = MeanActivations.compute(inputs.model, inputs.data["train"])
     data = inputs.data
-    tables = [
-        ablation_table(
-            ablate(inputs.model, ["L0.H0"], data[split], means, split=split, batch_size=32),  # type: ignore[arg-type]
-            n_resamples=100,
-        )
+    answers = [
+        ablate(inputs.model, ["L0.H0"], data[split], means, split=split, batch_size=32)  # type: ignore[arg-type]
         for split in TEST_SPLITS
     ]
-    rows = pd.concat(tables).query("subset == 'all'").set_index("split")
+    rows = pd.concat([ablation_table(each, n_resamples=100) for each in answers])
+    rows = rows.query("subset == 'all'").set_index("split")
     assert rows["n"].tolist() == [N, N]
     full = rows["accuracy"] - rows["accuracy_change"]
     assert full["id"] == pytest.approx(MNLI, abs=BAND)

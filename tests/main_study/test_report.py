@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 from pages import with_tables
-from study.sources import checkpoint_like, data_config
+from study.sources import checkpoint_like, data_config, leave_out_code
 
 from mechcore.analyses import ANALYSES, question_names
 from mechcore.analyses.base import Analysis
@@ -65,6 +65,7 @@ def guest() -> Iterator[None]:
 
 
 def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder) -> None:
+    assert opening(with_tables(run, roles=None)) is None
     part = opening(run)
     assert part is not None
     assert (part.id, part.title) == ("blame", "Which components are to blame?")
@@ -76,10 +77,6 @@ def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder
     assert not {"blame", "flips"} & {*ids, *(finding.section for finding in findings(run))}
     # The page would have no title for another section.
     assert {finding.section for finding in findings(run)} <= set(ids)
-
-
-def test_nothing_opens_the_page_of_a_run_without_roles(run: RunFolder) -> None:
-    assert opening(with_tables(run, roles=None)) is None
 
 
 @pytest.mark.usefixtures("guest")
@@ -98,17 +95,17 @@ def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequ
     assert own[:2] == ["Full model, out-of-domain", "Full model, in-domain"]
     request.getfixturevalue("guest")
     assert Tile("guests", "1") in tiles(run)
-
-
-def test_a_run_for_effective_sizes_alone_says_nothing_of_masks(run: RunFolder) -> None:
+    # A run for effective sizes alone says nothing of masks.
     sizes = RunFolder(run.path, {"target_sparsities": []}, {"data": run.tables["data"]})
     assert [section.id for section in sections(sizes)] == ["data"]
 
 
-def test_what_a_study_begins_with_is_no_question(tmp_path: Path) -> None:
-    model = ModelConfig(source=str(checkpoint_like(tmp_path / "model")))
+def test_what_a_study_begins_with_is_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out_code(monkeypatch)
     study = StudyConfig(
-        model=model,
+        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
         data=data_config(tmp_path / "data"),
         training=TrainSettings(steps=5, batch_size=4),
     )

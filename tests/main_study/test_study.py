@@ -12,7 +12,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.sweep import Sweep
 from mechcore.data.sources import Source
@@ -20,7 +19,7 @@ from mechcore.errors import InputError
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.study import STUDY, located, read_content
 from mechcore.pruning.settings import prune_settings
-from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.config import DataConfig
 from mechcore.study.kinds import read_study
 from mechcore.study.step import plain
 from mechcore.training.settings import train_settings
@@ -88,26 +87,18 @@ def test_yaml_names_are_text(tmp_path: Path) -> None:
     [
         ("seeds: [1]\nseeds: [2]", "'seeds' occurs twice.*line 2, column 1"),
         ("model: {source: a, 'source': b}", "'source' occurs twice"),
-        ("data: {label_map: {1: a, '1': b}}", "'1' occurs twice"),
         ("seeds: *x", "undefined alias.*line 1"),
         ("seeds: &x [*x]", "Circular reference|recursive"),
         ("model: !!python/object/apply:os.system [ls]", "tags .*os.system.* not accepted"),
-        ("seeds: !!int '42'", "tags"),
-        ("data: {ood_label: !!int ''}", "tags"),
         ("!mine\nseeds: [1]", "tags"),
         ("? [1, 2]\n: 3", "found unhashable key"),
-        ("? {a: b}\n: 3", "found unhashable key"),
-        ("seeds: [1", "not a usable yaml file: .*line"),
         ("seeds:\n\t- 1", "not a usable yaml file"),
-        ("a: b: c", "not a usable yaml file"),
         ("seeds: [1]\n---\nseeds: [2]", "expected a single document"),
         ("seeds: [" + "9" * 5000 + "]", "not a usable yaml file: .*4300"),
-        ("[" * 50_000, "nested too deeply|maximum recursion"),
-        ("- " * 3000 + "x", "nested too deeply|maximum recursion"),
+        ("[" * 5_000, "nested too deeply|maximum recursion"),
         (b"seeds: [1]\x00", "not a usable yaml file"),
         (b"\xff\xfe\x00s", "not a usable yaml file: .*utf-8"),
         ("- 1\n- 2", "found list; expected settings by name"),
-        ("just words", "found str; expected settings by name"),
         ("5", "found int"),
     ],
 )
@@ -130,14 +121,13 @@ def test_any_text_is_a_study_or_an_error_of_ours(text: str) -> None:
         STUDY.read(content or {}, "study")
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "{}"])
-def test_nothing_leaves_everything_at_its_default(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, text) == StudyConfig()
+def test_nothing_leaves_everything_at_its_default(tmp_path: Path) -> None:
+    for text in ("", "# nothing\n", "---\n", "null", "{}"):
+        assert read(tmp_path, text) == StudyConfig()
 
 
-@pytest.mark.parametrize("name", ["study.yaml", "study.yml"])
-def test_files_of_windows_are_read(tmp_path: Path, name: str) -> None:
-    assert read(tmp_path, b"\xef\xbb\xbfseeds:\r\n- 7\r\n", name).seeds == (7,)
+def test_files_of_windows_are_read(tmp_path: Path) -> None:
+    assert read(tmp_path, b"\xef\xbb\xbfseeds:\r\n- 7\r\n", "study.yml").seeds == (7,)
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -150,31 +140,21 @@ def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
         model: {source: no such folder, answers: {yes: " Yes", no: " No"}}
         data: {train: a.csv, id: b.csv, ood: c.csv, label_map: {0: x}}
         prune: {preset: paper, lr: 1}
-        analyses: {sweep: {components: mlps}, heads: {max_examples: 9}}
+        analyses: {sweep: {components: mlps}, heads: null, effective_size: {tolerance: 0}}
         """
     config = read(tmp_path, text)
     assert (config.seeds, config.target_sparsities) == ((1, 2), (0.25,))
     assert config.data.label_map == {"0": "x"}
     assert config.prune == prune_settings("paper", lr=1.0)
     assert config.model.answers == {"yes": " Yes", "no": " No"}
-    assert config.analyses == replace(
-        Analyses(), sweep=Sweep("mlps"), heads=replace(HEADS, max_examples=9)
-    )
+    sizes = EffectiveSize(tolerance=0.0)
+    assert config.analyses == Analyses(sweep=Sweep("mlps"), heads=None, effective_size=sizes)
 
 
-HEADS = Analyses().heads
-assert HEADS is not None
-
-
-@pytest.mark.parametrize(
-    "name", ["study.json", "study.toml", "study", "study.YAML", "study.yaml.bak"]
-)
-def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"expected a file that ends in \.yaml, \.yml$"):
-        read(tmp_path, "seeds: [1]", name)
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    for name in ("study.json", "study", "study.YAML", "study.yaml.bak"):
+        with pytest.raises(InputError, match=r"expected a file that ends in \.yaml, \.yml$"):
+            read(tmp_path, "seeds: [1]", name)
     for path in (tmp_path / "study.yaml", tmp_path):
         with pytest.raises(InputError, match="no such file; mechcore study init writes one"):
             read_study(path)
@@ -188,38 +168,25 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     [
         ("sedes: [1]", "sedes: no such setting; expected model, variants, .*resources"),
         ("model: {sorce: x}", "model.sorce: no such setting; expected source, embedded"),
-        ("variants: {a: {sedes: x}}", "variants.a.sedes: no such setting; expected model, var"),
         ("variants: {a: {model: {x: 1}}}", "variants.a.model.x: no such setting; expected source"),
-        ("variants: [1]", "variants: found .1.; expected an object"),
         ("variants: {a: 5}", "variants.a: found 5; expected an object"),
         ("variants: {a: {variants: {b: {}}}}", "'a' has variants itself; list all of them once"),
         ("variants: {a: {resources: {cpus: 1}}}", "variants: 'a' has resources of its own"),
         ("seeds: x\nvariants: {a: {}, b: {}}", "yaml: seeds: found 'x'; expected a valid array$"),
         ("training: {}\nvariants: {a: {}}", "variants.a: training: begins at a model of yours"),
-        ("data: {trian: x}", "data.trian: no such setting; expected task, folder, train, id"),
-        ("analyses: {head: {}}", "analyses.head: no such setting; expected smallest, halves"),
         ("analyses: {heads: {n: 1}}", "analyses.heads.n: no such setting; expected max_examples"),
         ("prune: {stesp: 1}", "prune: .*unknown setting 'stesp'; expected steps"),
-        (
-            "prune: {preset: slow}",
-            "prune: .*unknown preset 'slow'; expected fast or thorough or paper",
-        ),
+        ("prune: {preset: slow}", "prune: .*unknown preset 'slow'; expected fast or thorough or"),
         ("prune: {preset: [fast]}", r"prune: preset is \['fast'\]; expected a name"),
         ("prune: 5", "prune: found 5; expected a preset's name"),
-        ("prune: {steps: 1.5}", "steps is 1.5; expected a whole number"),
         ("prune: null", "prune: found None"),
         ("seeds: 1", "seeds: found 1; expected a valid (tuple|array)"),
         ("seeds: [1.0]", "seeds.0: found 1.0; expected a valid integer"),
-        ("target_sparsities: ['0.5']", "sparsities.0: found '0.5'; expected a valid number"),
         ("target_sparsities: [1e999]", r"sparsity inf: expected a share"),
-        ("target_sparsities: [1.5]", "sparsity 1.5: expected a share"),
         ("data: {ood_label: 5}", "data.ood_label: found 5; expected a valid string"),
-        ("data: {max_id: no}", "data.max_id: found 'no'; expected a valid integer"),
         ("model: {backend: fast}", "model.backend: found 'fast'; expected 'bridge' or 'hooked'"),
         ("model: null", "model: found None"),
-        ("model: {max_length: 0}", "model: model: max_length is 0|model: max_length is 0"),
         ('model: {source: "\\0"}', "model: source .* control characters"),
-        ("variants: {../x: {}}", "the name '../x' cannot be used"),
         ("data: {train: ~nobody-of-that-name/x}", "nobody-of-that-name"),
         ('data: {ood_label: "\\ud800"}', "surrogate"),
     ],
@@ -247,13 +214,6 @@ def test_only_plain_values_are_settings(content: Any) -> None:
         STUDY.read(content, "here")
 
 
-def test_an_analysis_is_left_out_by_null(tmp_path: Path) -> None:
-    config = read(tmp_path, "analyses: {heads: null, ablation: {max_joint: 1}}")
-    assert config.analyses == Analyses(heads=None, ablation=Ablation(max_joint=1))
-    config = read(tmp_path, "analyses: {effective_size: {tolerance: 0}}")
-    assert config.analyses.effective_size == EffectiveSize(tolerance=0.0)
-
-
 # -- paths ----------------------------------------------------------------------------------------
 
 
@@ -263,25 +223,19 @@ def test_relative_paths_begin_at_the_folder_of_the_file(
     inner = tmp_path / "inner"
     (inner / "model").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    written(
-        inner,
-        """
-        model: {source: model}
-        checkpoints: [runs/a, /abs/b]
-        data: {train: t.csv, id: ../i.csv, ood: ~/o.csv}
-        """,
+    text = "model: {source: model}\ncheckpoints: [runs/a, /abs/b]\n"
+    written(inner, text + "data: {train: t.csv, id: ../i.csv, ood: ~/o.csv}")
+    expected = DataConfig(
+        train=str(inner / "t.csv"), id=str(inner / "../i.csv"), ood=str(tmp_path / "home" / "o.csv")
     )
-    for start in (tmp_path, inner):
+    for start, path in ((tmp_path, "inner/study.yaml"), (inner, "study.yaml")):
         monkeypatch.chdir(start)
-        path = Path("inner/study.yaml") if start == tmp_path else Path("study.yaml")
         _, config = read_study(path)
         assert config.model.source == str(inner / "model")
         assert config.checkpoints == (str(inner / "runs/a"), "/abs/b")
-        assert config.data == DataConfig(
-            train=str(inner / "t.csv"),
-            id=str(inner / "../i.csv"),
-            ood=str(tmp_path / "home" / "o.csv"),
-        )
+        assert config.data == expected
+        assert located(config, tmp_path / "elsewhere") == config
+    assert read(tmp_path, "checkpoints: [embedded]").checkpoints == ("embedded",)
 
 
 def test_what_is_no_folder_is_the_id_of_a_hub(tmp_path: Path) -> None:
@@ -314,29 +268,12 @@ def test_variants_take_what_they_do_not_name_from_the_study(tmp_path: Path) -> N
     alone = read(tmp_path, text.partition("variants:")[0])
     named = study.each_variant()
     assert named["same"] == alone
-    assert named["seed"] == replace(
-        alone,
-        training=train_settings("quick", steps=900, seed=1),
-        prune=prune_settings("fast", steps=9),
-    )
-    assert named["data"].data == replace(
-        alone.data, train=str(tmp_path / "b.csv"), label_map={"p": "q"}
-    )
+    training, prune = train_settings("quick", steps=900, seed=1), prune_settings("fast", steps=9)
+    assert named["seed"] == replace(alone, training=training, prune=prune)
+    data = replace(alone.data, train=str(tmp_path / "b.csv"), label_map={"p": "q"})
+    assert named["data"] == replace(alone, data=data)
     assert named["preset"].training == train_settings("bert-mnli")
-    assert named["none"] == replace(
-        alone, training=None, analyses=replace(alone.analyses, heads=None)
-    )
+    analyses = replace(alone.analyses, heads=None)
+    assert named["none"] == replace(alone, training=None, analyses=analyses)
     # What a study's folder notes of its settings is read as what they were.
     assert read_content(plain(study), "study.json") == study
-
-
-def test_embedded_checkpoints_are_no_path(tmp_path: Path) -> None:
-    assert read(tmp_path, "checkpoints: [embedded]").checkpoints == ("embedded",)
-
-
-def test_placing_a_study_twice_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "m").mkdir()
-    config = StudyConfig(model=ModelConfig(source="m"), data=DataConfig(train="t"))
-    once = located(config, tmp_path)
-    assert once.data.train == str(tmp_path / "t")
-    assert located(once, tmp_path / "elsewhere") == once

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Cases
-from steps.few_inputs import inputs_of
 
 from mechcore.ablation import ablate
 from mechcore.analyses.search import Search
@@ -64,19 +62,6 @@ def test_views_and_other_precisions_can_be_saved(tmp_path: Path, correct: torch.
     assert torch.equal(found.correct_classes, correct)
 
 
-# -- sweeps ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def inputs(cases: Cases) -> Inputs:
-    return inputs_of(cases)
-
-
-@pytest.fixture(scope="module")
-def means(inputs: Inputs) -> MeanActivations:
-    return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
-
-
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
 def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) -> None:
     found = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", split="ood")
@@ -99,13 +84,9 @@ def test_a_job_of_a_study_keeps_what_an_interrupted_one_finds_again(
     module = importlib.import_module(f"mechcore.analyses.{step}")
     monkeypatch.setattr(module, "inputs_of", lambda _: inputs)
     monkeypatch.setattr(module, "means_of", lambda *_: means)
-    common = {"seed": 0, "batch_size": 8, "fill": "mean"}
-    made = {
-        "sweep": lambda: Swept(**common, components="mlps"),
-        "search": lambda: Search(
-            **common, n_resamples=10, split="id", components="mlps", max_size=2
-        ),
-    }[step]()
+    common: Any = {"seed": 0, "batch_size": 8, "fill": "mean", "components": "mlps"}
+    search = Search(**common, n_resamples=10, split="id", max_size=2)
+    made = search if step == "search" else Swept(**common)
     folder, partial = tmp_path / "result", tmp_path / "partial"
     folder.mkdir()
     work: Any = SimpleNamespace(folder=folder, partial=partial, write_tables=lambda _: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from study.sources import data_config, write_data
 from mechcore.analyses.data import Describe
 from mechcore.data.readers import read_examples
 from mechcore.data.task import SPLITS
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError
 from mechcore.models.protocol import forward
 from mechcore.steps import bench as module
 from mechcore.steps.bench import (
@@ -28,7 +27,7 @@ from mechcore.steps.bench import (
     Workbench,
     bench_of,
 )
-from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.config import ModelConfig
 from mechcore.study.executors import done
 from mechcore.study.fingerprints import digest_of, hash_file
 from mechcore.study.step import Input, Job, Work
@@ -52,22 +51,21 @@ class Sources:
 
         monkeypatch.setattr(module, "read_split", counted)
 
-    def model(self, name: str = "model", architecture: str = "bert", **settings: Any) -> Any:
+    def path(self, split: str) -> Path:
+        return Path(str(getattr(self.data, split)))
+
+    def model(self, name: str = "model", **settings: Any) -> ModelConfig:
         path = self.folder / name
         if not path.exists():
-            shutil.copytree(self.cases.path(architecture), path)
+            shutil.copytree(self.cases.path("bert"), path)
         return ModelConfig(source=str(path), class_names=CLASSES, **settings)
 
     def job(
-        self,
-        model: ModelConfig | None = None,
-        data: DataConfig | None = None,
-        splits: Any = SPLITS,
-        half: int | None = None,
+        self, model: ModelConfig | None = None, splits: Any = SPLITS, half: int | None = None
     ) -> Job:
-        model, data = model or self.model(), data or self.data
-        inputs: dict[str, Input] = {split: DataInput(split, model, data, half) for split in splits}
-        inputs[MODEL] = CheckpointInput(model)
+        model = model or self.model()
+        inputs: dict[str, Input] = {MODEL: CheckpointInput(model)}
+        inputs |= {split: DataInput(split, model, self.data, half) for split in splits}
         return Job.of(Describe({}, False), "the job", inputs=inputs, hash_file=hash_file)
 
 
@@ -81,19 +79,13 @@ def bench(tmp_path: Path) -> Workbench:
     return Workbench(Store(tmp_path / "store"))
 
 
-def test_test_texts_that_are_training_texts_are_told(sources: Sources, bench: Workbench) -> None:
-    shared = replace(sources.data, id=sources.data.train)
-    with pytest.warns(MechcoreWarning, match="id data .* 6 of 6 different texts are in the train"):
-        bench.inputs(sources.job(data=shared))
-
-
 def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: Cases) -> None:
     found = bench.inputs(sources.job(splits=("train", "id")))
     assert list(found.data) == ["train", "id"]
     assert found.available == {"train": 12, "id": 13}
     assert len(found.data["train"]) == 12
     assert len(found.data["id"]) == 9  # max_id
-    whole = read_examples(Path(str(sources.data.id)))
+    whole = read_examples(sources.path("id"))
     assert set(found.data["id"].examples.frame["text_a"]) <= set(whole.frame["text_a"])
     assert set(found.data["id"].examples.frame["label"]) == set(CLASSES)
     batch = padded(texts(), "right")
@@ -103,27 +95,21 @@ def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: 
 def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench) -> None:
     first = bench.inputs(sources.job())
     second = bench.inputs(sources.job(splits=("id",)))
-    assert second.model is first.model
+    copy = bench.inputs(sources.job(sources.model("copy")))  # an equal model in another place
+    assert second.model is copy.model is first.model
     assert second.data["id"] is first.data["id"]
     assert list(second.data) == ["id"]
     assert len(bench.loads) == 1
     assert sources.reads == ["train", "id", "ood"]
-
-
-def test_equal_models_in_two_places_are_one(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job())
-    second = bench.inputs(sources.job(sources.model("copy")))
-    assert second.model is first.model
-    assert len(bench.loads) == 1
-    assert len(sources.reads) == 3
-
-
-def test_other_readings_of_a_model_are_other_models(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job())
-    second = bench.inputs(sources.job(sources.model(max_length=5)))
+    # Another reading is another model, and data that changed are read again.
+    short = bench.inputs(sources.job(sources.model(max_length=5)))
     assert len(bench.loads) == 2
     assert max(map(len, first.data["id"].input_ids)) > 5
-    assert max(map(len, second.data["id"].input_ids)) == 5
+    assert max(map(len, short.data["id"].input_ids)) == 5
+    write_data(sources.path("train"), 30)
+    changed = bench.inputs(sources.job(splits=("train",)))
+    assert (len(first.data["train"]), len(changed.data["train"])) == (12, 30)
+    assert changed.model is first.model
 
 
 def test_halves_are_other_data_and_share_no_example(sources: Sources, bench: Workbench) -> None:
@@ -151,28 +137,20 @@ def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> Non
     assert len(sources.reads) == 12
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_data_that_changed_after_planning_are_refused(
-    sources: Sources, bench: Workbench, split: str
-) -> None:
-    job, path = sources.job(), Path(str(getattr(sources.data, split)))
-    others = sources.job(splits=[each for each in SPLITS if each != split])
-    write_data(path, 30)
-    receipt = done(job, bench.store, None, "cpu")
-    assert receipt.error == f"the {split} files changed while the study ran; run it again"
-    others.check_inputs(hash_file)
-    path.unlink()
-    receipt = done(job, bench.store, None, "cpu")
-    assert re.search(rf"{split}-data\.csv: no such file.*when the study was", str(receipt.error))
+def test_data_that_changed_after_planning_are_refused(sources: Sources, bench: Workbench) -> None:
+    job = sources.job()
+    for split in SPLITS:
+        path, others = sources.path(split), sources.job(splits={*SPLITS} - {split})
+        content = path.read_text()
+        write_data(path, 30)
+        receipt = done(job, bench.store, None, "cpu")
+        assert receipt.error == f"the {split} files changed while the study ran; run it again"
+        others.check_inputs(hash_file)
+        path.unlink()
+        error = str(done(job, bench.store, None, "cpu").error)
+        assert re.search(rf"{split}-data\.csv: no such file.*when the study was", error)
+        path.write_text(content)
     assert not bench.store.has(job.key)
-
-
-def test_data_that_changed_are_read_again(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.job(splits=("train",)))
-    write_data(Path(str(sources.data.train)), 30)
-    second = bench.inputs(sources.job(splits=("train",)))
-    assert (len(first.data["train"]), len(second.data["train"])) == (12, 30)
-    assert second.model is first.model
 
 
 def test_a_model_that_changed_after_planning_is_refused(sources: Sources, bench: Workbench) -> None:
@@ -193,7 +171,7 @@ def test_what_changes_while_a_job_reads_it_is_refused(
     job = sources.job()
 
     def run(step: Describe, work: Work) -> None:
-        write_data(Path(str(sources.data.id)), 30)
+        write_data(sources.path("id"), 30)
 
     monkeypatch.setattr(Describe, "run", run)
     receipt = done(job, bench.store, None, "cpu")

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import Cases
 from hypothesis import given
 from hypothesis import strategies as st
-from steps.few_inputs import inputs_of
 
 from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, ablation_table, sets
 from mechcore.ablation.effects.changes import ABLATION_CONTROLS
@@ -23,15 +21,18 @@ from mechcore.masking.means import MeanActivations
 from mechcore.steps.core_ablation import beside, core_ablation_tables, joint_sets
 from mechcore.steps.inputs import Inputs
 
-
-@pytest.fixture(scope="module")
-def inputs(cases: Cases) -> Inputs:
-    return inputs_of(cases)
+pytestmark = pytest.mark.filterwarnings("ignore:in-domain accuracy")
 
 
 @pytest.fixture(scope="module")
-def means(inputs: Inputs) -> MeanActivations:
-    return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
+def swept(inputs: Inputs, means: MeanActivations) -> dict[str, Ablations]:
+    """Every component, ablated alone."""
+    options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
+    chosen = sets.singles(inputs.model)
+    return {
+        split: ablate(inputs.model, chosen, data, means, split=split, **options)  # type: ignore[arg-type]
+        for split, data in inputs.data.items()
+    }
 
 
 def step(**changes: Any) -> Ablation:
@@ -55,65 +56,45 @@ def ood_of(losses: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
     return singles, Ablations(full, without, "hans", "ood")  # type: ignore[arg-type]
 
 
-LOSSES = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
-
-
 @pytest.mark.parametrize(
     ("max_joint", "expected"),
     [
         # All pairs of the two with the largest losses, which is both together; and the whole core.
-        (2, ["L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"]),
-        (
-            3,
-            [
-                *("L0.H3+L2.H2", "L0.H0+L0.H3", "L0.H0+L2.H2"),
-                *("L0.H0+L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"),
-            ],
-        ),
-        (1, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
-        (0, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
+        (2, "L0.H3+L2.H2"),
+        (3, "L0.H3+L2.H2 L0.H0+L0.H3 L0.H0+L2.H2 L0.H0+L0.H3+L2.H2"),
+        (1, ""),
+        (0, ""),
     ],
 )
-def test_the_heads_that_matter_most_are_ablated_together(
-    max_joint: int, expected: list[str]
-) -> None:
-    singles, ood = ood_of(LOSSES)
-    assert [str(each) for each in joint_sets(singles, ood, max_joint)] == expected
+def test_the_heads_that_matter_most_are_ablated_together(max_joint: int, expected: str) -> None:
+    singles, ood = ood_of({"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3})
+    joint = [str(each) for each in joint_sets(singles, ood, max_joint)]
+    assert joint == [*expected.split(), "L0.H0+L0.H3+L1.H1+L2.H2"]
 
 
 def test_a_whole_core_is_listed_once() -> None:
-    singles, ood = ood_of({"L0.H0": 1, "L0.H3": 5})
-    assert [str(each) for each in joint_sets(singles, ood, 4)] == ["L0.H0+L0.H3"]
-    for few in ({"L0.H0": 1}, {}):
-        singles, ood = ood_of(few)
-        assert joint_sets(singles, ood, 4) == []
+    for losses, expected in (
+        ({"L0.H0": 1, "L0.H3": 5}, ["L0.H0+L0.H3"]),
+        ({"L0.H0": 1}, []),
+        ({}, []),
+    ):
+        assert [str(each) for each in joint_sets(*ood_of(losses), 4)] == expected
 
 
 # -- what a sweep knows ---------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:in-domain accuracy")
-@pytest.mark.parametrize("swept", [("id", "ood"), ("ood",)])
+@pytest.mark.parametrize("splits", [("id", "ood"), ("ood",)])
 def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     inputs: Inputs,
     means: MeanActivations,
+    swept: dict[str, Ablations],
     monkeypatch: pytest.MonkeyPatch,
-    swept: tuple[str, ...],
+    splits: tuple[str, ...],
 ) -> None:
-    options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
     core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
     alone = core_ablation_tables(inputs, means, core, step(), {})
-    known = {
-        split: ablate(
-            inputs.model,
-            sets.singles(inputs.model),
-            inputs.data[split],
-            means,
-            split=split,  # type: ignore[arg-type]
-            **options,
-        )
-        for split in swept
-    }
+    known = {split: swept[split] for split in splits}
     asked: dict[str, list[ComponentSet]] = {"id": [], "ood": []}
 
     def noted(model: Any, chosen: Any, *args: Any, split: Any, **more: Any) -> Ablations:
@@ -124,7 +105,7 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     again = core_ablation_tables(inputs, means, core, step(), known)
     for split, chosen in asked.items():
         assert chosen
-        assert all(len(each) > 1 for each in chosen) == (split in swept)
+        assert all(len(each) > 1 for each in chosen) == (split in splits)
     for name in ("ablation", "interactions", "ablation_controls"):
         table, found = alone[name], again[name]
         if name == "ablation_controls":  # a sweep has more heads that single ones stand beside
@@ -137,27 +118,17 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
         pd.testing.assert_frame_equal(found[told], table[told], atol=1e-6)
 
 
-def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivations) -> None:
-    named = [ComponentSet.of(["L0.H1"]), ComponentSet.of(["L1.H2"])]
+def test_intervals_are_drawn_with_the_seed(
+    inputs: Inputs, means: MeanActivations, swept: dict[str, Ablations]
+) -> None:
     core = parse_components(["L0.H1", "L1.H2"])
     found = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
-    answers = [
-        ablate(inputs.model, named, inputs.data[split], means, split=split, batch_size=4)  # type: ignore[arg-type]
-        for split in ("id", "ood")
-    ]
-    drawn = {
-        seed: pd.concat([ablation_table(each, n_resamples=10, seed=seed) for each in answers])
-        for seed in (0, 3)
-    }
-    index = ["set", "split", "subset"]
-    single, *others = (
-        table[table["kind"] == "single"].set_index(index)[
-            ["margin_change_low", "margin_change_high"]
-        ]
-        for table in (found, drawn[0], drawn[3])
-    )
-    differ = [(single - other.loc[single.index]).abs().max(axis=None) for other in others]
-    assert differ[1] < 1e-3 < differ[0]
+    single = found[found["kind"] == "single"].set_index(["set", "split", "subset"])
+    ends = ["margin_change_low", "margin_change_high"]
+    for seed, equal in ((3, True), (0, False)):
+        tables = (ablation_table(each, n_resamples=10, seed=seed) for each in swept.values())
+        other = pd.concat(tables).set_index(single.index.names).loc[single.index]
+        assert ((single[ends] - other[ends]).abs().max(axis=None) < 1e-3) == equal
 
 
 # -- other heads ----------------------------------------------------------------------------------
@@ -194,7 +165,6 @@ def test_mlps_are_beside_other_mlps() -> None:
     assert beside(parse_components(["0.mlp", "1.mlp", "2.mlp"]), ModelShape(3, 4), 4, 0) == []
 
 
-@pytest.mark.filterwarnings("ignore:in-domain accuracy")
 def test_named_components_are_beside_others_like_them_and_go_on_when_interrupted(
     inputs: Inputs, means: MeanActivations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +183,6 @@ def test_named_components_are_beside_others_like_them_and_go_on_when_interrupted
         pd.testing.assert_frame_equal(again[name], table)
 
 
-@pytest.mark.filterwarnings("ignore:in-domain accuracy")
 def test_the_core_is_beside_other_heads_of_its_layers(
     inputs: Inputs, means: MeanActivations
 ) -> None:
@@ -242,46 +211,33 @@ def test_the_core_is_beside_other_heads_of_its_layers(
         assert row["p_control"] == pytest.approx((1 + larger) / 4)
 
 
-@pytest.mark.filterwarnings("ignore:in-domain accuracy")
-@pytest.mark.parametrize("swept", [False, True])
+@pytest.mark.parametrize("known", [False, True])
 def test_heads_of_the_core_are_beside_those_that_were_ablated(
-    inputs: Inputs, means: MeanActivations, swept: bool
+    inputs: Inputs, means: MeanActivations, swept: dict[str, Ablations], known: bool
 ) -> None:
-    core = parse_components(["L0.H1", "L1.H0"])
-    alone = {
-        split: ablate(
-            inputs.model, sets.singles(inputs.model), inputs.data[split], means, split=split
-        )  # type: ignore[arg-type]
-        for split in ("id", "ood")
-    }
-    tables = core_ablation_tables(inputs, means, core, step(), alone if swept else {})
+    core, alone = parse_components(["L0.H1", "L1.H0"]), swept["ood"]
+    tables = core_ablation_tables(inputs, means, core, step(), swept if known else {})
     singles = tables["ablation_controls"].query("size == 1 and split == 'ood' and subset == 'all'")
     # All three others of a layer, or the one of each that was drawn; all eight examples.
-    assert set(singles["n_controls"]) == {3 if swept else 1}
+    assert set(singles["n_controls"]) == {3 if known else 1}
     assert set(singles["n"]) == {8}
     row = singles.query("set == 'L1.H0' and metric == 'margin'").iloc[0]
-    changes = {str(s): alone["ood"].changes(s, "margin").mean() for s in alone["ood"].sets}
+    changes = {str(each): alone.changes(each, "margin").mean() for each in alone.sets}
     assert row["change"] == pytest.approx(changes["L1.H0"], abs=1e-4)
-    beside_it = [changes[f"L1.H{i}"] for i in (1, 2, 3)]
-    if swept:
-        assert row["control_change"] == pytest.approx(np.mean(beside_it), abs=1e-4)
-    else:
-        assert min(np.abs(np.array(beside_it) - row["control_change"])) < 1e-4
+    others = np.array([changes[f"L1.H{i}"] for i in (1, 2, 3)])
+    expected = others.mean() if known else others[np.abs(others - row["control_change"]).argmin()]
+    assert row["control_change"] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:in-domain accuracy")
 def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActivations) -> None:
     heads = parse_components(["0.0", "0.1", "0.2"])
     none = core_ablation_tables(inputs, means, heads, step(controls=0), {})
     assert set(none["ablation_controls"]["size"]) == {1}
     tables = core_ablation_tables(inputs, means, heads, step(controls=9), {})
-    whole = tables["ablation_controls"].query("size > 1 and subset == 'all'")
+    whole = tables["ablation_controls"].query("size > 1 and subset == 'all'").set_index("split")
     assert set(whole["n"]) == {9, 8}
     assert set(whole["n_controls"]) == {0}
     assert whole[["control_change", "p_control"]].isna().all(axis=None)
-    changes = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("split")
-    margins = whole.query("metric == 'margin'").set_index("split")["change"]
-    for split in ("id", "ood"):
-        name = "+".join(map(str, heads))
-        expected = changes[changes["set"] == name]["margin_change"][split]
-        assert margins[split] == pytest.approx(expected)
+    joint = tables["ablation"].query("set == 'L0.H0+L0.H1+L0.H2' and subset == 'all'")
+    expected = joint.set_index("split")["margin_change"].to_dict()
+    assert whole.query("metric == 'margin'")["change"].to_dict() == pytest.approx(expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,13 @@ import pandas as pd
 import pytest
 import torch
 from helpers import CLASSES, Cases, randomise
-from main_study.small_study import results
+from main_study.small_study import leave_out_the_report, results
 from study.sources import data_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mechcore.analyses.ablation import Ablation
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.analyses.heads import Heads
-from mechcore.analyses.paths import Paths
 from mechcore.analyses.search import Search
 from mechcore.errors import InputError
 from mechcore.main_study.config import RESERVED, Analyses, Resources, StudyConfig
@@ -58,7 +56,8 @@ def study(source: Path, folder: Path) -> StudyConfig:
         analyses=Analyses(
             heads=Heads(4),
             ablation=Ablation(max_joint=1, max_non_core=1, controls=2),
-            paths=Paths(controls=2, max_examples=6),
+            paths=None,
+            dose=None,
             search=Search(max_size=2, n_pairs=2),
             effective_size=EffectiveSize((0.4,), seeds=(1,), prune=replace(SMALL, steps=2)),
         ),
@@ -67,9 +66,8 @@ def study(source: Path, folder: Path) -> StudyConfig:
 
 
 @pytest.fixture
-def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = importlib.import_module("mechcore.study.run")
-    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_the_report(monkeypatch)
 
 
 def trained(out: Path) -> Path:
@@ -85,13 +83,12 @@ def accuracy_by_hand(checkpoint: Path, data: Path) -> float:
     """Share of right answers of a plain Hugging Face model, text by text."""
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    frame = pd.read_csv(data)
-    right = 0
+    frame, right = pd.read_csv(data), 0
     for row in frame.itertuples():
+        inputs = tokenizer(row.text_a, row.text_b, return_tensors="pt")
+        if model.config.model_type == "gpt2":
+            inputs.pop("token_type_ids", None)
         with torch.no_grad():
-            inputs = tokenizer(row.text_a, row.text_b, return_tensors="pt")
-            if model.config.model_type == "gpt2":
-                inputs.pop("token_type_ids", None)
             best = int(model(**inputs).logits.argmax())
         right += model.config.id2label[best] == row.label
     return right / len(frame)
@@ -108,9 +105,8 @@ def test_every_architecture_is_trained_studied_and_reported(
     text = report.read_text(encoding="utf-8")
     assert "Training" in text
     assert {path.name for path in out.iterdir()} <= set(RESERVED)
-    full = table(out, "accuracy").query(
-        "subnetwork == 'full' and split == 'ood' and subset == 'all'"
-    )
+    overall = table(out, "accuracy").query("split == 'ood' and subset == 'all'")
+    full = overall[overall["subnetwork"] == "full"]
     by_hand = accuracy_by_hand(trained(out), tmp_path / "ood-data.csv")
     assert full["accuracy"].item() == pytest.approx(by_hand)
     history = table(out, "training").query("split == 'ood' and subset == 'all'")
@@ -118,11 +114,8 @@ def test_every_architecture_is_trained_studied_and_reported(
     assert history["accuracy"].iloc[-1] == pytest.approx(by_hand)
     sizes = table(out, "mean_effective_size").query("group == 'OOD'")
     assert sizes["checkpoint"].tolist() == [2, 4]
-    assert sizes["full_accuracy"].iloc[-1] == pytest.approx(
-        table(out, "group_accuracy")
-        .query("subnetwork == 'full' and group == 'OOD'")["accuracy"]
-        .item()
-    )
+    groups = table(out, "group_accuracy").query("subnetwork == 'full' and group == 'OOD'")
+    assert sizes["full_accuracy"].iloc[-1] == pytest.approx(groups["accuracy"].item())
     assert set(table(out, "superadditive")["metric"]) == {"accuracy", "margin"}
     before = AutoModelForSequenceClassification.from_pretrained(cases.path(architecture))
     after = AutoModelForSequenceClassification.from_pretrained(trained(out))
@@ -134,11 +127,11 @@ def test_every_architecture_is_trained_studied_and_reported(
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.usefixtures("no_report")
 def test_training_goes_on_where_it_was_interrupted(
     cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(study(cases.path("bert"), tmp_path), target_sparsities=(0.5,), checkpoints=())
+    config = replace(study(cases.path("bert"), tmp_path), checkpoints=(), only=("accuracy",))
     run_study(config, tmp_path / "whole")
     losses, compute = [], Loop.compute_loss
 
@@ -162,7 +155,7 @@ def test_training_goes_on_where_it_was_interrupted(
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.usefixtures("no_report")
 def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
     cases: Cases, tmp_path: Path
 ) -> None:
@@ -180,8 +173,7 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
         model.config.label2id = {CLASSES[place]: i for i, place in enumerate(places)}
         model.save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-        config = study(tmp_path / name, tmp_path)
-        config = replace(config, checkpoints=(), analyses=Analyses(heads=None, ablation=None))
+        config = replace(study(tmp_path / name, tmp_path), checkpoints=(), only=("accuracy",))
         run_study(config, tmp_path / f"out-{name}")
         found.append(table(tmp_path / f"out-{name}", "accuracy"))
     pd.testing.assert_frame_equal(found[0], found[1], atol=1e-4)
@@ -190,59 +182,44 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
 @pytest.mark.everyday
 def test_a_changed_training_changes_every_job(cases: Cases, tmp_path: Path) -> None:
     config = study(cases.path("bert"), tmp_path)
-    other = replace(config, training=replace(TRAINING, seed=1))
-    before, after = make_plan(config).jobs, make_plan(other).jobs
+    before = make_plan(config).jobs
+    after = make_plan(with_training(config, seed=1)).jobs
     assert not {job.key for job in before} & {job.key for job in after}
-    kinds = {job.step.kind for job in before}
-    assert kinds >= {"train", "prune", "search", "effective_size"}
-
-
-@pytest.mark.everyday
-def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Path) -> None:
-    config = study(cases.path("bert"), tmp_path)
+    assert {job.step.kind for job in before} >= {"train", "prune", "search", "effective_size"}
+    # The training reads all data, and pruning a draw.
+    inputs = {job.step.kind: job.contents["train"] for job in before if "train" in job.contents}
+    assert inputs["train"]["limit"] is None
+    assert inputs["prune"]["limit"] == inputs["means"]["limit"] == 6
+    # Other classes of a task are another training.
     files = "".join(f"{split}: {split}-data.csv\n" for split in ("train", "id", "ood"))
-    found = []
+    data, keys = DataConfig(task=str(tmp_path / "task.yaml")), []
     for classes in ("[contradiction, entailment, neutral]", "[neutral, entailment, contradiction]"):
         (tmp_path / "task.yaml").write_text(f"{files}classes: {classes}\n")
-        data = DataConfig(task=str(tmp_path / "task.yaml"))
         model = replace(config.model, class_names=None)
-        jobs = make_plan(replace(config, model=model, data=data)).jobs
-        found.append({job.step.kind: job.key for job in jobs})
-    assert found[0]["train"] != found[1]["train"]
-    assert found[0]["means"] != found[1]["means"]
-
-
-@pytest.mark.everyday
-def test_the_training_reads_all_data_and_pruning_a_draw(cases: Cases, tmp_path: Path) -> None:
-    jobs = make_plan(study(cases.path("bert"), tmp_path)).jobs
-    limits = {
-        job.step.kind: job.contents["train"]["limit"] for job in jobs if "train" in job.contents
-    }
-    assert limits["train"] is None
-    assert limits["prune"] == limits["means"] == 6
+        keys += [{job.key for job in make_plan(replace(config, model=model, data=data)).jobs}]
+    assert not keys[0] & keys[1]
 
 
 @pytest.mark.everyday
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-@pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"classes": ("yes", "no")}, "label 'contradiction': not a class"),
-        ({"training": {"batch_size": 50}}, "12 examples for batches of 50"),
-        ({"training": {"max_length": 9999}}, "max_length 9999: expected 1 to"),
-    ],
-)
+@pytest.mark.usefixtures("no_report")
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(
-    cases: Cases, tmp_path: Path, change: dict[str, Any], message: str
+    cases: Cases, tmp_path: Path
 ) -> None:
     config = study(cases.path("bert"), tmp_path)
-    if "classes" in change:
-        config = replace(config, model=replace(config.model, class_names=change["classes"]))
-    config = replace(config, training=replace(TRAINING, **change.get("training", {})))
-    with pytest.raises(InputError, match=message):
-        run_study(config, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    other = replace(config, model=replace(config.model, class_names=("yes", "no")))
+    for refused, message in (
+        (other, "label 'contradiction': not a class"),
+        (with_training(config, batch_size=50), "12 examples for batches of 50"),
+        (with_training(config, max_length=9999), "max_length 9999: expected 1 to"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run_study(refused, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def with_training(config: StudyConfig, **changes: Any) -> StudyConfig:
+    return replace(config, training=replace(TRAINING, **changes))
 
 
 @pytest.mark.everyday

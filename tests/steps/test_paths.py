@@ -61,15 +61,12 @@ def tables(inputs: Inputs, means: MeanActivations) -> dict[str, pd.DataFrame]:
 pytestmark = pytest.mark.filterwarnings("ignore:in-domain accuracy")
 
 
-def test_the_tables_are_those_of_the_step(tables: dict[str, pd.DataFrame]) -> None:
-    assert set(tables) == {schema.name for schema in Paths.schemas}
-    for schema in Paths.schemas:
-        schema.check(tables[schema.name])
-
-
 def test_all_components_behind_and_all_before_the_answer(
     inputs: Inputs, means: MeanActivations, tables: dict[str, pd.DataFrame]
 ) -> None:
+    assert set(tables) == {schema.name for schema in Paths.schemas}
+    for schema in Paths.schemas:
+        schema.check(tables[schema.name])
     behind = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
     dependence = tables["core_dependence"].query("subset == 'all' and metric == 'margin'")
     assert dependence["receiver"].tolist() == behind * 2
@@ -149,20 +146,15 @@ def test_changes_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
     assert (saved > 0) == reused
 
 
-def test_without_roles_there_are_neither_controls_nor_a_verdict(
-    inputs: Inputs, means: MeanActivations
-) -> None:
-    tables = path_tables(inputs, means, CORE, STEP)
-    assert "core_verdict" not in tables
-    assert set(tables["core_dependence"]["n_controls"]) == {0}
-
-
 def test_a_core_that_leaves_too_few_heads_has_no_controls(
     inputs: Inputs, means: MeanActivations
 ) -> None:
     core = parse_components("L0.H0,L0.H1,L0.H2")
     tables = path_tables(inputs, means, core, STEP, ROLES)
-    assert set(tables["core_dependence"]["n_controls"]) == {0}
+    without = path_tables(inputs, means, core, STEP)  # no roles, no verdict
+    for each in (tables, without):
+        assert set(each["core_dependence"]["n_controls"]) == {0}
+    assert "core_verdict" not in without
     text = tables["core_verdict"]["explanation"].iloc[0]
     assert text.endswith("expected at least as many)")
     assert "layer 0 has 1 head outside the core, which has 3 there" in text

@@ -1,4 +1,4 @@
-"""Tables of the main job, from answers written out, and means over groups of subsets."""
+"""Tables of the main job from answers written out, means over groups, series of checkpoints."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from made_up_run import World, write_run
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import Evaluation
+from mechcore.files import write_csv
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, random_subnetworks
+from mechcore.pruning.settings import MAX_SEED
+from mechcore.report import build_report
+from mechcore.report.kinds import schemas_of
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import groups_of
-from mechcore.steps.sizes import GRID_TABLE, accuracies_by_checkpoint, size_tables
+from mechcore.steps.sizes import (
+    GRID_TABLE,
+    accuracies_by_checkpoint,
+    checkpoint_series,
+    size_tables,
+)
 from mechcore.steps.tables import answer_tables, core_tables, group_table
-from mechcore.study.run import prepare, run_study
+from mechcore.study.run import prepare
 from mechcore.subnetworks.core import ACCURACY_SPREAD
+from mechcore.training.history import write_records
+from mechcore.wording import number, whole
 
 
 def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
@@ -68,11 +80,8 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
     assert np.isnan(summary["spearman_p"])
     assert tables["head_overlap"]["p_value"].isna().all()
     # Seeds of their own are found apart, at one sparsity or at two.
-    found = [
-        *random_subnetworks(shape, target_sparsities=0.4, seeds=3),
-        *random_subnetworks(shape, target_sparsities=0.6, seeds=4),
-    ]
-    summary = core_tables(found)["core_summary"].iloc[0]
+    apart = random_subnetworks(shape, target_sparsities=0.6, seeds=4)
+    summary = core_tables([found[0], *apart])["core_summary"].iloc[0]
     assert summary["expected_by_chance"] < n_heads
     assert summary["spearman_p"] > 0
 
@@ -106,66 +115,45 @@ def accuracies() -> pd.DataFrame:
 
 def test_each_subset_counts_the_same_and_is_named() -> None:
     table = group_table(accuracies(), {"hard": ("a", "b")}).set_index(["subnetwork", "group"])
-    assert table["accuracy"].to_dict() == pytest.approx(
-        {
-            ("full", "ID"): 0.9,
-            ("full", "OOD"): 0.6,
-            ("full", "hard"): 0.4,
-            ("s", "ID"): 0.8,
-            ("s", "OOD"): 0.4,
-            ("s", "hard"): 0.25,
-        }
-    )
+    expected = {
+        "full": {"ID": 0.9, "OOD": 0.6, "hard": 0.4},
+        "s": {"ID": 0.8, "OOD": 0.4, "hard": 0.25},
+    }
+    for name, values in expected.items():
+        assert table.loc[name, "accuracy"].to_dict() == pytest.approx(values)
     assert table.loc[("full", "OOD"), "subsets"] == "a; b; c"
     assert table["n_subsets"].tolist() == [1, 3, 2] * 2
     assert set(table["missing"]) == {""}
-
-
-def test_a_mean_lacks_no_subset_in_silence() -> None:
-    table = group_table(accuracies(), {"hard": ("a", "gone")}).set_index(["subnetwork", "group"])
-    row = table.loc[("full", "hard")]
-    assert math.isnan(row["accuracy"])
-    assert (row["subsets"], row["missing"]) == ("a; gone", "gone")
-    assert table.loc[("full", "OOD"), "accuracy"] == pytest.approx(0.6)
-
-
-def test_a_task_says_what_is_out_of_domain() -> None:
-    table = group_table(accuracies(), {"OOD": ("a",), "OOD-E": ("b", "c")}).set_index("group")
-    full = table[table["subnetwork"] == "full"]["accuracy"]
-    assert full.to_dict() == pytest.approx({"ID": 0.9, "OOD": 0.2, "OOD-E": 0.8})
+    # A task says what is out of domain; a mean lacks no subset in silence.
+    groups = {"OOD": ("a",), "OOD-E": ("b", "c"), "hard": ("a", "gone")}
+    full = group_table(accuracies(), groups).set_index(["subnetwork", "group"]).loc["full"]
+    assert math.isnan(full.loc["hard", "accuracy"])
+    assert full["accuracy"].drop("hard").to_dict() == pytest.approx(
+        {"ID": 0.9, "OOD": 0.2, "OOD-E": 0.8}
+    )
+    assert full.loc["hard", ["subsets", "missing"]].tolist() == ["a; gone", "gone"]
 
 
 def test_effective_sizes_are_of_the_same_groups() -> None:
     groups = {"OOD": ("a",), "OOD-E": ("b", "c")}
-    full, grid, chosen = accuracies_by_checkpoint({10: accuracies()}, groups)
+    masks = pd.DataFrame({"subnetwork": ["s"], "target_sparsity": [0.5], "sparsity": [0.375]})
+    full, grid, chosen = accuracies_by_checkpoint({10: accuracies()}, groups, {10: masks})
     assert chosen == {
         "ID": ["id:all"],
         "OOD": ["ood:a"],
         "OOD-E": ["ood:b", "ood:c"],
         "mixed": ["id:all", "ood:a"],
     }
+    GRID_TABLE.check(grid)
     sizes = size_tables(full, grid, chosen, tolerance=0.19)["effective_size"].set_index("group")
     # Lost: 0.1 in domain, 0.2 on a, 0.2 on the mean of b and c, 0.15 on both together.
-    assert sizes["faithful"].to_dict() == {
-        "ID": True,
-        "OOD": False,
-        "OOD-E": False,
-        "mixed": True,
-    }
+    faithful = {"ID": True, "OOD": False, "OOD-E": False, "mixed": True}
+    assert sizes["faithful"].to_dict() == faithful
     assert sizes["full_accuracy"].to_dict() == pytest.approx(
         {"ID": 0.9, "OOD": 0.2, "OOD-E": 0.8, "mixed": 0.55}
     )
-
-
-def test_effective_sizes_are_of_what_masks_keep() -> None:
-    masks = pd.DataFrame({"subnetwork": ["s"], "target_sparsity": [0.5], "sparsity": [0.375]})
-    full, grid, chosen = accuracies_by_checkpoint({10: accuracies()}, {}, {10: masks})
-    GRID_TABLE.check(grid)
-    sizes = size_tables(full, grid, chosen, tolerance=0.19)["effective_size"].set_index("group")
+    # They are of what masks keep.
     assert sizes.loc["ID", ["effective_size", "target_sparsity"]].tolist() == [0.625, 0.5]
-
-
-def test_effective_sizes_leave_out_a_group_without_examples_and_say_so() -> None:
     with pytest.warns(MechcoreWarning, match="left out of group 'hard', .* no example of ood:gone"):
         _, _, chosen = accuracies_by_checkpoint({10: accuracies()}, {"hard": ("a", "gone")})
     assert list(chosen) == ["ID", "OOD", "mixed"]
@@ -181,11 +169,8 @@ def test_groups_are_limited_to_the_subsets_that_are_kept(tmp_path: Path) -> None
     assert groups_of(YOURS, DataConfig(groups=groups)) == groups
     task = tmp_path / "task.yaml"
     task.write_text("{train: x.csv, id: x.csv, ood: x.csv, groups: {two: [d], three: [e]}}")
-    assert groups_of(YOURS, DataConfig(task=str(task), groups=groups)) == {
-        "two": ("c",),
-        "three": ("e",),
-        "one": ("a", "b"),
-    }
+    known = groups_of(YOURS, DataConfig(task=str(task), groups=groups))
+    assert known == {"two": ("c",), "three": ("e",), "one": ("a", "b")}
 
 
 def test_the_embedded_world_has_its_halves_as_groups() -> None:
@@ -199,25 +184,18 @@ def study(**data: Any) -> StudyConfig:
 
 
 @pytest.mark.parametrize(
-    ("subset", "message"),
+    ("group", "subset", "message"),
     [
-        ("embedif", r"did you mean 'embed_if'\? subsets are .*so_swap"),
-        ("constituent", "no out-of-domain example is of subset 'constituent'; subsets are"),
+        ("mine", "embedif", r"mine: .*did you mean 'embed_if'\? subsets are .*so_swap"),
+        ("mine", "constituent", "mine: .*no out-of-domain example is of subset 'constituent'; sub"),
+        ("prep", "prep", "groups: 'prep' is the name of an out-of-domain subset"),
     ],
 )
-def test_a_group_of_a_subset_that_is_not_there_is_refused(
-    tmp_path: Path, subset: str, message: str
+def test_a_group_that_cannot_be_is_refused(
+    tmp_path: Path, group: str, subset: str, message: str
 ) -> None:
-    config = study(max_ood=8, groups={"mine": ("so_swap", subset)})
-    with pytest.raises(InputError, match=f"groups: mine: .*{message}"):
-        run_study(config, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_group_with_the_name_of_a_subset_is_refused(tmp_path: Path) -> None:
-    config = study(max_ood=8, groups={"prep": ("so_swap", "prep")})
-    with pytest.raises(InputError, match="groups: 'prep' is the name of an out-of-domain subset"):
-        run_study(config, tmp_path / "out")
+    with pytest.raises(InputError, match=message):
+        prepare(study(max_ood=8, groups={group: ("so_swap", subset)}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -225,3 +203,138 @@ def test_a_group_may_lose_subsets_to_the_draw(tmp_path: Path) -> None:
     every = {"mine": ("so_swap", "prep", "embed_if", "embed_verb")}
     for data in ({"max_ood": 2}, {"max_ood": 8, "ood_subsets": ("prep",)}):
         assert prepare(study(groups=every, **data), tmp_path / "out").pending
+
+
+# -- series of checkpoints ------------------------------------------------------------------------
+
+
+def trained(out: Path, folders: list[str], best: int | None) -> str:
+    """What a training of six steps leaves, so far as a series reads it."""
+    for name in folders:
+        (out / name).mkdir(parents=True)
+        (out / name / "config.json").touch()
+    records = [
+        {"step": step, "loss": 1.0, "accuracy": {"id": {"all": 0.5}}, "seconds": 0.0}
+        for step in (2, 4, 6)
+    ]
+    write_records(out, records, best)
+    return str(out)
+
+
+@pytest.mark.parametrize(
+    ("folders", "best", "expected"),
+    [
+        ("step-2 step-4 final", None, {2: "step-2", 4: "step-4", 6: "final"}),
+        ("step-4 final", 2, {2: "final", 4: "step-4"}),  # the best is not kept otherwise
+        ("step-2 step-4 final", 2, {2: "step-2", 4: "step-4"}),
+        ("step-2 step-4 step-6 final", 6, {2: "step-2", 4: "step-4", 6: "step-6"}),
+    ],
+)
+def test_final_is_of_the_step_whose_weights_it_has(
+    tmp_path: Path, folders: str, best: int | None, expected: dict[object, str]
+) -> None:
+    run = trained(tmp_path / "run", folders.split(), best)
+    assert [*names_of(run).items()] == [*expected.items()]
+    last = next(reversed(expected)) if best is None else best
+    assert [*names_of(f"{run}/final")] == [last]
+
+
+def checkpoints(root: Path, **weights: str) -> str:
+    """Folders that look like checkpoints; ``top`` is the folder of all."""
+    for name, text in weights.items():
+        folder = root if name == "top" else root / name.replace("_", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").touch()
+        (folder / "model.safetensors").write_text(text)
+    return str(root)
+
+
+def names_of(*paths: str) -> dict[object, str]:
+    found = checkpoint_series(paths, ModelConfig())
+    return {step: Path(str(model.source)).name for step, model in found.items()}
+
+
+TWO = {"checkpoint_1000": "b", "checkpoint_500": "a"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (
+            TWO | {"top": "c"},  # the final one
+            {"500": "checkpoint-500", "1000": "checkpoint-1000", "final": "run"},
+        ),
+        (
+            TWO | {"top": "a"},  # one of the checkpoints
+            {500: "checkpoint-500", 1000: "checkpoint-1000"},
+        ),
+        (
+            TWO | {"best": "c"},
+            {"500": "checkpoint-500", "1000": "checkpoint-1000", "best": "best"},
+        ),
+        ({"top": "a"}, {"run": "run"}),
+        ({"top": "a", "onnx": "b"}, {"run": "run"}),
+    ],
+)
+def test_checkpoints_are_told_by_step_or_name(
+    tmp_path: Path, weights: dict[str, str], expected: dict[object, str]
+) -> None:
+    found = names_of(checkpoints(tmp_path / "run", **weights))
+    assert [*found.items()] == [*expected.items()]
+
+
+def test_a_step_and_a_name_that_look_the_same_are_refused(tmp_path: Path) -> None:
+    one = checkpoints(tmp_path / "one", checkpoint_500="a")
+    with pytest.raises(InputError, match=r"500 and .*checkpoint-500 are both 500"):
+        names_of(one, checkpoints(tmp_path / "500", top="b"))
+
+
+# -- seeds, up to the largest that is allowed -----------------------------------------------------
+
+SCHEMAS = schemas_of({})
+SEEDS = [2**53, 2**53 + 1, MAX_SEED - 1]
+"""As floating-point numbers the first two are the same, and the last is too large for 64 bits."""
+
+
+def answered() -> Evaluation:
+    correct = torch.tensor([[True, False]] * 4)
+    subsets = np.array(["a", "a", "b", "b"], dtype=object)
+    return Evaluation(torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]]), correct, subsets, "")
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    mask = Mask.full(ModelShape(1, 4)).without("0.0")
+    masks = [Subnetwork(mask, 0.2, seed, torch.zeros(1, 5)) for seed in SEEDS]
+    full, answers = (
+        dict.fromkeys(("id", "ood"), answered()),
+        dict.fromkeys(("id", "ood"), [answered()] * 3),
+    )
+    return answer_tables(full, masks, answers, dict.fromkeys(full, "data"))
+
+
+def test_seeds_of_tables_come_back_from_their_files(tmp_path: Path) -> None:
+    known, path = tables(), tmp_path / "a.csv"
+    for name in ("subnetworks", "group_accuracy", "accuracy"):
+        table = known[name]
+        assert table["seed"].dropna().unique().tolist() == SEEDS
+        write_csv(path, table)
+        back = SCHEMAS[name].read(path)
+        pd.testing.assert_series_equal(back["seed"], table["seed"], check_dtype=False)
+    full, grid, groups = accuracies_by_checkpoint({1: back}, {})
+    made = size_tables(full, grid, groups, 0.03)
+    write_csv(path, made["effective_size"])
+    for table in (made["effective_size"], SCHEMAS["effective_size"].read(path)):
+        assert table.loc[table["group"] == "ID", "seed"].tolist() == SEEDS
+    assert set(made["mean_effective_size"]["n_seeds"]) == {3}
+
+
+@pytest.mark.usefixtures("no_drawings")
+def test_seeds_in_the_report(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", World(seeds=SEEDS))
+    page = build_report(tmp_path / "run").read_text(encoding="utf-8")
+    for seed in SEEDS:
+        assert str(seed) in page
+        assert f"{seed:,}" not in page  # the same text everywhere, to be searched for
+    assert str(MAX_SEED) not in page
+    assert number(SEEDS[1], 0) == "9007199254740993"
+    assert whole(SEEDS[2]) == "9,223,372,036,854,775,807"

@@ -104,14 +104,7 @@ class Fail(Step):
 
 @dataclass(frozen=True)
 class Settings:
-    """Of the made-up study.
-
-    Attributes:
-        folder: with the files of numbers, ``0``, ``1`` and so on.
-        factor: that each is read with.
-        colour: without effect.
-        more: is added to the sum.
-    """
+    """Of the study of sums: the folder of numbers, the factor of each, and what is added."""
 
     folder: str = "."
     factor: int = 1

@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -57,9 +58,9 @@ class Other:
         assert self.process.exitcode == 0
 
 
+@dataclass
 class _Error:
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
 
 _END = "the end"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from helpers import CLASSES
 
 from mechcore.steps.config import DataConfig
@@ -40,3 +41,9 @@ def data_config(folder: Path) -> DataConfig:
         if not path.exists():
             write_data(path, 12 + n)
     return DataConfig(**{split: str(path) for split, path in paths.items()}, max_id=9)
+
+
+def leave_out_code(patch: pytest.MonkeyPatch) -> None:
+    """Plans without it; it takes most of their time."""
+    patch.setattr("mechcore.study.step.code_digests", lambda things: {})
+    patch.setattr("mechcore.steps.bench.architecture_code", lambda *_: [])

@@ -8,50 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from study.arithmetic import (
-    OPERATIONS,
-    Apply,
-    Fail,
-    Read,
-    Settings,
-    Sums,
-    job,
-    registered,
-    write,
-)
+from study.arithmetic import OPERATIONS, Add, Apply, Fail, Read, job, read, write
 
 from mechcore.errors import MechcoreWarning
 from mechcore.study.engine import Jobs, StudyError, perform
 from mechcore.study.executors import Local
-from mechcore.study.run import run_study
 from mechcore.study.step import Step, Work
 from mechcore.study.store import Store
-
-
-@pytest.fixture
-def numbers(tmp_path: Path) -> Path:
-    folder = tmp_path / "numbers"
-    folder.mkdir()
-    for i, number in enumerate((1, 2, 4)):
-        (folder / str(i)).write_text(str(number))
-    return folder
-
-
-def test_processes_give_the_same_results(
-    tmp_path: Path, numbers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mechcore.study.run.build_report", lambda out: out / "report.html")
-    settings, out = Settings(str(numbers)), tmp_path / "out"
-    with registered("sums", Sums) as kind:
-        run_study(settings, tmp_path / "one", kind=kind)
-        run_study(settings, out, kind=kind, executor=Local(workers=2, cpus=1))
-    for name in ("tables/numbers.csv", "last.txt"):
-        assert (out / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
-    stores = [Store(tmp_path / name / "store") for name in ("one", "out")]
-    assert stores[0].all_keys() == stores[1].all_keys()
-    made = [stores[1].manifest(key).machine["process"] for key in stores[1].all_keys()]
-    assert os.getpid() not in made
-    assert stores[1].leftovers() == []
 
 
 @dataclass(frozen=True)
@@ -64,11 +27,10 @@ class Plain(Step):
         write(work, 1)
 
 
-def test_processes_refuse_what_they_do_not_know(tmp_path: Path, numbers: Path) -> None:
-    """And do the rest; of a failure in a process the study says the same as in this one."""
-    store = Store(tmp_path / "store")
-    store.create()
-    one = job(Read(), "read", path=numbers / "0")
+def test_processes_do_what_they_know_and_refuse_the_rest(store: Store, numbers: Path) -> None:
+    """Of a failure in a process the study says the same as in this one."""
+    one, two = (job(Read(), f"read {i}", path=numbers / str(i)) for i in (0, 1))
+    total = job(Add(), "total", one, two)
 
     @dataclass(frozen=True)
     class Local_(Plain):
@@ -78,12 +40,12 @@ def test_processes_refuse_what_they_do_not_know(tmp_path: Path, numbers: Path) -
     edited.recipe["code"]["study.test_processes"] = "as it was before the edit"
     OPERATIONS.register("here alone")(abs)
     apply = job(Apply("here alone"), "apply", one)
-    jobs = Jobs([apply, job(Local_(), "local"), edited, job(Fail(), "bad")])
+    jobs = Jobs([total, apply, job(Local_(), "local"), edited, job(Fail(), "bad")])
     with (
         pytest.warns(MechcoreWarning, match="bad: something is odd"),
         pytest.raises(StudyError) as failure,
     ):
-        perform(jobs, store, Local(workers=2), tmp_path / "out")
+        perform(jobs, store, Local(workers=2, cpus=1), store.path.parent / "out")
     OPERATIONS.remove("here alone")
     found = {each.job.name: each.message for each in failure.value.failures}
     assert set(found) == {"apply", "local", "edited", "bad"}
@@ -94,4 +56,8 @@ def test_processes_refuse_what_they_do_not_know(tmp_path: Path, numbers: Path) -
     for message in found.values():
         assert message.startswith("another process finds other things than the first (")
         assert message.endswith("as an entry point, or run with one worker in this process")
-    assert store.all_keys() == [one.key]
+    keys = [one.key, two.key, total.key]
+    assert store.all_keys() == sorted(keys)
+    assert read(store.whole(total.key)) == 1 + 2
+    assert os.getpid() not in {store.manifest(key).machine["process"] for key in keys}
+    assert store.leftovers() == []

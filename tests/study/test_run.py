@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import itertools
 import json
 import math
 import shutil
@@ -17,6 +17,7 @@ import pytest
 import torch
 from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
+from main_study.small_study import leave_out_the_report, results
 from safetensors import safe_open
 
 from mechcore.ablation.effects.changes import ablation_table
@@ -27,53 +28,40 @@ from mechcore.analyses.heads import Heads, Scores
 from mechcore.analyses.paths import Paths
 from mechcore.analyses.sweep import Swept, SweptOodMean
 from mechcore.components import Component, Mask, ModelShape, parse_components
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.main_study.config import Analyses, StudyConfig
+from mechcore.main_study.config import RESERVED, Analyses, StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
 from mechcore.report.kinds import schemas_of
-from mechcore.steps import masks
-from mechcore.steps.answers import (
-    INFORMATION_OOD_MEAN,
-    INJECTED_FILE,
-    Answers,
-    ablations_in,
-)
+from mechcore.steps.answers import INFORMATION_OOD_MEAN, INJECTED_FILE, Answers, ablations_in
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, load_inputs
-from mechcore.study.engine import StudyError
+from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.study.run import run_study
+from mechcore.study.step import plain
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_encoder_dir
 
-(STEP, EARLY), *_, (LAST, _) = encoder_checkpoints()
-
 PRUNE = PruneSettings(steps=6, warmup=2, batch_size=8, tolerance=1)
 CONFIG = StudyConfig(
-    data=DataConfig(max_train=48, max_id=40, max_ood=40),
+    data=DataConfig(max_train=24, max_id=24, max_ood=20),
     prune=PRUNE,
     seeds=(42, 43),
     target_sparsities=(0.3, 0.5),
-    n_resamples=40,
+    n_resamples=20,
     analyses=Analyses(
         heads=Heads(8),
         ablation=Ablation(max_joint=3, max_non_core=4, controls=10),
-        paths=Paths(controls=2, max_examples=16),
+        paths=Paths(controls=1, max_examples=6),
     ),
 )
 KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
 KINDS += ["ablation", "failure", "paths", "dose"]
-STEPS = {
-    step.kind: step
-    for step in (
-        *(masks.Means, masks.FindMasks, masks.AcceptMasks, Answers, Scores),
-        *(Swept, SweptOodMean, *(ANALYSES[name] for name in ANALYSES)),
-    )
-}
+STEPS = (Means, FindMasks, AcceptMasks, Answers, Scores, Swept, SweptOodMean)
 SCHEMAS = schemas_of({})
 OPTIONAL = {
     "accuracy": ("balanced_accuracy", "information"),
@@ -130,8 +118,9 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 # -- what a run leaves ----------------------------------------------------------------------------
 
 
-def test_every_table_has_its_columns(finished: Finished) -> None:
-    assert {path.stem for path in (finished.out / "tables").iterdir()} == TABLES
+def test_every_table_has_its_columns_and_every_file_is_there(finished: Finished) -> None:
+    out = finished.out
+    assert {path.stem for path in (out / "tables").iterdir()} == TABLES
     for name in TABLES - {"head_categories"}:
         schema = SCHEMAS[name]
         more = schema.names if name in WITH_ALL else OPTIONAL.get(name, ())
@@ -140,30 +129,22 @@ def test_every_table_has_its_columns(finished: Finished) -> None:
     categories = finished.table("head_categories")
     assert {"component", "layer", "head", "category", "in_core"} <= set(categories.columns)
     assert len(categories) == finished.n_heads
-
-
-def test_the_other_files(finished: Finished) -> None:
-    out = finished.out
     assert finished.report == out / "report.html"
     assert "<html" in (out / "report.html").read_text()[:500]
     assert list((out / "figures").iterdir())
-    assert {p.name for p in out.iterdir()} == {
-        *("config.json", "means.safetensors", "masks", "tables", "figures"),
-        *("attention_examples.json", "flips_attention.json"),
-        *("report.html", "study.json", "store"),
+    assert {path.name for path in out.iterdir()} == set(RESERVED)
+    assert set(finished.masks()) == {
+        f"s{s}-seed{seed}" for s in ("0.30", "0.50") for seed in (42, 43)
     }
-    assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
 
 
 def test_the_facts_of_the_run(finished: Finished) -> None:
-    facts = finished.facts
+    facts, config = finished.facts, finished.config
     assert facts["mechcore"] == version("mechcore")
-    assert facts["versions"]["torch"] == version("torch")
-    assert facts["versions"]["transformer-lens"] == version("transformer-lens")
+    for name in ("torch", "transformer-lens"):
+        assert facts["versions"][name] == version(name)
     assert (facts["seeds"], facts["target_sparsities"]) == ([42, 43], [0.3, 0.5])
-    assert facts["settings"]["prune"]["steps"] == 6
-    assert facts["settings"]["data"]["max_ood"] == 40
-    assert facts["settings"]["model"]["embedded"] == finished.config.model.embedded
+    assert facts["settings"] | plain(config) == facts["settings"]
     assert list(facts["seconds"]) == KINDS
     mapping = facts["label_mapping"]["id"]
     assert "entailment -> entailment (0)" in mapping
@@ -174,9 +155,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == shape
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
     assert {split: each["n"] for split, each in facts["data"].items()} == {
-        "train": 48,
-        "id": 40,
-        "ood": 40,
+        split: getattr(config.data, f"max_{split}") for split in ("train", "id", "ood")
     }
     halves = [name for half in tiny_world.OOD_GROUPS.values() for name in half]
     assert sorted(facts["data"]["ood"]["subsets"]) == sorted(halves)
@@ -186,14 +165,10 @@ def test_accuracies_are_those_of_evaluate(finished: Finished) -> None:
     table = finished.table("accuracy")
     names = ["full", *finished.masks()]
     assert table["subnetwork"].unique().tolist() == names
-    model = finished.inputs.model
-    for split, (name, mask) in [
-        (r, each)
-        for r in ("id", "ood")
-        for each in {"full": Mask.full(model), **finished.masks()}.items()
-    ]:
+    masks = {"full": Mask.full(finished.inputs.model), **finished.masks()}
+    for split, name in itertools.product(("id", "ood"), names):
         rows = table[(table["split"] == split) & (table["subnetwork"] == name)].set_index("subset")
-        expected = finished.accuracies(mask, split)
+        expected = finished.accuracies(masks[name], split)
         assert list(rows.index) == list(expected.index)
         assert rows["n"].tolist() == expected["n"].tolist()
         for column in ("accuracy", "margin"):
@@ -214,10 +189,8 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
         kept = [Component(la, h if h < width else None) for la, h in mask.values.nonzero().tolist()]
         assert row.kept.split() == [str(c) for c in kept]
         assert row.subnetwork == f"s{row.target_sparsity:.2f}-seed{row.seed}"
-        assert (row.heads_kept, row.mlps_kept) == (
-            sum(c.is_head for c in kept),
-            sum(not c.is_head for c in kept),
-        )
+        n_heads = sum(component.is_head for component in kept)
+        assert (row.heads_kept, row.mlps_kept) == (n_heads, len(kept) - n_heads)
         assert row.sparsity == pytest.approx(1 - len(kept) / n)
         assert abs(n * row.sparsity - n * row.target_sparsity) <= 0.5 + 1e-9
         assert row.head_sparsity == pytest.approx(1 - row.heads_kept / finished.n_heads)
@@ -235,13 +208,8 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
 
 
 def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
-    masks = list(finished.masks().values())
-    shared = (
-        torch.stack([m.values[:, : finished.shape.n_heads] for m in masks])
-        .prod(0)
-        .nonzero()
-        .tolist()
-    )
+    heads = {name: mask.values[:, :-1] for name, mask in finished.masks().items()}
+    shared = torch.stack([*heads.values()]).prod(0).nonzero().tolist()
     expected = [f"L{layer}.H{head}" for layer, head in shared]
     assert expected
     core, summary = finished.table("core"), finished.table("core_summary").iloc[0]
@@ -251,12 +219,9 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     assert (summary["n_subnetworks"], summary["n_heads"]) == (4, finished.n_heads)
     assert summary["core_size"] == len(expected)
     # Masks of one seed count as one random subnetwork, that of their common heads.
-    of_seed: dict[str, list[torch.Tensor]] = {}
-    for name, mask in finished.masks().items():
-        heads = mask.values[:, : finished.shape.n_heads]
-        of_seed.setdefault(name.partition("-seed")[2], []).append(heads)
-    shares = [torch.stack(heads).prod(0).mean().item() for heads in of_seed.values()]
-    assert len(shares) == 2
+    shares = [
+        (heads[f"s0.30-seed{seed}"] * heads[f"s0.50-seed{seed}"]).mean().item() for seed in (42, 43)
+    ]
     assert summary["expected_uniform"] == pytest.approx(finished.n_heads * math.prod(shares))
     assert 0 < summary["p_value"] <= 1
     categories = finished.table("head_categories")
@@ -290,9 +255,7 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
     assert len(others) == table[["split", "subset"]].drop_duplicates().shape[0]
 
 
-def test_out_of_domain_the_mean_of_the_texts_there_is_swept_beside_that_of_training(
-    finished: Finished,
-) -> None:
+def test_out_of_domain_the_mean_of_the_texts_there_is_swept_too(finished: Finished) -> None:
     model, data = finished.inputs.model, finished.inputs.data["ood"]
     own = MeanActivations.compute(model, data)
     [path] = (finished.out / "store").rglob(INJECTED_FILE)
@@ -337,10 +300,9 @@ WHOLE = Counter(
 
 
 class Calls(Counter[str]):
-    """Counts the jobs that are done by kind, and fails where it is told to."""
+    """Counts the jobs that are done by kind, and is interrupted where it is told to be."""
 
     fail_at: str | None = None
-    error: BaseException = KeyboardInterrupt()
 
 
 @pytest.fixture
@@ -353,60 +315,39 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         def run(self: Any, work: Any) -> None:
             found[step.kind] += type(self) is step  # and not one that does more
             if found.fail_at == step.kind:
-                raise found.error
+                raise KeyboardInterrupt
             real(self, work)
 
         return run
 
-    for step in STEPS.values():
+    for step in (*STEPS, *(ANALYSES[name] for name in ANALYSES)):
         monkeypatch.setattr(step, "run", watched(step))
     leave_out_the_report(monkeypatch)
     return found
-
-
-def leave_out_the_report(patch: pytest.MonkeyPatch) -> None:
-    """It takes longer than all the rest."""
-    module: Any = importlib.import_module("mechcore.study.run")
-    patch.setattr(module, "build_report", lambda out: out / "report.html")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def results(folder: Path) -> dict[str, Any]:
-    """Everything but notes on the run; of tensors their values, as headers have no fixed order."""
-    found: dict[str, Any] = {}
-    for name, data in contents(folder).items():
-        if name.startswith("store/") or name in ("config.json", "study.json"):
-            continue
-        found[name] = data
-        if name.endswith(".safetensors"):
-            with safe_open(folder / name, framework="pt") as file:
-                tensors = {key: file.get_tensor(key).tolist() for key in sorted(file.keys())}
-                found[name] = (file.metadata(), tensors)
-    return found
-
-
-@pytest.mark.parametrize("failing", ["prune", "heads"])
-def test_a_study_goes_on_where_it_was_interrupted(
-    tmp_path: Path, tiny: Path, calls: Calls, failing: str
-) -> None:
-    calls.fail_at = failing
-    with pytest.raises(KeyboardInterrupt):
-        run_study(TINY, tmp_path / "parts")
-    assert not (tmp_path / "parts" / "tables").exists()
-    assert calls[failing] == 1
-    done = calls - Counter([failing])
-    calls.clear()
+def test_a_study_goes_on_where_it_was_interrupted(tmp_path: Path, tiny: Path, calls: Calls) -> None:
+    out, done = tmp_path / "parts", Counter[str]()
+    for failing in ("prune", "heads"):
+        calls.fail_at = failing
+        with pytest.raises(KeyboardInterrupt):
+            run_study(TINY, out)
+        assert not (out / "tables").exists()
+        assert calls[failing] == 1
+        done += calls - Counter([failing])
+        calls.clear()
     calls.fail_at = None
-    run_study(TINY, tmp_path / "parts")
+    run_study(TINY, out)
     assert calls == WHOLE - done
-    assert results(tmp_path / "parts") == results(tiny)
+    assert results(out) == results(tiny)
     calls.clear()
-    run_study(TINY, tmp_path / "parts")
+    run_study(TINY, out)
     assert not calls
-    assert results(tmp_path / "parts") == results(tiny)
+    assert results(out) == results(tiny)
 
 
 @pytest.fixture(scope="module")
@@ -425,36 +366,13 @@ def done(tmp_path: Path, tiny: Path, calls: Calls) -> Path:
     return shutil.copytree(tiny, tmp_path / "run")
 
 
-def counts(**jobs: int) -> Counter[str]:
-    return Counter(jobs)
-
-
 ABLATED = {"ablation": 1, "failure": 1}
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, heads=1, **ABLATED)
 
 
-@pytest.mark.parametrize(
-    ("change", "again"),
-    [
-        ({"target_sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(smallest=1, sweep=1, roles=1, flips=1, **ABLATED)),
-        ({"analyses": replace(TINY.analyses, ablation=None)}, counts(failure=1)),
-        (
-            {"prune": replace(TINY.prune, tolerance=0.9)},
-            counts(masks=2, answers=4) + OF_SUBNETWORKS,
-        ),
-    ],
-)
-def test_a_change_redoes_what_depends_on_it(
-    tmp_path: Path, done: Path, calls: Calls, change: dict[str, Any], again: Counter[str]
-) -> None:
-    """Of every setting, see ``tests/steps/test_plan.py``."""
-    changed = replace(TINY, **change)
-    run_study(changed, done)
-    assert calls == again
-    if again == counts(prune=2, masks=2, answers=4) + OF_SUBNETWORKS:
-        run_study(changed, tmp_path / "new")
-        assert results(done) == results(tmp_path / "new")
+def test_a_change_redoes_what_depends_on_it(done: Path, calls: Calls) -> None:
+    """Of every setting, see ``tests/main_study/test_plan.py``."""
+    run_study(replace(TINY, n_resamples=11), done)
+    assert calls == Counter(smallest=1, sweep=1, roles=1, flips=1, **ABLATED)
     calls.clear()
     run_study(TINY, done)
     assert not calls, "what the first study made is still there"
@@ -472,55 +390,10 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     assert math.isnan(summary["spearman_rho"])
 
 
-def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, calls: Calls) -> None:
-    before = results(done)
-    (answers,) = [
-        path
-        for path in (done / "store" / "objects").glob("*/*/answers.safetensors")
-        if "full model" in (path.parent / "manifest.json").read_text()
-        and '"split": "ood"' in (path.parent / "manifest.json").read_text()
-    ]
-    data = bytearray(answers.read_bytes())
-    data[-1] ^= 1
-    answers.write_bytes(data)
-    # Another process: this one has seen the file whole.
-    moved = done.rename(tmp_path / "moved")
-    with pytest.warns(MechcoreWarning, match=r"full model.*the checksum of answers.safetensors"):
-        run_study(TINY, moved)
-    assert calls == counts(answers=1)
-    assert results(moved) == before
-
-
-def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
-    run_study(BARE, tmp_path / "one", store=tmp_path / "store")
-    calls.clear()
-    run_study(replace(BARE, target_sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
-    assert calls == counts(accuracy=1, smallest=1, core=1)
-    assert not (tmp_path / "two" / "store").exists()
-
-
-def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
-    analyses = replace(TINY.analyses, heads=Heads(7))
-    config = replace(TINY, target_sparsities=(0.3,), analyses=analyses)
-    calls.fail_at, calls.error = "scores", MechcoreError("no heads today")
-    with pytest.raises(
-        StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
-    ) as e:
-        run_study(config, done)
-    assert [each.job.step.kind for each in e.value.failures] == ["scores", "heads"]
-    assert "no heads today" in str(e.value)
-    assert calls == OF_SUBNETWORKS + counts(scores=1) - counts(heads=1)
-    calls.clear()
-    calls.fail_at = None
-    run_study(config, done)
-    assert calls == counts(scores=1, heads=1)
-
-
 @pytest.mark.parametrize(
     "files",
     [
         {"thesis.tex": "mine"},
-        {"config.json": "{}"},
         {"config.json": "[1]", "tables/a.csv": "mine"},
         {"store/mine.txt": "mine"},
     ],
@@ -535,53 +408,46 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
     with pytest.raises(InputError, match="the folder is not empty and is no"):
         run_study(TINY, tmp_path)
     assert contents(tmp_path) == before
-    assert not calls
-
-
-def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Calls) -> None:
+    # Nor is anything written where input is bad.
     data = replace(TINY.data, ood_subsets=("none",))
     with pytest.raises(InputError, match="subset 'none' is empty"):
         run_study(replace(TINY, data=data), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    assert not calls
 
 
 # -- variants, and checkpoints -------------------------------------------------------------------
 
 
-def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) -> None:
-    variants = {"a": TINY, "b": replace(TINY, model=ModelConfig(checkpoint=EARLY.name))}
-    reports = run_study(replace(TINY, variants=variants), tmp_path / "both")
-    assert reports == [tmp_path / "both" / name / "report.html" for name in "ab"]
-    assert calls == WHOLE + WHOLE
-    assert results(tmp_path / "both" / "a") == results(tiny)
-    facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
-    assert facts["model"]["source"].endswith(EARLY.name)
+def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, done: Path, calls: Calls) -> None:
+    both, store, early = tmp_path / "both", done / "store", encoder_checkpoints()[0][1].name
+    variants = {"a": TINY, "b": replace(TINY, model=ModelConfig(checkpoint=early))}
+    reports = run_study(replace(TINY, variants=variants), both, store=store)
+    assert reports == [both / name / "report.html" for name in "ab"]
+    assert calls == WHOLE, "the store has all of a"
+    assert results(both / "a") == results(tiny)
+    facts = json.loads((both / "b" / "config.json").read_text())
+    assert facts["model"]["source"].endswith(early)
     assert {facts["origins"][name] for name in ("variants", "seeds", "prune.steps")} == {"Python"}
     assert not {"method", "model.checkpoint"} & set(facts["origins"])
     # A variant that is no longer part of it goes; a folder of someone else stays.
-    (tmp_path / "both" / "mine").mkdir()
-    (tmp_path / "both" / "mine" / "config.json").write_text("{}")
+    (both / "mine").mkdir()
+    (both / "mine" / "config.json").write_text("{}")
     calls.clear()
-    run_study(replace(TINY, variants={"c": TINY}), tmp_path / "both")
+    run_study(replace(TINY, variants={"c": TINY}), both, store=store)
     assert not calls, "the same study by another name"
-    assert {path.name for path in (tmp_path / "both").iterdir()} == {
-        *("c", "mine", "store", "study.json")
-    }
+    assert {path.name for path in both.iterdir()} == {"c", "mine", "study.json"}
 
 
 def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) -> None:
     run_study(BARE, done / "inner", store=done / "store")
     write_cognitive_run(done / "cog")
-    facts = json.loads((done / "cog" / "config.json").read_text())
-    facts |= {"units": {"base": "ab"}, "seconds": {"train": 1.0}}
-    (done / "cog" / "config.json").write_text(json.dumps(facts))
     (done / "figures" / "mine").mkdir(parents=True)
     (done / "figures" / "mine" / "study.json").write_text("mine")
     before = {name: contents(done / name) for name in ("inner", "cog", "figures/mine")}
     assert len(before["cog"]) > 5
     run_study(replace(TINY, analyses=replace(TINY.analyses, ablation=None)), done)
     run_study(replace(TINY, variants={"a": TINY}), done)
-    assert {name: contents(done / name) for name in before} == before
     # Nor is another study's folder taken for a variant.
     for name in ("inner", "cog"):
         with pytest.raises(InputError, match=rf"{name} holds the results of another study"):
@@ -594,30 +460,21 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
 # -- unusual runs ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
-    """A study with an empty core; it may be gone on with."""
-    out = shutil.copytree(tiny, tmp_path_factory.mktemp("empty") / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_the_report(patch)
-        run_study(replace(TINY, target_sparsities=(0.9, 0.96)), out)
-    return out
-
-
-@pytest.mark.parametrize("max_non_core", [0, 2])
-def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
-    ablation = Ablation(max_joint=2, max_non_core=max_non_core)
-    wanted = replace(TINY.analyses, ablation=ablation)
-    run_study(replace(TINY, target_sparsities=(0.9, 0.96), analyses=wanted), empty)
-    assert calls == counts(**ABLATED)
-    tables = {path.stem: pd.read_csv(path) for path in (empty / "tables").iterdir()}
+def test_an_empty_core(done: Path, calls: Calls) -> None:
+    for max_non_core, kinds in ((1, {"non-core"}), (0, set())):
+        calls.clear()
+        ablation = Ablation(max_joint=2, max_non_core=max_non_core, controls=2)
+        wanted = replace(TINY.analyses, ablation=ablation)
+        run_study(replace(TINY, target_sparsities=(0.9, 0.96), analyses=wanted), done)
+        tables = {path.stem: pd.read_csv(path) for path in (done / "tables").iterdir()}
+        assert set(tables["ablation"]["kind"]) == kinds
+        assert list(tables["ablation"].columns) == SCHEMAS["ablation"].required
+        assert tables["interactions"].empty
+        assert list(tables["interactions"].columns) == SCHEMAS["interactions"].required
+    assert calls == Counter(ABLATED)
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
     assert not tables["head_categories"]["in_core"].any()
-    assert set(tables["ablation"]["kind"]) == ({"non-core"} if max_non_core else set())
-    assert list(tables["ablation"].columns) == SCHEMAS["ablation"].required
-    assert tables["interactions"].empty
-    assert list(tables["interactions"].columns) == SCHEMAS["interactions"].required
 
 
 # -- configurations -------------------------------------------------------------------------------
@@ -625,28 +482,21 @@ def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
 
 def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
     """Training labels are not used, so they may be anything."""
-    checkpoint = tmp_path / "generic"
-    shutil.copytree(tiny_encoder_dir(), checkpoint)
-    config = json.loads((checkpoint / "config.json").read_text())
-    config |= {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
-    config |= {"label2id": {"LABEL_0": 0, "LABEL_1": 1}}
-    (checkpoint / "config.json").write_text(json.dumps(config))
+    checkpoint = shutil.copytree(tiny_encoder_dir(), tmp_path / "generic")
+    content = json.loads((checkpoint / "config.json").read_text())
+    content |= {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+    content |= {"label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    (checkpoint / "config.json").write_text(json.dumps(content))
+    files = {}
     for split in ("train", "id", "ood"):
         frame = tiny_world.generate(split, 24, 3).frame
-        if split == "train":
-            frame = frame.drop(columns="label")
-        frame.to_csv(tmp_path / f"{split}.csv", index=False)
-    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
-    config_of_run = replace(
-        BARE,
-        model=ModelConfig(source=str(checkpoint), class_names=("entailment", "non-entailment")),
-        data=DataConfig(**files),
-    )
-    run_study(config_of_run, tmp_path / "out")
-    table = pd.read_csv(tmp_path / "out" / "tables" / "accuracy.csv")
-    full = table.query("subnetwork == 'full' and split == 'id' and subset == 'all'")
-    assert full["accuracy"].item() > 0.9
-    unnamed = replace(config_of_run, model=ModelConfig(source=str(checkpoint)))
+        files[split] = str(tmp_path / f"{split}.csv")
+        frame.drop(columns="label" if split == "train" else []).to_csv(files[split], index=False)
+    unnamed, data = ModelConfig(source=str(checkpoint)), DataConfig(**files)
+    named = replace(unnamed, class_names=("entailment", "non-entailment"))
+    inputs = load_inputs(named, data, ("train", "id", "ood"))
+    wanted = "entailment -> entailment (0); non-entailment -> non-entailment (1)"
+    assert inputs.readout("id").mapping == wanted
     with pytest.raises(InputError, match="--class-names"):
-        run_study(unnamed, tmp_path / "unnamed")
+        run_study(replace(BARE, model=unnamed, data=data), tmp_path / "unnamed")
     assert not (tmp_path / "unnamed").exists()

@@ -12,7 +12,8 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,25 +39,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# -- the summary ----------------------------------------------------------------------------------
-
-
 def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
-    found = summary_of(read_run(run))
     accuracy = pd.read_csv(run / "tables" / "accuracy.csv").query("subset == 'all'")
     expected = {}
-    for split in ("id", "ood"):
-        rows = accuracy[accuracy["split"] == split]
+    for split, rows in accuracy.groupby("split"):
         expected[f"accuracy/{split}/full"] = rows.query("subnetwork == 'full'")["accuracy"].item()
-        for target_sparsity in (0.5, 0.7):
-            same = rows[rows["target_sparsity"] == target_sparsity]
+        for sparsity, same in rows.groupby("target_sparsity"):
             assert len(same) == 3
-            expected[f"accuracy/{split}/s{target_sparsity:.2f}"] = sum(same["accuracy"]) / 3
-    core = json.loads(pd.read_csv(run / "tables" / "core_summary.csv").iloc[0].to_json())
-    expected["core/size"] = core["core_size"]
-    expected["core/expected_by_chance"] = core["expected_by_chance"]
-    expected["core/p_value"] = core["p_value"]
-    assert found == pytest.approx(expected)
+            expected[f"accuracy/{split}/s{sparsity:.2f}"] = sum(same["accuracy"]) / 3
+    core = pd.read_csv(run / "tables" / "core_summary.csv").iloc[0]
+    names = {"size": "core_size", "expected_by_chance": "expected_by_chance", "p_value": "p_value"}
+    expected |= {f"core/{name}": float(core[column]) for name, column in names.items()}
+    assert len(expected) == 2 * 3 + 3
+    assert summary_of(read_run(run)) == pytest.approx(expected)
 
 
 def test_several_data_sets_of_a_role_stay_apart(tmp_path: Path) -> None:
@@ -66,8 +61,6 @@ def test_several_data_sets_of_a_role_stay_apart(tmp_path: Path) -> None:
     assert "accuracy/ood/full" in found
     assert "accuracy/id/full" not in found
 
-
-# -- offline --------------------------------------------------------------------------------------
 
 _LOG = """
 import sys, urllib.error, urllib.request
@@ -80,26 +73,21 @@ except (OSError, urllib.error.HTTPError):
 """
 
 
-class Watch:
-    """A proxy that answers nothing and remembers what it is asked for."""
+@contextmanager
+def watched() -> Iterator[tuple[str, list[str]]]:
+    """The address of a proxy that answers nothing, and what it was asked for."""
+    asked: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        def serve() -> None:
+            with suppress(OSError):  # closed
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        asked.append(connection.recv(1000).split(b"\r\n")[0].decode())
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:  # closed
-                return
-            with connection:
-                self.asked.append(connection.recv(1000).split(b"\r\n")[0].decode())
-
-    def close(self) -> None:
-        self._server.close()
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", asked
 
 
 @dataclass
@@ -107,11 +95,10 @@ class Logged:
     """What was logged, as its file says."""
 
     folder: Path
-    home: Path
     stdout: str
     stderr: str
     asked: list[str]
-    records: list[Any] = field(default_factory=list)
+    records: list[Any]
 
     def of(self, kind: str) -> list[Any]:
         return [getattr(r, kind) for r in self.records if r.WhichOneof("record_type") == kind]
@@ -145,43 +132,33 @@ def records_of(path: Path) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def logged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
-    home = tmp_path_factory.mktemp("home")
+    from wandb.proto import wandb_internal_pb2
+
     copy = shutil.copytree(run, tmp_path_factory.mktemp("place") / run.name)
-    watch = Watch()
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
-    proxies = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-    done = subprocess.run(
-        [sys.executable, "-c", _LOG, str(copy)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={
-            **{k: v for k, v in clean.items() if k.lower() != "no_proxy"},
-            **dict.fromkeys(proxies, watch.address),
-            "WANDB_BASE_URL": watch.address,
-            "HOME": str(home),
-        },
-    )
-    watch.close()
+    own = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+    with watched() as (address, asked):
+        proxies = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "WANDB_BASE_URL")
+        done = subprocess.run(
+            [sys.executable, "-c", _LOG, str(copy)],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={k: v for k, v in own.items() if k.lower() != "no_proxy"}
+            | dict.fromkeys(proxies, address)
+            | {"HOME": str(tmp_path_factory.mktemp("home"))},
+        )
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.removeprefix("logged ").strip())
     assert folder.parent == copy.resolve() / "wandb"
-    found = Logged(folder, home, done.stdout, done.stderr, watch.asked)
-    from wandb.proto import wandb_internal_pb2
-
     (file,) = folder.glob("*.wandb")
-    found.records = [wandb_internal_pb2.Record.FromString(each) for each in records_of(file)]
-    return found
+    records = [wandb_internal_pb2.Record.FromString(each) for each in records_of(file)]
+    return Logged(folder, done.stdout, done.stderr, asked, records)
 
 
 @needs_wandb
-def test_nothing_is_asked_of_the_network(logged: Logged) -> None:
+def test_the_run_is_that_of_the_folder_and_nothing_else_happens(logged: Logged, run: Path) -> None:
     assert logged.asked == ["GET http://api.wandb.ai/control HTTP/1.1"]  # ours alone
-
-
-@needs_wandb
-def test_nothing_is_printed_and_the_run_is_that_of_the_folder(logged: Logged, run: Path) -> None:
     assert logged.stdout == f"logged {logged.folder}\n"
     assert "wandb" not in logged.stderr
     first = logged.of("run")[0]
@@ -189,31 +166,27 @@ def test_nothing_is_printed_and_the_run_is_that_of_the_folder(logged: Logged, ru
     config = {item.key: json.loads(item.value_json) for item in first.config.update}
     config.pop("_wandb", None)
     assert config == json.loads((run / "config.json").read_text())
+    # Nothing of the machine or the terminal.
+    assert logged.of("output") == logged.of("output_raw") == logged.of("stats") == []
+    assert [path.name for path in (logged.folder / "files").iterdir()] == ["media"]
+    assert first.git.remote_url == ""
 
 
 @needs_wandb
-def test_the_summary_is_logged(logged: Logged, run: Path) -> None:
+def test_summary_tables_figures_and_report_are_logged_whole(logged: Logged, run: Path) -> None:
     updates = [item for each in logged.of("summary") for item in each.update]
-    found = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in updates}
+    summary = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in updates}
     expected = summary_of(read_run(run))
-    assert {key: found[key] for key in expected} == pytest.approx(expected)
-
-
-@needs_wandb
-def test_tables_and_figures_are_logged_whole(logged: Logged, run: Path) -> None:
+    assert {key: summary[key] for key in expected} == pytest.approx(expected)
     for name in ("accuracy", "core", "interactions"):
         content = json.loads(logged.media(f"tables/{name}").read_text())
         found = pd.DataFrame(content["data"], columns=content["columns"])
-        expected = pd.read_csv(run / "tables" / f"{name}.csv")
-        pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+        table = pd.read_csv(run / "tables" / f"{name}.csv")
+        pd.testing.assert_frame_equal(found, table, check_dtype=False)
     figures = {path.stem: path for path in (run / "figures").glob("*.png")}
     assert len(figures) > 3
     for name, path in figures.items():
         assert logged.media(f"figures/{name}").read_bytes() == path.read_bytes()
-
-
-@needs_wandb
-def test_the_report_and_its_tables_are_an_artifact(logged: Logged, run: Path) -> None:
     (artifact,) = [each for each in logged.of("artifact") if each.type == "report"]
     sizes = {entry.path: entry.size for entry in artifact.manifest.contents}
     files = [run / "config.json", run / "report.html", *(run / "tables").iterdir()]
@@ -221,55 +194,31 @@ def test_the_report_and_its_tables_are_an_artifact(logged: Logged, run: Path) ->
 
 
 @needs_wandb
-def test_nothing_of_the_machine_or_the_terminal_is_recorded(logged: Logged) -> None:
-    assert logged.of("output") == logged.of("output_raw") == logged.of("stats") == []
-    names = {path.name for path in (logged.folder / "files").iterdir()}
-    assert names == {"media"}
-    run = logged.of("run")[0]
-    assert run.git.remote_url == ""
-
-
-@needs_wandb
-def test_a_long_table_is_said_to_be_shown_in_part(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import wandb
-
-    monkeypatch.setattr(wandb.Table, "MAX_ROWS", 3)
-    with pytest.warns(MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, of which .* 3; "):
-        log_run(shutil.copytree(run, tmp_path / "run"), project="x")
-
-
-@needs_wandb
-def test_whatever_wandb_raises_is_one_line(
+def test_a_long_table_is_said_to_be_shown_in_part_and_any_error_is_one_line(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("cannot take it:\nbecause\nof that")
 
+    copy = shutil.copytree(run, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("wandb.Table.MAX_ROWS", 3)
+        with pytest.warns(MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, of .* 3; "):
+            log_run(copy, project="x")
     monkeypatch.setattr("wandb.Image", fail)
     with pytest.raises(MechcoreError, match=r"^wandb: cannot take it: because$"):
-        log_run(shutil.copytree(run, tmp_path / "run"), project="x")
+        log_run(copy, project="x")
 
 
-# -- what is refused ------------------------------------------------------------------------------
-
-
-def test_without_wandb(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"^wandb is not installed; .*pip install 'mechcore\[wa"):
-        log_run(run, project="x")
-
-
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_what_cannot_be_logged(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="expected the folder of a finished run"):
         log_run(tmp_path, project="x")
-
-
-def test_an_unknown_mode(run: Path) -> None:
     mode: Any = "shared"
     with pytest.raises(InputError, match=r"^mode: found 'shared'; expected 'offline' or 'online'"):
         log_run(run, project="x", mode=mode)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"^wandb is not installed; .*pip install 'mechcore\[wa"):
+        log_run(run, project="x")
 
 
 @needs_wandb

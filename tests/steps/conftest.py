@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import helpers
 import pandas as pd
+import pytest
 from helpers import Cases
 
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
+from mechcore.masking.means import MeanActivations
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
 
@@ -25,8 +27,14 @@ def encoded(name: str, n: int) -> EncodedExamples:
     return encode(Examples(name, frame), helpers.word_tokenizer(), max_length=48)
 
 
-def inputs_of(cases: Cases) -> Inputs:
+@pytest.fixture(scope="session")
+def inputs(cases: Cases) -> Inputs:
     """Nine texts in domain and eight out of domain."""
     data = {"id": encoded("matched", 9), "ood": encoded("hans", 8)}
     model = cases.get("bert").model
     return Inputs(ModelConfig("bert"), model, helpers.word_tokenizer(), data, {"id": 9, "ood": 8})
+
+
+@pytest.fixture(scope="session")
+def means(inputs: Inputs) -> MeanActivations:
+    return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
