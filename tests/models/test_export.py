@@ -243,76 +243,96 @@ def test_biases_come_where_they_are_needed(
     assert not after.keys() & decoders._WINDOW_FIELDS
 
 
-@pytest.mark.parametrize(("has", "pruned"), [("attention", "an MLP"), ("mlp", "a head")])
-def test_a_llama_with_some_biases_gets_the_others(has: str, pruned: str, tmp_path: Path) -> None:
-    model = language_model("llama", **{f"{has}_bias": True})
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    export_checkpoint(source.path, tmp_path / "out", MASKS[pruned], source.means)
-    config = config_of(tmp_path / "out")
-    assert (config["attention_bias"], config["mlp_bias"]) == (True, True)
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS[pruned], batch))
-
-
-ROPES = {
+WINDOW = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+ROPES: dict[str, dict[str, Any]] = {
     "base": {"rope_type": "default", "rope_theta": 50.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
+    "llama3": {**LLAMA3, "original_max_position_embeddings": 16},
+}
+LONG, FULL_LENGTH = (40, 11), (48, 20)
+
+
+def half() -> Any:
+    return helpers.hf_classifier("mistral").to(torch.float16)
+
+
+def without_padding(model: Any) -> Any:
+    model.config.pad_token_id = None
+    return model
+
+
+CASES: dict[str, tuple[Any, str, tuple[int, ...], dict[str, Any]]] = {
+    **{
+        f"a llama with biases of {has} gets the others": (
+            lambda has=has: language_model("llama", **{f"{has}_bias": True}),
+            pruned,
+            helpers.LENGTHS,
+            {"attention_bias": True, "mlp_bias": True},
+        )
+        for has, pruned in (("attention", "an MLP"), ("mlp", "a head"))
     },
+    **{
+        f"rotary settings: {name}": (
+            lambda rope=rope: language_model("mistral", rope_parameters=rope),
+            "a head",
+            LONG,
+            {},
+        )
+        for name, rope in ROPES.items()
+    },
+    **{
+        f"a window that does nothing: {changes}": (
+            lambda family=family, changes=changes: language_model(family, **changes),
+            "several",
+            FULL_LENGTH,
+            {},
+        )
+        for family, changes in (
+            ("mistral", {"sliding_window": 48}),
+            ("mistral", {"sliding_window": None}),
+            ("qwen2", {**WINDOW, "use_sliding_window": False}),
+            ("qwen2", {**WINDOW, "max_window_layers": 2}),
+            ("qwen2", {**WINDOW, "sliding_window": 48}),
+        )
+    },
+    "half precision": (half, "several", helpers.LENGTHS, {"dtype": "float32"}),
+    "a classifier learns the padding token": (
+        lambda: without_padding(helpers.hf_classifier("gpt2")),
+        "several",
+        helpers.LENGTHS,
+        {"pad_token_id": 1},
+    ),
+    "a language model needs none": (
+        lambda: without_padding(helpers.gpt2_language_model()),
+        "several",
+        helpers.LENGTHS,
+        {"pad_token_id": None},
+    ),
 }
 
 
-@pytest.mark.parametrize("rope", ROPES)
-def test_rotary_settings_carry_over(rope: str, tmp_path: Path) -> None:
-    model = language_model("mistral", rope_parameters=ROPES[rope])
-    source = Source.at(saved(model, tmp_path / "in"))
-    batch, mask = padded(texts((40, 11))), MASKS["a head"]
-    export_checkpoint(source.path, tmp_path / "out", mask, source.means)
-    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch))
-    parameters = {**config_of(source.path)["rope_parameters"], **ROPES[rope]}
-    assert config_of(tmp_path / "out")["rope_parameters"] == parameters
+@pytest.mark.parametrize("name", CASES)
+def test_settings_carry_over_and_logits_are_the_masked_ones(name: str, tmp_path: Path) -> None:
+    build, pruned, lengths, expected = CASES[name]
+    source, batch = Source.at(saved(build(), tmp_path / "in")), padded(texts(lengths))
+    export_checkpoint(source.path, tmp_path / "out", MASKS[pruned], source.means)
+    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS[pruned], batch))
+    before, after = config_of(source.path), config_of(tmp_path / "out")
+    assert {field: after.get(field) for field in expected} == expected
+    if "rotary" in name:
+        assert after["rope_parameters"] == before["rope_parameters"]
+        assert after["rope_parameters"].items() >= ROPES[name.split()[-1]].items()
 
 
-INACTIVE = {
-    "as wide as the positions": ("mistral", {"sliding_window": 48}),
-    "none": ("mistral", {"sliding_window": None}),
-    "not used": ("qwen2", {"sliding_window": 8, "use_sliding_window": False}),
-    "in no layer": (
-        "qwen2",
-        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 2},
-    ),
-    "wide in a layer": (
-        "qwen2",
-        {"sliding_window": 48, "use_sliding_window": True, "max_window_layers": 1},
-    ),
-}
-ACTIVE = {
-    "in every layer": ("mistral", {"sliding_window": 47}),
-    "in one layer": (
-        "qwen2",
-        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
-    ),
-}
-
-
-@pytest.mark.parametrize("window", INACTIVE)
-def test_a_window_that_does_nothing_is_dropped(window: str, tmp_path: Path) -> None:
-    family, changes = INACTIVE[window]
+@pytest.mark.parametrize(
+    ("family", "changes"), [("mistral", {"sliding_window": 47}), ("qwen2", WINDOW)]
+)
+def test_a_window_that_matters_is_refused(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
-    batch, mask = padded(texts((48, 20))), MASKS["several"]
-    export_checkpoint(source.path, tmp_path / "out", mask, source.means)
-    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch))
-
-
-@pytest.mark.parametrize("window", ACTIVE)
-def test_a_window_that_matters_is_refused(window: str, tmp_path: Path) -> None:
-    family, changes = ACTIVE[window]
-    source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
-    batch, mask, out = padded(texts((48, 20))), MASKS["several"], tmp_path / "out"
+    batch, mask, out = padded(texts(FULL_LENGTH)), MASKS["several"], tmp_path / "out"
     found = changes["sliding_window"]
     with pytest.raises(InputError, match=rf"sliding window \(found {found} for 48 positions\)"):
         export_checkpoint(source.path, out, mask, source.means)
@@ -369,26 +389,6 @@ def test_generation_settings_stay(family: str, tmp_path: Path) -> None:
     export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
     after = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert {name: after[name] for name in generation} == generation
-
-
-def test_half_precision_becomes_float32(tmp_path: Path) -> None:
-    model = helpers.hf_classifier("mistral").to(torch.float16)
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    assert config_of(source.path)["dtype"] == "float16"
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert config_of(tmp_path / "out")["dtype"] == "float32"
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
-
-
-@pytest.mark.parametrize(("head", "expected"), [("classifier", 1), ("language model", None)])
-def test_classifiers_learn_the_padding_token(head: str, expected: Any, tmp_path: Path) -> None:
-    lm = head == "language model"
-    model = helpers.gpt2_language_model() if lm else helpers.hf_classifier("gpt2")
-    model.config.pad_token_id = None
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert plain(tmp_path / "out").config.pad_token_id == expected
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
 
 
 # -- errors ---------------------------------------------------------------------------------------

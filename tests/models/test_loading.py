@@ -145,6 +145,18 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     # Layers would not be run, and another network be measured.
     "fewer layers": (configured(num_hidden_layers=1), f"{UNREAD} of its files, and would be anoth"),
     "more of a head": (adding("classifier.norm.weight"), "not read the weights classifier.norm.w"),
+    "names in a list": (
+        configured(id2label=["a", "b"]),
+        r"has \['a', 'b'\] as id2label; expected an",
+    ),
+    "names of text": (
+        configured(id2label="abc"),
+        "has abc as id2label; expected an object with th",
+    ),
+    "names the other way": (
+        configured(id2label={"b": "1", "a": "0"}),
+        "has {'b': '1', 'a': '0'} as id2label; expected an object",
+    ),
     "chunks": (
         configured(chunk_size_feed_forward=4),
         r"fails in torch.float32 on a text of 6 tokens: Th.* set chunk_size_feed_forward to 0 in",
@@ -166,10 +178,8 @@ def test_damaged_checkpoints(bert: Path, kind: str) -> None:
 
 
 def test_a_file_in_place_of_a_directory(bert: Path) -> None:
-    message = refusal(bert / "model.safetensors")
-    assert message.endswith(
-        f"is a file; expected a directory, a hub id or a .gguf file: name its folder, {bert}"
-    )
+    message = "is a file; expected a directory, a hub id or a .gguf file: name its folder, "
+    assert refusal(bert / "model.safetensors").endswith(f"{message}{bert}")
 
 
 def test_a_bias_of_the_logits_that_is_not_read(cases: Cases, tmp_path: Path) -> None:
@@ -200,42 +210,72 @@ def test_an_encoder_whose_head_is_not_needed(tmp_path: Path, cases: Cases, kind:
     assert "Model that its" in refusal(tmp_path, head=False)
 
 
+def classifier_of(classes: int, **changes: Any) -> Callable[[], Any]:
+    """A BERT with so many outputs, and these changes of its configuration."""
+
+    def build() -> Any:
+        model = helpers.hf_classifier("bert", [f"class {i}" for i in range(classes)])
+        model.config.update(changes)
+        return model
+
+    return build
+
+
+def of_kind(name: str, **sizes: Any) -> Callable[[], Any]:
+    """A tiny classifier of a family that mechcore does not know."""
+    sizes |= {"vocab_size": 20, "pad_token_id": 0, "num_labels": 3}
+    config = getattr(hf, f"{name}Config")
+    return lambda: getattr(hf, f"{name}ForSequenceClassification")(config(**sizes))
+
+
+REGRESSION = "its head gives one number .num_labels is 1., a regression; expected at least two cla"
+NO_ADAPTER = (
+    "no TransformerBridge adapter for {0}ForSequenceClassification; mech.* looked for {1}.*"
+)
+OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "tokens": (
+        lambda: hf.BertForTokenClassification(helpers.hf_classifier("bert").config),
+        "is BertForTokenClassification, which has no classification or causal.* or leave the head "
+        "out .head=False., which shows what heads attend to$",
+    ),
+    "an encoder's number": (classifier_of(1), REGRESSION),
+    "a decoder's number": (lambda: helpers.hf_classifier("gpt2", ["score"]), REGRESSION),
+    "several labels": (
+        classifier_of(3, problem_type="multi_label_classification"),
+        "its problem_type is multi_label_classification: any number of its 3 labels can hold for",
+    ),
+    "several numbers": (
+        classifier_of(3, problem_type="regression"),
+        "its problem_type is regression: its 3 outputs are quantities, none of which holds for a",
+    ),
+    "T5": (
+        of_kind("T5", d_model=16, d_kv=8, num_layers=1, num_heads=2),
+        NO_ADAPTER.format("T5", "'t5' among its own.*bert, roberta, xlm-roberta, ")
+        + "docs/extend.md says how to add a family$",
+    ),
+    "XLNet": (
+        of_kind("XLNet", d_model=16, n_layer=1, n_head=2),
+        NO_ADAPTER.format("XLNet", "XLNetLMHeadModel among Transformer"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_models_that_do_something_else(tmp_path: Path, kind: str) -> None:
+    build, message = OTHERS[kind]
+    build().save_pretrained(tmp_path)
+    helpers.word_tokenizer().save_pretrained(tmp_path)
+    found = refusal(tmp_path)
+    assert re.search(message, found), found
+
+
 def test_a_decoders_head_is_not_left_out(tmp_path: Path) -> None:
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
-    hf.GPT2Model(hf.GPT2Config(**sizes)).save_pretrained(tmp_path)
+    helpers.gpt2_language_model().base_model.save_pretrained(tmp_path)
     assert "its architecture is GPT2Model" in refusal(tmp_path, head=False)
 
 
-def test_a_head_that_does_something_else(tmp_path: Path, cases: Cases) -> None:
-    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
-    hf.BertForTokenClassification(config).save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert "is BertForTokenClassification, which has no classification or causal" in message
-    assert message.endswith("or leave the head out (head=False), which shows what heads attend to")
-
-
-@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
-def test_a_regression(tmp_path: Path, architecture: str) -> None:
-    helpers.hf_classifier(architecture, ["score"]).save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert "its head gives one number (num_labels is 1), a regression; expected at least" in message
-    assert "two classes, without which there is no accuracy" in message
-
-
-@pytest.mark.parametrize(
-    ("problem", "outputs"),
-    [
-        ("multi_label_classification", "any number of its 3 labels can hold for a text; exp"),
-        ("regression", "its 3 outputs are quantities, none of which holds for a text; expected"),
-    ],
-)
-def test_outputs_that_are_no_classes(tmp_path: Path, problem: str, outputs: str) -> None:
-    model = helpers.hf_classifier("bert", ["angry", "sad", "glad"])
-    model.config.problem_type = problem
-    model.save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert f"its problem_type is {problem}: {outputs}" in message
-    model.config.problem_type = "single_label_classification"
+def test_one_label_of_several_is_a_class(tmp_path: Path) -> None:
+    model = classifier_of(3, problem_type="single_label_classification")()
     model.save_pretrained(tmp_path)
     assert is_classifier(load_model(tmp_path))
 
@@ -245,37 +285,18 @@ def save_gguf(path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="needs the gguf extra")
     rng = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(32)
-    writer.add_embedding_length(8)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(12)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(4)
-    writer.add_vocab_size(5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(["<s>", "</s>", "a", "b", "ab"])
-    writer.add_token_types([3, 3, 1, 1, 1])
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    shapes = {
-        "token_embd": (5, 8),
-        "output": (5, 8),
-        "output_norm": (8,),
-        "blk.0.attn_norm": (8,),
-        "blk.0.attn_q": (8, 8),
-        "blk.0.attn_k": (4, 8),
-        "blk.0.attn_v": (4, 8),
-        "blk.0.attn_output": (8, 8),
-        "blk.0.ffn_norm": (8,),
-        "blk.0.ffn_gate": (12, 8),
-        "blk.0.ffn_up": (12, 8),
-        "blk.0.ffn_down": (8, 12),
-    }
-    for name, shape in shapes.items():
+    sizes = {"context_length": 32, "embedding_length": 8, "block_count": 1, "vocab_size": 5}
+    sizes |= {"feed_forward_length": 12, "head_count": 2, "head_count_kv": 1}
+    sizes |= {"layer_norm_rms_eps": 1e-5, "rope_dimension_count": 4}
+    tokens = {"tokenizer_model": "gpt2", "tokenizer_pre": "default", "token_merges": ["a b"]}
+    tokens |= {"token_list": ["<s>", "</s>", "a", "b", "ab"], "token_types": [3, 3, 1, 1, 1]}
+    for name, value in {**sizes, **tokens, "bos_token_id": 0, "eos_token_id": 1}.items():
+        getattr(writer, f"add_{name}")(value)
+    layer = {"attn_norm": (8,), "attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8)}
+    layer |= {"attn_output": (8, 8), "ffn_norm": (8,)}
+    layer |= {"ffn_gate": (12, 8), "ffn_up": (12, 8), "ffn_down": (8, 12)}
+    shapes = {"token_embd": (5, 8), "output": (5, 8), "output_norm": (8,)}
+    for name, shape in {**shapes, **{f"blk.0.{k}": v for k, v in layer.items()}}.items():
         writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -296,47 +317,26 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "sizes", "looked_for"),
+    ("architecture", "pad", "changes"),
     [
-        ("T5", {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}, "'t5' among its own"),
-        ("XLNet", {"d_model": 16, "n_layer": 1, "n_head": 2}, "XLNetLMHeadModel among Transformer"),
+        ("bert", -1, {}),
+        ("gpt2", helpers.VOCABULARY, {}),
+        ("gpt2-lm", 10**6, {}),
+        ("roberta", helpers.VOCABULARY, {}),
+        ("roberta", None, {}),  # it counts positions by its padding token
+        ("roberta", None, {"architectures": ["RobertaModel"]}),
     ],
 )
-def test_an_architecture_without_an_adapter(
-    tmp_path: Path, family: str, sizes: Any, looked_for: str
-) -> None:
-    config = getattr(hf, f"{family}Config")(**sizes, vocab_size=20, pad_token_id=0, num_labels=3)
-    getattr(hf, f"{family}ForSequenceClassification")(config).save_pretrained(tmp_path)
-    helpers.word_tokenizer().save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert f"no TransformerBridge adapter for {family}ForSequenceClassification; mech" in message
-    assert f"mechcore looked for {looked_for}" in message
-    assert "bert, roberta, xlm-roberta, " in message
-    assert message.endswith("docs/extend.md says how to add a family")
-
-
-@pytest.mark.parametrize("pad", [-1, helpers.VOCABULARY, 10**6])
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "gpt2-lm"])
 def test_a_padding_token_without_a_row(
-    cases: Cases, tmp_path: Path, architecture: str, pad: int
+    cases: Cases, tmp_path: Path, architecture: str, pad: int | None, changes: dict[str, Any]
 ) -> None:
     path = Path(shutil.copytree(cases.path(architecture), tmp_path / "it"))
-    change_config(path, pad_token_id=pad)
-    message = refusal(path)
-    assert f"its config.json has {pad} as pad_token_id; expected a row of the embedding" in message
+    change_config(path, pad_token_id=pad, **changes)
+    message = refusal(path, head=not changes)
+    given = "null" if pad is None else pad
+    assert f"its config.json has {given} as pad_token_id; expected a row of the embe" in message
     assert "0 to 39: set it to the id of its tokenizer's padding token" in message
     assert message.endswith("to null") == (architecture != "roberta")
-
-
-@pytest.mark.parametrize("head", [True, False])
-def test_roberta_counts_positions_by_its_padding_token(
-    cases: Cases, tmp_path: Path, head: bool
-) -> None:
-    path = Path(shutil.copytree(cases.path("roberta"), tmp_path / "it"))
-    change_config(path, pad_token_id=None, architectures=["RobertaModel"] * (not head))
-    if head:
-        change_config(path, architectures=["RobertaForSequenceClassification"])
-    assert "its config.json has null as pad_token_id; expected a row" in refusal(path, head=head)
 
 
 @pytest.mark.parametrize(
@@ -355,11 +355,8 @@ def test_what_makes_no_difference_may_be_left_out(
     path = Path(shutil.copytree(cases.path(architecture), tmp_path / "more"))
     adding(*names)(path)
     batch = padded(texts())
-    found, expected = (
-        forward(load_model(path), batch),
-        forward(cases.get(architecture).model, batch),
-    )
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    expected = forward(cases.get(architecture).model, batch)
+    torch.testing.assert_close(forward(load_model(path), batch), expected, rtol=0, atol=0)
 
 
 def test_the_wrong_task(cases: Cases) -> None:
@@ -465,8 +462,7 @@ def test_the_hooked_backend_reads_gpt2s_attention_scale(
 def test_an_activation_that_the_hooked_backend_does_not_know(tmp_path: Path) -> None:
     helpers.gpt2_language_model(activation_function="quick_gelu").save_pretrained(tmp_path)
     message = refusal(tmp_path, backend="hooked")
-    start = f"checkpoint {tmp_path}: TransformerLens cannot make a HookedTransformer of it: act_fn"
-    assert message.startswith(start)
+    assert "TransformerLens cannot make a HookedTransformer of it: act_fn" in message
     assert message.endswith('use backend "bridge"')
     load_model(tmp_path)
 
@@ -479,9 +475,7 @@ def test_a_hooked_transformer_with_other_logits_is_refused(
     monkeypatch.setattr(hooked, "_sizes", lambda config: {**right(config), "eps": 0.5})
     message = refusal(cases.path("gpt2-lm"), backend="hooked")
     assert "its logits are not those of Hugging Face: they differ by " in message
-    assert message.endswith(
-        'load it with backend "bridge" (--backend bridge), or use a model of another family'
-    )
+    assert 'load it with backend "bridge" (--backend bridge), or use a' in message
 
 
 @pytest.mark.hooked
@@ -516,13 +510,6 @@ def test_classes_that_are_not_named_by_their_index(
     assert model_classes(model, ["d", "e", "f"]) == ["d", "e", "f"]
     start = f"BertForSequenceClassification ({bert}): the id2label of its config.json has {found}"
     assert str(caught.value).startswith(start)
-
-
-@pytest.mark.parametrize("id2label", [["a", "b"], {"b": "1", "a": "0"}, "abc"])
-def test_an_id2label_of_another_form(bert: Path, id2label: Any) -> None:
-    change_config(bert, id2label=id2label)
-    message = refusal(bert)
-    assert f"its config.json has {id2label} as id2label; expected an object with the" in message
 
 
 NAMES = {"0": "contradiction", "1": "entailment", "2": "neutral"}
@@ -573,17 +560,6 @@ def test_names_of_classes_in_both_directions(
         (torch.ones(1, 2), "no input_ids; found Tensor"),
         ({"input_ids": torch.ones(3).long()}, r"shape \(3,\); expected \[batch, pos\]"),
         ({"input_ids": torch.ones(0, 3).long()}, "not empty"),
-        (
-            {"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.ones(2, 4).long()},
-            r"attention_mask has shape \(2, 4\), input_ids \(2, 3\)",
-        ),
-        (
-            {
-                "input_ids": torch.ones(2, 2).long(),
-                "attention_mask": torch.tensor([[1, 1], [0, 0]]),
-            },
-            "a row has no real token",
-        ),
     ],
 )
 def test_batches_that_cannot_be_read(cases: Cases, batch: Any, message: str) -> None:
@@ -601,13 +577,9 @@ def test_token_types_that_a_model_does_not_know(
     model, batch = cases.get(architecture).model, padded(texts(), "left", extra=2)
     types = torch.zeros_like(batch["input_ids"])
     types[1, -3] = types[4, 5] = value
-    with pytest.raises(InputError) as caught:
+    message = f"token_type_ids has {value} in row 1 at position 8; expected {expected}, the token "
+    with pytest.raises(InputError, match=f"{message}types of the model: leave token_type_ids out"):
         forward(model, {**batch, "token_type_ids": types})
-    assert str(caught.value) == (
-        f"batch: token_type_ids has {value} in row 1 at position 8; expected {expected}, the token "
-        "types of the model: leave token_type_ids out, which a tokenizer does with "
-        'tokenizer.model_input_names = ["input_ids", "attention_mask"]'
-    )
 
 
 def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
@@ -636,14 +608,9 @@ def with_tokens(cases: Cases, folder: Path, tokens: list[str], *, special: bool 
 def test_ids_that_a_model_does_not_know(cases: Cases, value: int) -> None:
     model, batch = cases.get("bert").model, padded(texts())
     batch["input_ids"][1, 2] = batch["input_ids"][3, 0] = value
-    message = (
-        f"batch: input_ids has {value} in row 1 at position 2; expected 0 to 39, the rows of the "
-        f"embedding of BertForSequenceClassification ({cases.path('bert')}): tokenize with the "
-        "tokenizer of the model's own checkpoint"
-    )
-    with pytest.raises(InputError) as caught:
+    message = f"input_ids has {value} in row 1 at position 2; expected 0 to 39, the rows of the emb"
+    with pytest.raises(InputError, match=message):
         forward(model, batch)
-    assert str(caught.value) == message
 
 
 def test_the_tokenizer_of_another_model_is_refused_on_loading(cases: Cases, tmp_path: Path) -> None:
@@ -692,14 +659,11 @@ def test_an_identity_is_that_of_the_weights(cases: Cases, tmp_path: Path) -> Non
     model = load_model(path)
     first = ModelIdentity.of(model)
     assert first == ModelIdentity.of(load_model(path))
-    assert first == ModelIdentity.of(model)
     helpers.hf_classifier("llama", seed=1).save_pretrained(tmp_path)
     differences = first.differences(ModelIdentity.of(load_model(tmp_path)))
-    assert len(differences) == 1
-    assert differences[0].startswith("weights ")
-    assert (
-        first.differences(ModelIdentity.of(cases.get("mistral").model))[0] == "d_head 4 against 8"
-    )
+    assert [each.split()[0] for each in differences] == ["weights"]
+    other = ModelIdentity.of(cases.get("mistral").model)
+    assert first.differences(other)[0] == "d_head 4 against 8"
 
 
 @pytest.mark.parametrize("row", [0, 2900])

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from helpers import Cases
-from pruning.oracles import encoded_for, full_logits, plain_kl, slopes
+from pruning.oracles import Subject, encoded_for, full_logits, plain_kl, slopes
 
-from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import frozen, weights_of
 from mechcore.pruning import PruneSettings
@@ -77,18 +76,18 @@ def test_draws_are_masks_of_their_own_for_a_share_of_the_examples(
 
 
 def test_dropout_is_that_of_the_seed_and_of_the_mask_alone(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
+    loud: Subject,
 ) -> None:
-    model, plain = loud
-    probabilities = {m: m.p for m in plain.modules() if isinstance(m, torch.nn.Dropout)}
-    assert set(probabilities.values()) == {0.1}
-    teacher = Teacher(model, data, PruneSettings())
+    model = loud.model
+    modules = [m for m in weights_of(model).modules() if isinstance(m, torch.nn.Dropout)]
+    assert {module.p for module in modules} == {0.1}
+    teacher = Teacher(model, loud.data, PruneSettings())
     values = VALUES.float()
     before = torch.get_rng_state()
 
     def gradients(values: torch.Tensor, *seeds: int) -> Any:
         with frozen(model):
-            return teacher.kl_gradients(values, loud_means, EXAMPLES, dropout_seeds=seeds)
+            return teacher.kl_gradients(values, loud.means, EXAMPLES, dropout_seeds=seeds)
 
     losses, slopes_ = gradients(values, 1, 2, 3)
     assert torch.equal(torch.get_rng_state(), before)
@@ -98,7 +97,6 @@ def test_dropout_is_that_of_the_seed_and_of_the_mask_alone(
     assert torch.equal(alone[1][0], slopes_[1])
     assert float(gradients(values[1:2], 4)[0]) != float(losses[1])
     # Without any to drop, training mode is evaluation mode.
-    modules = [m for m in weights_of(model).modules() if isinstance(m, torch.nn.Dropout)]
     for module in modules:
         module.p = 0.0
     none, plainly = gradients(values, 1, 2, 3), gradients(values)
@@ -114,38 +112,24 @@ def test_dropout_is_that_of_the_seed_and_of_the_mask_alone(
 @pytest.mark.parametrize("supported", [True, False])
 @pytest.mark.parametrize("wide", [True, False])
 def test_auto_is_bfloat16_in_wide_models_where_the_processor_has_it(
-    loud: tuple[Any, Any],
-    loud_means: MeanActivations,
-    data: EncodedExamples,
-    supported: bool,
-    wide: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    loud: Subject, supported: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
-    width = loud[0].cfg.d_model
+    width = loud.model.cfg.d_model
     monkeypatch.setattr("mechcore.pruning.teacher.WIDE", width if wide else width + 1)
-    values = VALUES.float()
-    found = {}
+    found, answers = {}, {}
     for precision in ("auto", "bfloat16", "float32"):
-        teacher = Teacher(loud[0], data, PruneSettings(precision=precision))
-        with frozen(loud[0]):
-            found[precision] = teacher.kl_gradients(values, loud_means, EXAMPLES)
+        teacher = Teacher(loud.model, loud.data, PruneSettings(precision=precision))
+        with frozen(loud.model):
+            found[precision] = teacher.kl_gradients(VALUES.float(), loud.means, EXAMPLES)
         assert found[precision][0].dtype == found[precision][1].dtype == torch.float32
+        answers[precision] = teacher.logits
+    assert torch.equal(answers["bfloat16"], answers["float32"])  # the full model's
     names = ("bfloat16", "float32")
     same, other = names if supported and wide else names[::-1]
     for i in (0, 1):
         assert torch.equal(found["auto"][i], found[same][i])
         assert not torch.equal(found["auto"][i], found[other][i])
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-def test_the_full_models_answers_are_always_float32(
-    loud: tuple[Any, Any], data: EncodedExamples, precision: Any
-) -> None:
-    plain = Teacher(loud[0], data, PruneSettings(precision="float32"))
-    assert torch.equal(
-        Teacher(loud[0], data, PruneSettings(precision=precision)).logits, plain.logits
-    )
 
 
 # -- the order of the examples --------------------------------------------------------------------
@@ -207,6 +191,3 @@ def test_examples_of_one_pass_come_in_the_order_of_the_seed_alone() -> None:
         shuffled = torch.randperm(POOL, generator=generator).tolist()
         expected += [pool[8 * k : 8 * k + 8] for k in shuffled]
     assert batches(400, 8, seed=6, lengths=lengths) == expected
-
-
-# -- freezing -------------------------------------------------------------------------------------

@@ -48,15 +48,8 @@ TARGETS = [0.25, 0.25, 0.75, 0.75]
 
 def test_frequencies_by_hand() -> None:
     table = head_frequency(MASKS, TARGETS)
-    assert list(table.columns) == [
-        "component",
-        "layer",
-        "head",
-        "target_sparsity",
-        "n_seeds",
-        "count",
-        "frequency",
-    ]
+    named = ["component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency"]
+    assert list(table.columns) == named
     assert table["component"].tolist() == NAMES * 2
     assert table["target_sparsity"].tolist() == [0.25] * 6 + [0.75] * 6
     assert table["n_seeds"].tolist() == [2] * 12
@@ -65,9 +58,6 @@ def test_frequencies_by_hand() -> None:
     assert table["layer"].tolist() == [0, 0, 0, 1, 1, 1] * 2
     assert table["head"].isna().tolist() == [name.endswith("MLP") for name in NAMES * 2]
     assert table["head"].dropna().tolist() == [0, 1, 0, 1] * 2
-
-
-def test_frequencies_need_a_target_for_every_mask() -> None:
     with pytest.raises(InputError, match="4 masks but 3 target sparsities"):
         head_frequency(MASKS, TARGETS[:3])
     with pytest.raises(InputError, match="at least one is needed"):
@@ -106,14 +96,11 @@ def test_spearman_is_missing_where_all_counts_are_equal() -> None:
     found = frequency_agreement(head_frequency(masks, [0.0, 0.5]))
     assert math.isnan(found.rho)
     assert math.isnan(found.p_value)
-
-
-def test_spearman_needs_two_sparsities() -> None:
     with pytest.raises(InputError, match="found one target sparsity; expected at least two"):
         frequency_agreement(head_frequency(MASKS[:2], TARGETS[:2]))
 
 
-# -- overlap, spread ----------------------------------------------------------------
+# -- overlap, spread ------------------------------------------------------------------------------
 
 
 def test_overlap_by_hand() -> None:
@@ -203,15 +190,10 @@ def test_the_core_by_hand() -> None:
     assert two.p_uniform == pytest.approx(1)
 
 
-def sized(*sizes: int, n_layers: int = 12, n_heads: int = 12) -> list[Mask]:
-    """Masks that keep the first so many heads and every MLP."""
-    masks = []
-    for size in sizes:
-        values = torch.zeros(n_layers * n_heads)
-        values[:size] = 1
-        heads = values.reshape(n_layers, n_heads)
-        masks.append(Mask(torch.cat([heads, torch.ones(n_layers, 1)], dim=1)))
-    return masks
+def sized(*sizes: int) -> list[Mask]:
+    """Masks that keep the first so many of 144 heads and every MLP."""
+    heads = [(torch.arange(144) < size).float().reshape(12, 12) for size in sizes]
+    return [Mask(torch.cat([each, torch.ones(12, 1)], dim=1)) for each in heads]
 
 
 def test_the_expected_size_of_the_papers_core() -> None:
@@ -356,11 +338,7 @@ def test_trained_masks_of_one_seed_are_no_surprise_where_nothing_matters() -> No
         return training.subnetwork()
 
     for seed in range(0, 30, 2):
-        found = [
-            trained(target_sparsity, each)
-            for target_sparsity in (0.3, 0.5)
-            for each in (seed, seed + 1)
-        ]
+        found = [trained(target, each) for target in (0.3, 0.5) for each in (seed, seed + 1)]
         assert draws_of(found) == [0, 1, 0, 1]
         masks = [each.mask for each in found]
         p.append(heuristic_core(masks, draws_of(found)).p_value)
@@ -372,17 +350,19 @@ def test_trained_masks_of_one_seed_are_no_surprise_where_nothing_matters() -> No
 def test_draws_are_those_of_a_seed_or_a_ranking() -> None:
     shape = ModelShape(2, 3)
     first, second = (torch.linspace(0, 1, 8).roll(n).reshape(2, 4) for n in (0, 3))
+    one, other = (Mask.full(shape).without("L0.H1").with_identity(name) for name in "ab")
 
-    def found(scores: torch.Tensor, method: str, seed: int, identity: str = "a") -> Subnetwork:
-        mask = Mask.full(shape).without("L0.H1").with_identity(identity)
-        return Subnetwork(mask, 0.5, seed, scores, method, pd.DataFrame(columns=list(HISTORY)))
+    def draws(method: str, *found: tuple[Mask, int, torch.Tensor]) -> list[int]:
+        history = pd.DataFrame(columns=list(HISTORY))
+        each = [Subnetwork(m, 0.5, seed, scores, method, history) for m, seed, scores in found]
+        return draws_of(each)
 
-    assert draws_of([found(first, "l0", 1), found(second, "l0", 1)]) == [0, 0]
-    assert draws_of([found(first, "l0", 1), found(second, "l0", 2)]) == [0, 1]
-    assert draws_of([found(first, "l0", 1), found(second, "l0", 1, "b")]) == [0, 0]
-    assert draws_of([found(first, "ugs", 1), found(second, "ugs", 1)]) == [0, 0]
-    assert draws_of([found(first, "ugs", 1), found(second, "ugs", 1, "b")]) == [0, 1]
-    assert draws_of([found(first, "attribution", 1), found(first, "attribution", 2)]) == [0, 0]
+    assert draws("l0", (one, 1, first), (one, 1, second)) == [0, 0]
+    assert draws("l0", (one, 1, first), (one, 2, second)) == [0, 1]
+    assert draws("l0", (one, 1, first), (other, 1, second)) == [0, 0]
+    assert draws("ugs", (one, 1, first), (one, 1, second)) == [0, 0]
+    assert draws("ugs", (one, 1, first), (other, 1, second)) == [0, 1]
+    assert draws("attribution", (one, 1, first), (one, 2, first)) == [0, 0]
 
 
 @settings(max_examples=25)

@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
-from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
+from training.builders import SETTINGS, encoder, evaluations, train_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.progress import shown
 from mechcore.training import (
@@ -30,12 +29,10 @@ from mechcore.training import (
     classification,
     read_history,
     recorder,
-    train_classifier,
 )
 from mechcore.training.history import Standing, has_ended, standing
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import newest_state
-from mechcore.worlds import tiny_world
 
 WATCHED = replace(
     SETTINGS, steps=20, evaluate_every=2, checkpoint_every=6, checkpoint_dtype="float32", patience=2
@@ -221,15 +218,11 @@ def test_the_end_is_told_and_the_progress_complete(
 
 
 def test_there_must_be_what_is_to_be_watched(tmp_path: Path) -> None:
-    def refused(given: dict[str, Examples], settings: TrainSettings, message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            train_classifier(
-                encoder(), tiny_world.encoder_tokenizer(), pairs(), given, out, settings, False
-            )
-
     out = tmp_path / "run"
-    refused({}, WATCHED, "patience is 2, and there are no evaluation data to watch")
-    refused(evaluations(), replace(WATCHED, watch="dev"), "watch is 'dev'; .* data set: id, ood")
+    with pytest.raises(InputError, match="patience is 2, and there are no evaluation data to watc"):
+        train_encoder(out, WATCHED, held_out={})
+    with pytest.raises(InputError, match=r"watch is 'dev'; .* data set: id, ood"):
+        run(out, replace(WATCHED, watch="dev"))
     assert not out.exists()
 
 
