@@ -243,86 +243,45 @@ def test_biases_come_where_they_are_needed(
     assert not after.keys() & decoders._WINDOW_FIELDS
 
 
+def folded(model: Any, name: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Compare the logits of a model's export with masked ones; its configurations."""
+    source, batch = Source.at(saved(model, path / "in")), padded(texts((48, 20)))
+    export_checkpoint(source.path, path / "out", MASKS[name], source.means)
+    close(plain_logits(path / "out", batch), source.masked(MASKS[name], batch))
+    return config_of(source.path), config_of(path / "out")
+
+
+BOTH = {"attention_bias": True, "mlp_bias": True}
 WINDOW = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
-ROPES: dict[str, dict[str, Any]] = {
-    "base": {"rope_type": "default", "rope_theta": 50.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
-    "llama3": {**LLAMA3, "original_max_position_embeddings": 16},
-}
-LONG, FULL_LENGTH = (40, 11), (48, 20)
+OF_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "default", "rope_theta": 50.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
+    {"rope_type": "llama3", "original_max_position_embeddings": 16, **OF_LLAMA3},
+]
 
 
-def half() -> Any:
-    return helpers.hf_classifier("mistral").to(torch.float16)
-
-
-def without_padding(model: Any) -> Any:
-    model.config.pad_token_id = None
-    return model
-
-
-CASES: dict[str, tuple[Any, str, tuple[int, ...], dict[str, Any]]] = {
-    **{
-        f"a llama with biases of {has} gets the others": (
-            lambda has=has: language_model("llama", **{f"{has}_bias": True}),
-            pruned,
-            helpers.LENGTHS,
-            {"attention_bias": True, "mlp_bias": True},
-        )
-        for has, pruned in (("attention", "an MLP"), ("mlp", "a head"))
-    },
-    **{
-        f"rotary settings: {name}": (
-            lambda rope=rope: language_model("mistral", rope_parameters=rope),
-            "a head",
-            LONG,
-            {},
-        )
-        for name, rope in ROPES.items()
-    },
-    **{
-        f"a window that does nothing: {changes}": (
-            lambda family=family, changes=changes: language_model(family, **changes),
-            "several",
-            FULL_LENGTH,
-            {},
-        )
-        for family, changes in (
-            ("mistral", {"sliding_window": 48}),
-            ("mistral", {"sliding_window": None}),
-            ("qwen2", {**WINDOW, "use_sliding_window": False}),
-            ("qwen2", {**WINDOW, "max_window_layers": 2}),
-            ("qwen2", {**WINDOW, "sliding_window": 48}),
-        )
-    },
-    "half precision": (half, "several", helpers.LENGTHS, {"dtype": "float32"}),
-    "a classifier learns the padding token": (
-        lambda: without_padding(helpers.hf_classifier("gpt2")),
-        "several",
-        helpers.LENGTHS,
-        {"pad_token_id": 1},
-    ),
-    "a language model needs none": (
-        lambda: without_padding(helpers.gpt2_language_model()),
-        "several",
-        helpers.LENGTHS,
-        {"pad_token_id": None},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_settings_carry_over_and_logits_are_the_masked_ones(name: str, tmp_path: Path) -> None:
-    build, pruned, lengths, expected = CASES[name]
-    source, batch = Source.at(saved(build(), tmp_path / "in")), padded(texts(lengths))
-    export_checkpoint(source.path, tmp_path / "out", MASKS[pruned], source.means)
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS[pruned], batch))
-    before, after = config_of(source.path), config_of(tmp_path / "out")
-    assert {field: after.get(field) for field in expected} == expected
-    if "rotary" in name:
-        assert after["rope_parameters"] == before["rope_parameters"]
-        assert after["rope_parameters"].items() >= ROPES[name.split()[-1]].items()
+@pytest.mark.parametrize(
+    ("family", "changes", "name", "expected"),
+    [
+        ("llama", {"attention_bias": True}, "an MLP", BOTH),
+        ("llama", {"mlp_bias": True}, "a head", BOTH),
+        *(("mistral", {"rope_parameters": rope}, "a head", {}) for rope in ROPES),
+        # Windows that do nothing.
+        ("mistral", {"sliding_window": 48}, "several", {}),
+        ("mistral", {"sliding_window": None}, "several", {}),
+        ("qwen2", {**WINDOW, "use_sliding_window": False}, "several", {}),
+        ("qwen2", {**WINDOW, "max_window_layers": 2}, "several", {}),
+        ("qwen2", {**WINDOW, "sliding_window": 48}, "several", {}),
+    ],
+)
+def test_settings_of_decoders_carry_over(
+    family: str, changes: dict[str, Any], name: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    before, after = folded(language_model(family, **changes), name, tmp_path)
+    assert {field: after[field] for field in expected} == expected
+    rope = {**before["rope_parameters"], **changes.get("rope_parameters", {})}
+    assert after["rope_parameters"] == rope
 
 
 @pytest.mark.parametrize(
@@ -332,9 +291,9 @@ def test_a_window_that_matters_is_refused(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
-    batch, mask, out = padded(texts(FULL_LENGTH)), MASKS["several"], tmp_path / "out"
-    found = changes["sliding_window"]
-    with pytest.raises(InputError, match=rf"sliding window \(found {found} for 48 positions\)"):
+    batch, mask, out = padded(texts((48, 20))), MASKS["several"], tmp_path / "out"
+    message = rf"sliding window \(found {changes['sliding_window']} for 48 positions\)"
+    with pytest.raises(InputError, match=message):
         export_checkpoint(source.path, out, mask, source.means)
     assert not out.exists()
     export_checkpoint(source.path, out, mask, fill="zero")
@@ -389,6 +348,21 @@ def test_generation_settings_stay(family: str, tmp_path: Path) -> None:
     export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
     after = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert {name: after[name] for name in generation} == generation
+
+
+def test_half_precision_becomes_float32(tmp_path: Path) -> None:
+    before, after = folded(helpers.hf_classifier("mistral").half(), "several", tmp_path)
+    assert (before["dtype"], after["dtype"]) == ("float16", "float32")
+
+
+def test_classifiers_learn_the_padding_token(tmp_path: Path) -> None:
+    for model, expected in (
+        (helpers.hf_classifier("gpt2"), helpers.PAD),
+        (helpers.gpt2_language_model(), None),
+    ):
+        model.config.pad_token_id = None
+        _, after = folded(model, "several", tmp_path / str(expected))
+        assert after.get("pad_token_id") == expected
 
 
 # -- errors ---------------------------------------------------------------------------------------
