@@ -27,8 +27,10 @@ def test_segment_ids_reach_bert_and_move_with_their_tokens(cases: Cases, side: s
     batch["token_type_ids"] = torch.where(
         batch["attention_mask"] == 1, padded(segments, side, extra=2)["input_ids"], 1
     )
+    given = {name: value.clone() for name, value in batch.items()}
     with torch.no_grad():
         logits = forward(case.model, batch)
+        assert all(torch.equal(value, given[name]) for name, value in batch.items())
         expected = torch.cat(
             [
                 case.reference(input_ids=row[None], token_type_ids=segment[None]).logits

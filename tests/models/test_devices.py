@@ -1,14 +1,15 @@
 """Where the weights lie and in which precision: the same answers, or one clear line."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate import disk_offload, dispatch_model
-from helpers import CLASSES, Case, Cases, close, padded, reference_logits, texts
-from torch import Tensor
+from accelerate import dispatch_model
+from helpers import CLASSES, N_LAYERS, Case, Cases, close, padded, reference_logits, texts
+from models.checkpoints import refusal
 
 from mechcore.components import Mask
 from mechcore.errors import InputError
@@ -22,24 +23,6 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.protocol import forward
 
 
-def refusal(source: Any, **options: Any) -> str:
-    """The one-line message with which a source is refused."""
-    with pytest.raises(InputError) as caught:
-        load_model(source, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
-def labelled() -> list[dict[str, Tensor]]:
-    """Two batches with labels."""
-    batches = [padded(texts(seed=seed)) for seed in (1, 2)]
-    return [{**each, "labels": torch.arange(5) % len(CLASSES)} for each in batches]
-
-
-# -- device maps ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("device_map", [{"": "cpu"}, "auto"])
 def test_a_model_placed_by_accelerate_is_the_same(cases: Cases, device_map: Any) -> None:
     case = cases.get("gpt2")
@@ -51,18 +34,16 @@ def test_a_model_placed_by_accelerate_is_the_same(cases: Cases, device_map: Any)
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> None:
-    """As on several devices: accelerate wraps every module, here to move things to where they are.
-
-    The means, and the gradients of a mask, are the plain model's.
-    """
+def test_hooks_of_accelerate_and_masks_get_along(case: Case) -> None:
+    """Accelerate wraps every module, as on several devices, to move things to where they are."""
     hf_model = copy.deepcopy(case.reference)
-    children = {name: "cpu" for name, _ in hf_model.named_children()}
-    dispatch_model(hf_model, children, force_hooks=True)
+    dispatch_model(
+        hf_model, {name: "cpu" for name, _ in hf_model.named_children()}, force_hooks=True
+    )
     model = loading._bridge(str(case.path), type(hf_model).__name__, hf_model, None)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    batches = labelled()
+    model.requires_grad_(False)
+    labels = torch.arange(5) % len(CLASSES)
+    batches = [{**padded(texts(seed=seed)), "labels": labels} for seed in (1, 2)]
     plain, dispatched = (MeanActivations.compute(each, batches) for each in (case.model, model))
     close(dispatched.z, plain.z, 1e-6)
     close(dispatched.mlp, plain.mlp, 1e-6)
@@ -89,9 +70,7 @@ def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> 
         ({"dtype": "double"}, "dtype: found double; expected float32, bfloat16, float16 or a"),
     ],
 )
-def test_places_and_precisions_that_are_none(
-    cases: Cases, options: dict[str, Any], message: str
-) -> None:
+def test_wrong_places_and_precisions(cases: Cases, options: dict[str, Any], message: str) -> None:
     assert message in refusal(cases.path("bert"), **options)
 
 
@@ -100,13 +79,8 @@ def test_a_built_model_stays_where_it_is(cases: Cases) -> None:
     assert "device_map: the model is built already (TransformerBridge)" in message
 
 
-# -- devices of this machine, and precisions ------------------------------------------------------
-
-
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda")])
-def test_a_device_that_is_not_there(
-    cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any
-) -> None:
+def test_a_missing_device(cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     message = f"device {device}: this machine has none that torch {torch.__version__} can use; "
     assert refusal(cases.path("bert"), device=device) == f"{message}choose cpu"
@@ -121,25 +95,12 @@ def test_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
         check_device(torch.device("cuda:2"))
 
 
-# -- weights that are not in memory, or on several devices ----------------------------------------
-
-
 def test_weights_for_which_memory_has_no_room_are_refused(
     cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class SmallMachine:
-        """transformers where accelerate finds little memory."""
-
-        from_config = loading._LOADERS[loading.CLASSIFICATION].from_config
-
-        @staticmethod
-        def from_pretrained(**options: Any) -> Any:
-            kind = loading.AutoModelForSequenceClassification
-            return kind.from_pretrained(
-                **options, max_memory={"cpu": 12_000}, offload_folder=str(tmp_path)
-            )
-
-    monkeypatch.setitem(loading._LOADERS, loading.CLASSIFICATION, SmallMachine)
+    kind = loading.AutoModelForSequenceClassification
+    little = {"max_memory": {"cpu": 12_000}, "offload_folder": str(tmp_path)}
+    monkeypatch.setattr(kind, "from_pretrained", partial(kind.from_pretrained, **little))
     for architecture in ("bert", "gpt2"):
         path = cases.path(architecture)
         message = refusal(path, device_map="auto")
@@ -151,10 +112,11 @@ def test_weights_for_which_memory_has_no_room_are_refused(
 def test_a_built_model_with_weights_on_disk_is_refused(cases: Cases, tmp_path: Path) -> None:
     case = cases.get("bert")
     hf_model = copy.deepcopy(case.reference)
-    disk_offload(hf_model, str(tmp_path), torch.device("cpu"))
+    places = {"": "cpu", f"bert.encoder.layer.{N_LAYERS - 1}": "disk"}
+    dispatch_model(hf_model, places, main_device="cpu", offload_dir=str(tmp_path))
     model = loading._bridge(str(case.path), type(hf_model).__name__, hf_model, None)
     message = refusal(model)
-    assert "of its weights are offloaded, bert." in message
+    assert "model: 16 of its weights are offloaded, bert.encoder.layer.1." in message
 
 
 def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,7 @@ def loader(encoded: Any) -> Any:
 
 
 @pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads"])
-def test_a_data_loader_where_batches_do(
-    call: str, model: Any, encoded: Any, means: MeanActivations
-) -> None:
+def test_a_data_loader_will_do(call: str, model: Any, encoded: Any, means: MeanActivations) -> None:
     batches = loader(encoded)
     assert_same(CALLS[call](model, batches, means), CALLS[call](model, list(batches), means))
 

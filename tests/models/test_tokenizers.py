@@ -211,9 +211,7 @@ def encoded_by(path: Path, **options: Any) -> EncodedExamples:
 
 
 @pytest.mark.parametrize("setting", OF_FILE)
-def test_texts_that_get_other_tokens_than_from_the_file(
-    wordpieces: Path, tmp_path: Path, setting: str
-) -> None:
+def test_other_tokens_than_from_the_file(wordpieces: Path, tmp_path: Path, setting: str) -> None:
     (file, how), message = OF_FILE[setting]
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
     change(path, file, how)
@@ -320,9 +318,7 @@ def test_texts_without_the_token_that_the_head_reads(
 @pytest.mark.parametrize(
     ("length", "expected"), [(-1, None), (0, None), (64.0, 64), (10**40, 10**40)]
 )
-def test_a_length_that_no_text_has(
-    wordpieces: Path, tmp_path: Path, length: Any, expected: Any
-) -> None:
+def test_lengths_of_no_text(wordpieces: Path, tmp_path: Path, length: Any, expected: Any) -> None:
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
     change(path, *updated(CONFIG, model_max_length=length))
     if expected is None:

@@ -67,9 +67,7 @@ def test_a_constant_output_is_found_where_it_is_read() -> None:
     )
 
 
-def test_constants_stand_in_as_means_do_and_never_do_more_harm(
-    loud: Subject,
-) -> None:
+def test_constants_stand_in_as_means_do_and_never_do_more_harm(loud: Subject) -> None:
     model, few = loud.model, loud.data.part(range(10))
     singles = singles_scores(model, few, loud.means, batch_size=5)
     # A rate that leads astray: most components keep their means.

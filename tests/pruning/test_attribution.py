@@ -54,9 +54,6 @@ def close(found: torch.Tensor, expected: torch.Tensor, share: float = 1e-5) -> N
     torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=share * largest)
 
 
-# -- the slope of the chosen class's log-odds -----------------------------------------------------
-
-
 def mean_slopes(case: Case, data: EncodedExamples, means: MeanActivations) -> torch.Tensor:
     """Mean over examples of |d log-odds of the chosen class / d mask value|."""
     total = torch.zeros_like(ONES)
@@ -73,9 +70,7 @@ def mean_slopes(case: Case, data: EncodedExamples, means: MeanActivations) -> to
 @pytest.mark.parametrize(
     ("architecture", "per_position"), [("bert", False), ("gpt2-lm", False), ("bert", True)]
 )
-def test_attribution_is_the_mean_size_of_slopes(
-    cases: Cases, architecture: str, per_position: bool
-) -> None:
+def test_attribution_is_the_mean_slope(cases: Cases, architecture: str, per_position: bool) -> None:
     case, data, means = prepared(cases, architecture, per_position)
     expected = mean_slopes(case, data, means)
     assert float(expected.min()) > 1e-3
@@ -86,9 +81,7 @@ def test_attribution_is_the_mean_size_of_slopes(
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2"])
-def test_slopes_with_other_means_differ_by_the_effect_of_the_difference(
-    cases: Cases, architecture: str
-) -> None:
+def test_slopes_with_other_means_differ_by_their_effect(cases: Cases, architecture: str) -> None:
     """By the gradient of a share of it, added to the outputs of a Hugging Face model."""
     case, data, means = prepared(cases, architecture)
     z, mlp = (torch.randn(each.shape, dtype=torch.float64) for each in (means.z, means.mlp))
@@ -107,9 +100,6 @@ def test_slopes_with_other_means_differ_by_the_effect_of_the_difference(
             (expected[row],) = torch.autograd.grad(margin, share)
     found = [margin_slopes(case.model, data, each, batch_size=4) for each in (other, means)]
     close(found[0] - found[1], expected)
-
-
-# -- written-out numbers --------------------------------------------------------------------------
 
 
 @pytest.mark.hooked
@@ -177,9 +167,6 @@ def test_models_without_mlps_have_scores_of_heads() -> None:
     assert len(found.mask.kept) == 1
 
 
-# -- what it finds --------------------------------------------------------------------------------
-
-
 def test_the_planted_components_come_out_on_top(planted: Subject) -> None:
     found = by_attribution(planted.model, planted.data, planted.means, 0.7)
     assert names(found.mask) == PLANTED
@@ -187,9 +174,6 @@ def test_the_planted_components_come_out_on_top(planted: Subject) -> None:
     assert float(found.scores[loud].min()) > 1e-2
     # The others write their mean, whatever they read.
     assert float(found.scores[~loud].abs().max()) < 1e-6
-
-
-# -- what cannot be done --------------------------------------------------------------------------
 
 
 def test_rankings_that_make_no_sense(cases: Cases, planted: Subject, loud: Subject) -> None:

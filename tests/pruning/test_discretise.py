@@ -122,9 +122,6 @@ def test_no_other_threshold_is_closer(flat: list[float], sparsity: float) -> Non
     assert mask == next(closest)
 
 
-# -- layer by layer -------------------------------------------------------------------------------
-
-
 def test_layers_prune_as_many_as_their_scores_expect_to_be_zero() -> None:
     # P(z = 0) is sigmoid(-2/3 log 11 - log_alpha): 1/2 at -1.5986, and 0.009, 0.168, 0.646 and
     # 0.832 at 3.083, 0, -2.2 and -3.2. Sums: 0.823 and 1.978, so 1 and 2.

@@ -43,9 +43,7 @@ def test_integrated_attribution_is_the_mean_slope_along_the_path(
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2-lm"])
-def test_eap_ig_is_the_mean_slope_along_the_path_from_the_pairs(
-    cases: Cases, architecture: str
-) -> None:
+def test_eap_ig_is_the_mean_slope_on_the_path_from_pairs(cases: Cases, architecture: str) -> None:
     case, data, means = prepared(cases, architecture)
     pairs = data.part([*range(2, N), 0, 1])
 
@@ -83,9 +81,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return load_model(path, dtype=torch.float64), model.double()
 
 
-def test_gradient_drop_is_a_loop_over_layers_whose_outputs_are_detached(
-    deep: tuple[Any, Any],
-) -> None:
+def test_gradient_drop_is_a_loop_over_layers_that_are_detached(deep: tuple[Any, Any]) -> None:
     model, reference = deep
     data = encoded_for("gpt2-lm", N)
     means = MeanActivations.compute(model, data, n_samples=0)
@@ -114,9 +110,6 @@ def test_gradient_drop_needs_two_layers() -> None:
     means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
     with pytest.raises(InputError, match="the model has one layer"):
         gradient_drop_scores(model, data, means)
-
-
-# -- written-out numbers --------------------------------------------------------------------------
 
 
 @pytest.mark.hooked

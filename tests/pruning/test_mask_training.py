@@ -91,6 +91,15 @@ def test_each_of_several_draws_has_its_own_sampled_sparsity() -> None:
     assert float(gaps.std()) > 0.05
 
 
+def test_masks_of_one_seed_share_their_noise_whatever_their_target() -> None:
+    first, same, other = (
+        MaskTraining(one_draw(log_alpha_mean=0.0), SHAPE, target, seed).draw()
+        for target, seed in ((0.3, 1), (0.7, 1), (0.3, 2))
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def test_weight_decay_shrinks_scores_and_multipliers_by_rate_times_decay() -> None:
     """AdamW, as torch defines it: x (1 - rate decay) before the step, here one without gradient."""
     settings = one_draw(
@@ -170,9 +179,6 @@ def test_a_mask_that_no_threshold_keeps_anything_of_is_off_track() -> None:
     )
     with pytest.raises(OffTrackError, match=r"target 0\.6, seed 1 keeps no component"):
         trained(settings, 0.6).subnetwork()
-
-
-# -- the result -----------------------------------------------------------------------------------
 
 
 def test_the_result_is_a_ranking_or_a_threshold() -> None:

@@ -44,9 +44,6 @@ def assert_equal(found: list[Subnetwork], expected: list[Subnetwork]) -> None:
         assert len(a.history) > 0
 
 
-# -- going on -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("sparsity", "stop_at", "left"), [("sampled", 2, 8), ("expected", 3, 5), ("sampled", 7, 2)]
 )
@@ -65,9 +62,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(
     assert len(steps.masks) == left
 
 
-def test_saving_changes_nothing_and_a_finished_run_is_only_read(
-    run: Run, steps: Steps, tmp_path: Path
-) -> None:
+def test_saved_runs_are_the_same_and_only_read(run: Run, steps: Steps, tmp_path: Path) -> None:
     whole = run()
     path = tmp_path / "state"
     assert_equal(run(state=path), whole)
@@ -98,9 +93,6 @@ def test_a_run_that_missed_its_target_says_so_again(run: Run, steps: Steps, tmp_
         assert torch.equal(again.log_alpha, before.log_alpha)
 
 
-# -- going on without a mask that diverged --------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 @pytest.mark.parametrize(("preset", "spoilt_at"), [(SAVING, 0), (LONGER, 4)])
 def test_a_mask_that_diverged_stays_failed(
@@ -118,18 +110,16 @@ def test_a_mask_that_diverged_stays_failed(
     with pytest.raises(PruningError) as resumed:
         run(preset=preset, state=path)
     expected = (
-        "pruning: 1 of 4 masks failed: the training of target 0.6, seed 5 diverged: its loss or "
-        f"scores are not finite after step {spoilt_at}; lower lr or lr_lambda, or set clip "
-        "(such as --prune-settings clip=1)"
+        "pruning: 1 of 4 masks failed: the training of target 0.6, seed 5 diverged: its loss "
     )
-    assert str(whole.value) == str(resumed.value) == expected
+    assert str(whole.value) == str(resumed.value)
+    assert str(whole.value).startswith(
+        f"{expected}or scores are not finite after step {spoilt_at};"
+    )
     assert [(each.target_sparsity, each.seed) for each in resumed.value.finished] == [
         (0.2, 5), (0.2, 6), (0.6, 6)
     ]  # fmt: skip
     assert_equal(resumed.value.finished, whole.value.finished)
-
-
-# -- states that are not this run's ---------------------------------------------------------------
 
 
 def test_other_runs_take_nothing_from_a_state(
@@ -162,9 +152,7 @@ def test_other_runs_take_nothing_from_a_state(
     assert len(run(state=tmp_path)) == 4
 
 
-def test_other_answers_take_nothing_from_a_state(
-    cases: helpers.Cases, steps: Steps, tmp_path: Path
-) -> None:
+def test_other_answers_use_no_state(cases: helpers.Cases, steps: Steps, tmp_path: Path) -> None:
     model, data = cases.get("gpt2-lm").model, encoded_for("gpt2-lm")
     means = MeanActivations.compute(model, data, n_samples=0)
     options: dict[str, Any] = {"target_sparsities": 0.5, "seeds": 1, "state": tmp_path}

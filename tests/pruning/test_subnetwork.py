@@ -28,9 +28,6 @@ def subnetwork(**changes: Any) -> Subnetwork:
     )
 
 
-# -- what it says of itself -----------------------------------------------------------------------
-
-
 def test_names_are_short_and_distinct() -> None:
     assert subnetwork(target_sparsity=0.5).name == "s0.50-seed42"
     assert subnetwork(target_sparsity=0.0, seed=0).name == "s0.00-seed0"
@@ -48,9 +45,6 @@ def test_only_pruning_has_a_log_alpha(method: Any) -> None:
     message = f"subnetwork {method}-s0.30-seed42: found by {method}, which has no log_alpha"
     with pytest.raises(InputError, match=message):
         _ = each.log_alpha
-
-
-# -- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -33,18 +33,6 @@ def test_draws_by_hand() -> None:
     assert draw(p, noise).flatten().tolist() == pytest.approx([1, 1, 0.75, 0.5, 0.25, 0, 0])
 
 
-@pytest.mark.parametrize("p", [0.1, 0.73])
-def test_draws_have_the_shares_that_the_probability_says(p: float) -> None:
-    noise = torch.rand(40_000, 1, 1, generator=torch.Generator().manual_seed(0))
-    values, w = draw(torch.tensor([[p]]), noise), p * (1 - p)
-    inside = values[(values > 0) & (values < 1)]
-    shares = [float((values == 1).float().mean()), float((values == 0).float().mean())]
-    assert shares == pytest.approx([p - w / 2, 1 - p - w / 2], abs=0.01)
-    assert float(values.mean()) == pytest.approx(p, abs=0.01)
-    quarters = torch.histc(inside, 4, 0, 1) / len(inside)
-    assert quarters.tolist() == pytest.approx([0.25] * 4, abs=0.03)
-
-
 def test_steps_are_those_of_a_second_implementation(cases: Cases) -> None:
     n, n_masks, lr = 3, 3, 0.1
     case, data = cases.get("bert", torch.float64), encoded_for("bert", n)

@@ -147,16 +147,15 @@ def test_the_order_of_rows_does_not_matter() -> None:
 # -- the edges ------------------------------------------------------------------------------------
 
 
-def one(full: float, grid: dict[float, float]) -> dict[str, Any]:
-    """The only row for one checkpoint, seed and subset."""
-    table = grid_table({(1, 1, sparsity): {"a": accuracy} for sparsity, accuracy in grid.items()})
-    found = effective_size(full_table({1: {"a": full}}), table, groups={"all": ["a"]})
-    return found.to_dict("records")[0]
-
-
 def test_a_real_full_size_differs_from_no_faithful_subnetwork() -> None:
-    real = one(0.8, {0.0: 0.8, 0.5: 0.1})
-    none = one(0.8, {0.1: 0.2, 0.5: 0.1})
+    full = full_table({1: {"a": 0.8}})
+    real, none = (
+        effective_size(full, grid_table(grid), groups={"all": ["a"]}).to_dict("records")[0]
+        for grid in (
+            {(1, 1, 0.0): {"a": 0.8}, (1, 1, 0.5): {"a": 0.1}},
+            {(1, 1, 0.1): {"a": 0.2}, (1, 1, 0.5): {"a": 0.1}},
+        )
+    )
     assert real["effective_size"] == none["effective_size"] == 1
     assert (real["faithful"], none["faithful"]) == (True, False)
     assert (real["target_sparsity"], real["accuracy"]) == (0, 0.8)
@@ -177,9 +176,6 @@ def test_losing_exactly_the_tolerance_is_not_faithful() -> None:
     full = full_table({n: {"a": n / 100} for n in percents})
     found = effective_size(full, grid_table(grid), groups={"all": ["a"]})
     assert found["faithful"].tolist() == [False, True] * len(percents)
-
-
-# -- against exact fractions ----------------------------------------------------------------------
 
 
 def exactly(
@@ -354,9 +350,6 @@ def test_groups_that_are_no_list_of_different_subsets(subsets: Any) -> None:
 @pytest.mark.parametrize("tolerance", [-0.01, 1, 3, NAN, math.inf])
 def test_tolerances_are_shares(tolerance: float) -> None:
     refused(rf"^tolerance: found {tolerance}; expected a share in \[0, 1\)", tolerance=tolerance)
-
-
-# -- files ----------------------------------------------------------------------------------------
 
 
 def test_the_published_files_become_tables(tmp_path: Path) -> None:

@@ -101,12 +101,10 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
         [-0.1] * 2
     )
     few = np.concatenate([np.arange(90), np.arange(N - 90, N)])  # of each label 45 in a half
-    few_full = {split: replace(each, clusters=None).part(few) for split, each in full.items()}
-    few_masked = {
-        r: {n: replace(e, clusters=None).part(few) for n, e in each.items()}
-        for r, each in masked.items()
-    }
-    found = smallest_subnetworks(masks, few_full, few_masked, 0.05, n_resamples=50)
+    few_dense, few_sparse = (replace(each, clusters=None).part(few) for each in (right, sparse))
+    masked = {split: {"dense": few_dense, "sparse": few_sparse} for split in full}
+    full = dict.fromkeys(masked, few_dense)
+    found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
     assert found["id_change_held_out"].isna().tolist() == [False, True]
 
 

@@ -8,10 +8,17 @@ import pandas as pd
 import pytest
 import torch
 from training.builders import SETTINGS, decoder, encoder, evaluations, pairs, train_encoder
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.papers.cognitive.text import tiny_tokenizer
 from mechcore.training import (
     accuracies,
     answering,
@@ -144,3 +151,20 @@ def test_weights_that_overflow_as_they_are_stored_have_no_accuracy(tmp_path: Pat
     with pytest.raises(MechcoreError, match=f"{message}checkpoint_dtype float32$"):
         train_encoder(tmp_path / "out", SETTINGS, model)
     assert not (tmp_path / "out" / "history.json").exists()
+
+
+def test_the_loss_of_a_language_model_is_on_the_answer() -> None:
+    prompts = ["motion left 10 right", "context color . choice is", "is"]
+    labels, tokenizer = ["left", "right", "right"], tiny_tokenizer()
+    frame = pd.DataFrame({"text_a": prompts, "text_b": "", "label": labels, "subset": "all"})
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    own = []  # of each text alone, without padding
+    for prompt, label in zip(prompts, labels, strict=True):
+        ids = tokenizer(f"{prompt} {label}", return_tensors="pt")["input_ids"]
+        own.append(-model(input_ids=ids).logits[0, -2].log_softmax(-1)[ids[0, -1]])
+    answers, examples = {"left": " left", "right": " right"}, Examples("test", frame)
+    trained = answering(model, tokenizer, "{a}", answers)
+    loss = trained.loss(model, trained.encode(examples).rows([0, 1, 2]), trained.targets(examples))
+    torch.testing.assert_close(loss, torch.stack(own).mean())

@@ -48,9 +48,7 @@ def test_qqp_as_in_the_paper() -> None:
         (3, 8, 4, 64, 6),
     ],
 )
-def test_epochs_are_counted_in_examples(
-    epochs: float, batch: int, accumulate: int, n: int, steps: int
-) -> None:
+def test_epochs_in_steps(epochs: float, batch: int, accumulate: int, n: int, steps: int) -> None:
     settings = TrainSettings(epochs=epochs, batch_size=batch, accumulate=accumulate)
     assert settings.total_steps(n) == steps
 
