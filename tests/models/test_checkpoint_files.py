@@ -1,6 +1,7 @@
 """What a checkpoint may hold: no code, no pickle unless asked for, nothing outside its folder."""
 
 import builtins
+import importlib.util
 import json
 import os
 import re
@@ -235,11 +236,14 @@ LAST = "bert.encoder.layer.1.output.dense.weight"
         ("int8", None, "as a quantization_config is missing in its config.json"),
         ("float8_e4m3fn", None, "as a quantization_config is missing in its config.json"),
         ("int8", {"quant_method": "unheard-of"}, "as a quantization_config was not applied"),
+        ("int8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
     ],
 )
 def test_quantized_weights(
     bert: Path, dtype: str, quantization: Any, why: str, pickle: bool
 ) -> None:
+    if not why and importlib.util.find_spec("bitsandbytes"):
+        pytest.skip("bitsandbytes is installed, which reads them")
     change_config(bert, **({"quantization_config": quantization} if quantization else {}))
     file = bert / "model.safetensors"
     weights = load_file(file)

@@ -385,6 +385,10 @@ def test_hooked_reads_gpt2s_attention_scale(tmp_path: Path, change: dict[str, An
     with torch.no_grad():
         found = forward(helpers.hooked_transformer(tmp_path), padded(rows))[:, -1]
     close(found, reference_logits(reference, rows))
+    if "scale_attn_weights" in change:  # which a bridge does not read
+        message = refusal(tmp_path)
+        assert "its logits are not those of Hugging Face" in message
+        assert "--backend hooked" in message
 
 
 @pytest.mark.hooked
