@@ -1,17 +1,18 @@
 """Bridged classifiers give Hugging Face's logits, whatever the padding."""
 
+import copy
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import Case, Cases, padded, reference_logits, texts
+from helpers import Case, Cases, close, padded, reference_logits, texts
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoModelForSequenceClassification
 
-import mechcore
 from mechcore.errors import InputError
 from mechcore.models.protocol import forward
 
@@ -26,40 +27,33 @@ def test_segment_ids_reach_bert_and_move_with_their_tokens(cases: Cases, side: s
     batch["token_type_ids"] = torch.where(
         batch["attention_mask"] == 1, padded(segments, side, extra=2)["input_ids"], 1
     )
+    given = {name: value.clone() for name, value in batch.items()}
     with torch.no_grad():
         logits = forward(case.model, batch)
+        assert all(torch.equal(value, given[name]) for name, value in batch.items())
         expected = torch.cat(
             [
                 case.reference(input_ids=row[None], token_type_ids=segment[None]).logits
                 for row, segment in zip(rows, segments, strict=True)
             ]
         )
-        direct = case.model(
-            batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            token_type_ids=batch["token_type_ids"],
-        )
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(direct, expected, rtol=0, atol=1e-5)
+        others = {name: batch[name] for name in ("attention_mask", "token_type_ids")}
+        direct = case.model(batch["input_ids"], **others)
+    close(logits, expected)
+    close(direct, expected)
     without = reference_logits(case.reference, rows)
     assert (expected - without).abs().amax(1).min() > 1e-3
 
 
 def test_a_padded_batch_without_a_padding_id_is_an_error(cases: Cases) -> None:
-    path = cases.path("gpt2")
-    model = mechcore.load_model(path)
-    batch = padded(texts())
     # The shield reads the id when the model is built: build one from a model that has none.
-    model.original_model.config.pad_token_id = None
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-
-    hf_model = AutoModelForSequenceClassification.from_pretrained(path, attn_implementation="eager")
+    hf_model = copy.deepcopy(cases.get("gpt2").reference)
     hf_model.config.pad_token_id = None
     bridge = build_bridge_from_module(
         hf_model, "GPT2ForSequenceClassification", hf_config=hf_model.config, model_name="tiny"
     )
     with pytest.raises(InputError, match=r"needs config\.pad_token_id"):
-        forward(bridge, batch)
+        forward(bridge, padded(texts()))
 
 
 # -- TransformerLens's own door -----------------------------------------------------------------
@@ -87,8 +81,7 @@ def test_transformer_lens_boots_a_classifier_given_its_class(case: Case) -> None
     with torch.no_grad():
         for side in ("right", "left"):
             logits = forward(bridge, padded(rows, side, noise=2))
-            expected = reference_logits(case.reference, rows)
-            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+            close(logits, reference_logits(case.reference, rows))
 
 
 def test_without_its_class_the_error_names_the_alternatives(case: Case) -> None:

@@ -17,42 +17,45 @@ from mechcore.models.encoded import as_encoded
 from mechcore.models.protocol import forward, longest_input
 from mechcore.training import classification, new_model
 
+OLD = {"original_max_position_embeddings": 20}
+ROPES: dict[str, dict[str, Any]] = {
+    "longrope": {"factor": 2.4, "short_factor": [1.0, 1.0], "long_factor": [4.0, 8.0], **OLD},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 2.4, **OLD},
+    "llama3": {"factor": 2.4, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **OLD},
+    "linear": {"factor": 2.4},
+}
+
+
+def rope(kind: str) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": 10000.0, **ROPES[kind]}
+
 
 @pytest.mark.parametrize(
     ("family", "own", "longest"),
-    [("Mpt", {"max_seq_len": 12}, 12), ("Bloom", {"seq_length": 30}, 30), ("Bloom", {}, 2048)],
+    [
+        ("Mpt", {"max_seq_len": 12}, 12),
+        ("Bloom", {"seq_length": 30}, 30),
+        ("Bloom", {}, 2048),
+        # Texts stay where their logits depend on nothing else.
+        ("Llama", {"intermediate_size": 24, "rope_parameters": rope("longrope")}, 20),
+    ],
 )
-def test_models_without_position_embeddings_have_a_longest_text(
+def test_models_of_other_position_embeddings_have_a_longest_text(
     family: str, own: dict[str, Any], longest: int, tmp_path: Path
 ) -> None:
     config = config_of(family, **own)
-    del config.max_position_embeddings
+    if family != "Llama":
+        del config.max_position_embeddings
     save(class_of(family, "ForSequenceClassification")(config), tmp_path)
     model, text = load_model(tmp_path), ["the " * (longest + 1)]
-    with pytest.raises(InputError, match=f"longer than {longest} tokens"):
+    with pytest.raises(InputError, match=f"longer than {longest} tokens.*--max-length {longest}"):
         as_encoded(model, text, labelled=False)
     assert len(as_encoded(model, text, labelled=False, max_length=longest).input_ids[0]) == longest
     base, tokenizer = new_model(tmp_path, classes=["no", "yes"], seed=0)
     assert classification(base, tokenizer).max_length == longest
-
-
-ROPES: dict[str, Any] = {
-    "longrope": {
-        "factor": 2.4,
-        "short_factor": [1.0, 1.0],
-        "long_factor": [4.0, 8.0],
-        "original_max_position_embeddings": 20,
-    },
-    "dynamic": {"factor": 4.0},
-    "yarn": {"factor": 2.4, "original_max_position_embeddings": 20},
-    "llama3": {
-        "factor": 2.4,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 20,
-    },
-    "linear": {"factor": 2.4},
-}
+    with pytest.raises(InputError, match=f"max_length {longest + 1}: expected 1 to {longest}"):
+        classification(base, tokenizer, longest + 1)
 
 
 @pytest.mark.parametrize("task", ["classification", "language-model"])
@@ -63,8 +66,7 @@ ROPES: dict[str, Any] = {
 def test_a_texts_logits_never_depend_on_the_others_in_its_batch(
     kind: str, steady: int | None, task: Any, tmp_path: Path
 ) -> None:
-    rope = {"rope_type": kind, "rope_theta": 10000.0, **ROPES[kind]}
-    config = config_of("Llama", intermediate_size=24, rope_parameters=rope)
+    config = config_of("Llama", intermediate_size=24, rope_parameters=rope(kind))
     lm = task == "language-model"
     save((hf.LlamaForCausalLM if lm else hf.LlamaForSequenceClassification)(config), tmp_path)
     model, end = load_model(tmp_path), steady or 60
@@ -85,16 +87,3 @@ def test_a_texts_logits_never_depend_on_the_others_in_its_batch(
     last = (0, -1) if task == "language-model" else (0,)
     torch.testing.assert_close(beside[last], alone[last], rtol=0, atol=1e-5)
     torch.testing.assert_close(again, alone, rtol=0, atol=0)
-
-
-def test_texts_stay_where_their_logits_depend_on_nothing_else(tmp_path: Path) -> None:
-    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **ROPES["longrope"]}
-    config = config_of("Llama", intermediate_size=24, rope_parameters=rope)
-    save(hf.LlamaForSequenceClassification(config), tmp_path)
-    model = load_model(tmp_path)
-    with pytest.raises(InputError, match=r"longer than 20 tokens .*--max-length 20"):
-        as_encoded(model, ["the " * 21], labelled=False)
-    base, tokenizer = new_model(tmp_path, classes=["no", "yes"], seed=0)
-    assert classification(base, tokenizer).max_length == 20
-    with pytest.raises(InputError, match="max_length 21: expected 1 to 20"):
-        classification(base, tokenizer, 21)

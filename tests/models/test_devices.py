@@ -1,14 +1,15 @@
 """Where the weights lie and in which precision: the same answers, or one clear line."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import dispatch_model
-from helpers import CLASSES, N_LAYERS, Case, Cases, padded, reference_logits, texts
-from torch import Tensor
+from helpers import CLASSES, N_LAYERS, Case, Cases, close, padded, reference_logits, texts
+from models.checkpoints import refusal
 
 from mechcore.components import Mask
 from mechcore.errors import InputError
@@ -22,62 +23,30 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.protocol import forward
 
 
-def refusal(source: Any, **options: Any) -> str:
-    """The one-line message with which a source is refused."""
-    with pytest.raises(InputError) as caught:
-        load_model(source, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
-def labelled() -> list[dict[str, Tensor]]:
-    """Two batches with labels."""
-    batches = [padded(texts(seed=seed)) for seed in (1, 2)]
-    return [{**each, "labels": torch.arange(5) % len(CLASSES)} for each in batches]
-
-
-def offload(hf_model: Any, folder: Path) -> None:
-    """Have accelerate keep the last layer on disk."""
-    name = next(n for n, m in hf_model.named_modules() if isinstance(m, torch.nn.ModuleList))
-    places = {f"{name}.{layer}": "cpu" for layer in range(N_LAYERS - 1)}
-    places[f"{name}.{N_LAYERS - 1}"] = "disk"
-    for each, module in hf_model.named_modules():
-        if not any(True for _ in module.children()) and not each.startswith(f"{name}."):
-            places[each] = "cpu"
-    dispatch_model(hf_model, places, main_device="cpu", offload_dir=str(folder))
-
-
-# -- device maps ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("device_map", [{"": "cpu"}, "auto"])
-def test_a_model_placed_by_accelerate_is_the_same(case: Case, device_map: Any) -> None:
+def test_a_model_placed_by_accelerate_is_the_same(cases: Cases, device_map: Any) -> None:
+    case = cases.get("gpt2")
     model = load_model(case.path, device_map=device_map)
     assert ModelIdentity.of(model) == ModelIdentity.of(case.model)
     rows = texts()
     with torch.no_grad():
-        logits = forward(model, padded(rows, "left", noise=3))
-    torch.testing.assert_close(logits, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
+        close(forward(model, padded(rows, "left", noise=3)), reference_logits(case.reference, rows))
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> None:
-    """As on several devices: accelerate wraps every module, here to move things to where they are.
-
-    The means, and the gradients of a mask, are the plain model's.
-    """
+def test_hooks_of_accelerate_and_masks_get_along(case: Case) -> None:
+    """Accelerate wraps every module, as on several devices, to move things to where they are."""
     hf_model = copy.deepcopy(case.reference)
-    children = {name: "cpu" for name, _ in hf_model.named_children()}
-    dispatch_model(hf_model, children, force_hooks=True)
-    architecture = type(hf_model).__name__
-    model = loading._bridge(str(case.path), architecture, hf_model, None)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    batches = labelled()
+    dispatch_model(
+        hf_model, {name: "cpu" for name, _ in hf_model.named_children()}, force_hooks=True
+    )
+    model = loading._bridge(str(case.path), type(hf_model).__name__, hf_model, None)
+    model.requires_grad_(False)
+    labels = torch.arange(5) % len(CLASSES)
+    batches = [{**padded(texts(seed=seed)), "labels": labels} for seed in (1, 2)]
     plain, dispatched = (MeanActivations.compute(each, batches) for each in (case.model, model))
-    torch.testing.assert_close(dispatched.z, plain.z, rtol=0, atol=1e-6)
-    torch.testing.assert_close(dispatched.mlp, plain.mlp, rtol=0, atol=1e-6)
+    close(dispatched.z, plain.z, 1e-6)
+    close(dispatched.mlp, plain.mlp, 1e-6)
     gradients = []
     for each, means in ((case.model, plain), (model, dispatched)):
         values = torch.full_like(Mask.full(each).values, 0.5).requires_grad_()
@@ -89,7 +58,7 @@ def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> 
     mask = Mask.full(model).without("L0.H1")
     found = evaluate(model, batches, mask=mask, means=dispatched)
     expected = evaluate(case.model, batches, mask=mask, means=plain)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-5)
+    close(found.logits, expected.logits)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +70,7 @@ def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> 
         ({"dtype": "double"}, "dtype: found double; expected float32, bfloat16, float16 or a"),
     ],
 )
-def test_places_and_precisions_that_are_none(
-    cases: Cases, options: dict[str, Any], message: str
-) -> None:
+def test_wrong_places_and_precisions(cases: Cases, options: dict[str, Any], message: str) -> None:
     assert message in refusal(cases.path("bert"), **options)
 
 
@@ -112,18 +79,11 @@ def test_a_built_model_stays_where_it_is(cases: Cases) -> None:
     assert "device_map: the model is built already (TransformerBridge)" in message
 
 
-# -- devices of this machine, and precisions ------------------------------------------------------
-
-
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda")])
-def test_a_device_that_is_not_there(
-    cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any
-) -> None:
+def test_a_missing_device(cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    message = refusal(cases.path("bert"), device=device)
-    assert message == (
-        f"device {device}: this machine has none that torch {torch.__version__} can use; choose cpu"
-    )
+    message = f"device {device}: this machine has none that torch {torch.__version__} can use; "
+    assert refusal(cases.path("bert"), device=device) == f"{message}choose cpu"
 
 
 def test_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,25 +95,12 @@ def test_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
         check_device(torch.device("cuda:2"))
 
 
-# -- weights that are not in memory, or on several devices ----------------------------------------
-
-
 def test_weights_for_which_memory_has_no_room_are_refused(
     cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class SmallMachine:
-        """transformers where accelerate finds little memory."""
-
-        from_config = loading._LOADERS[loading.CLASSIFICATION].from_config
-
-        @staticmethod
-        def from_pretrained(**options: Any) -> Any:
-            kind = loading.AutoModelForSequenceClassification
-            return kind.from_pretrained(
-                **options, max_memory={"cpu": 12_000}, offload_folder=str(tmp_path)
-            )
-
-    monkeypatch.setitem(loading._LOADERS, loading.CLASSIFICATION, SmallMachine)
+    kind = loading.AutoModelForSequenceClassification
+    little = {"max_memory": {"cpu": 12_000}, "offload_folder": str(tmp_path)}
+    monkeypatch.setattr(kind, "from_pretrained", partial(kind.from_pretrained, **little))
     for architecture in ("bert", "gpt2"):
         path = cases.path(architecture)
         message = refusal(path, device_map="auto")
@@ -165,7 +112,8 @@ def test_weights_for_which_memory_has_no_room_are_refused(
 def test_a_built_model_with_weights_on_disk_is_refused(cases: Cases, tmp_path: Path) -> None:
     case = cases.get("bert")
     hf_model = copy.deepcopy(case.reference)
-    offload(hf_model, tmp_path)
+    places = {"": "cpu", f"bert.encoder.layer.{N_LAYERS - 1}": "disk"}
+    dispatch_model(hf_model, places, main_device="cpu", offload_dir=str(tmp_path))
     model = loading._bridge(str(case.path), type(hf_model).__name__, hf_model, None)
     message = refusal(model)
     assert "model: 16 of its weights are offloaded, bert.encoder.layer.1." in message
@@ -178,9 +126,6 @@ def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.Monk
         "mechcore.models.architectures.layers.devices_of",
         lambda _: [torch.device("cuda:0"), torch.device("cuda:1")],
     )
-    with pytest.raises(InputError) as caught:
+    message = r"on several devices \(cuda:0, cuda:1\); expected .* on one device; engine='restart'"
+    with pytest.raises(InputError, match=message):
         stack_of(model)
-    assert "found a model on several devices (cuda:0, cuda:1); expected" in str(caught.value)
-    assert "on one device; engine='restart' runs any model whose layers can be called again" in str(
-        caught.value
-    )

@@ -97,16 +97,13 @@ def loader(encoded: Any) -> Any:
     names = ("input_ids", "attention_mask", "token_type_ids")
     (batch,) = encoded.batches(len(encoded), by_length=False)
     labels = [helpers.CLASSES.index(row["label"]) for row in ROWS]
-    rows = [
-        {name: batch[name][i] for name in names} | {"labels": labels[i]} for i in range(len(ROWS))
-    ]
+    batch = {name: batch[name] for name in names} | {"labels": labels}
+    rows = [{name: column[i] for name, column in batch.items()} for i in range(len(ROWS))]
     return DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads"])
-def test_a_data_loader_where_batches_do(
-    call: str, model: Any, encoded: Any, means: MeanActivations
-) -> None:
+def test_a_data_loader_will_do(call: str, model: Any, encoded: Any, means: MeanActivations) -> None:
     batches = loader(encoded)
     assert_same(CALLS[call](model, batches, means), CALLS[call](model, list(batches), means))
 
@@ -155,11 +152,8 @@ def test_a_model_without_a_checkpoint_has_no_tokenizer() -> None:
         MeanActivations.compute(model, FRAME)
     tokenizer = helpers.word_tokenizer()
     found = MeanActivations.compute(model, as_encoded(model, FRAME, tokenizer=tokenizer))
-    assert int(found.counts) == sum(map(len, tokenizer(*zip_texts())["input_ids"]))
-
-
-def zip_texts() -> tuple[list[str], list[str]]:
-    return FRAME["text_a"].tolist(), FRAME["text_b"].tolist()
+    pairs = tokenizer(FRAME["text_a"].tolist(), FRAME["text_b"].tolist())
+    assert int(found.counts) == sum(map(len, pairs["input_ids"]))
 
 
 def test_batches_are_no_examples(model: Any, encoded: Any, means: MeanActivations) -> None:

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +17,7 @@ import transformers as hf
 from helpers import Cases, close, padded, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models.families import config_of as tiny_config
 from safetensors.torch import load_file
 
 from mechcore.components import Mask, ModelShape
@@ -36,21 +39,14 @@ MASKS = {
 CHECKPOINTS = ("bert", "gpt2-lm", "mistral", "qwen2-lm")
 
 
-# -- checkpoints ----------------------------------------------------------------------------------
+TWO = {"intermediate_size": 24, "num_key_value_heads": 2}
+OWN = {"Llama": {}, "Mistral": {"head_dim": 8}, "Qwen2": {"tie_word_embeddings": True}}
 
 
 def language_model(family: str, **changes: Any) -> Any:
     """A tiny random decoder with shared key and value heads; Qwen2's embeddings are tied."""
-    sizes = {"hidden_size": helpers.D_MODEL, "num_hidden_layers": 2, "intermediate_size": 24}
-    heads = {"num_attention_heads": helpers.N_HEADS, "num_key_value_heads": 2}
-    tokens = {"vocab_size": helpers.VOCABULARY, "max_position_embeddings": 48}
-    special = {"pad_token_id": helpers.PAD, "bos_token_id": None, "eos_token_id": None}
-    kind, config, own = {
-        "llama": (hf.LlamaForCausalLM, hf.LlamaConfig, {}),
-        "mistral": (hf.MistralForCausalLM, hf.MistralConfig, {"head_dim": 8}),
-        "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config, {"tie_word_embeddings": True}),
-    }[family]
-    model = kind(config(**{**sizes, **heads, **tokens, **special, **own, **changes}))
+    config = tiny_config(family, **{**TWO, **OWN[family], **changes})
+    model = hf.AutoModelForCausalLM.from_config(config)
     helpers.randomise(model)
     return model.eval()
 
@@ -86,32 +82,27 @@ class Source:
             return real(run(batch), batch)
 
 
-class Sources:
-    """Makes every checkpoint once."""
-
-    def __init__(self, cases: Cases, folder: Path) -> None:
-        self.cases, self.folder = cases, folder
-        self.known: dict[str, Source] = {}
-
-    def get(self, name: str) -> Source:
-        if name not in self.known:
-            family, _, is_lm = name.partition("-")
-            if is_lm and family != "gpt2":
-                path = saved(language_model(family), self.folder / name)
-            else:
-                path = self.cases.path(name)
-            self.known[name] = Source.at(path)
-        return self.known[name]
+Sources = Callable[[str], Source]
 
 
 @pytest.fixture(scope="module")
 def sources(cases: Cases, tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    return Sources(cases, tmp_path_factory.mktemp("sources"))
+    """Makes every checkpoint once."""
+    folder = tmp_path_factory.mktemp("sources")
+
+    @cache
+    def get(name: str) -> Source:
+        family, _, is_lm = name.partition("-")
+        if not is_lm or family == "gpt2":
+            return Source.at(cases.path(name))
+        return Source.at(saved(language_model(family.capitalize()), folder / name))
+
+    return get
 
 
 @pytest.fixture(params=CHECKPOINTS)
 def source(request: pytest.FixtureRequest, sources: Sources) -> Source:
-    return sources.get(request.param)
+    return sources(request.param)
 
 
 def plain(path: Path) -> Any:
@@ -135,9 +126,6 @@ def real(logits: torch.Tensor, batch: Any) -> torch.Tensor:
     return logits if logits.ndim == 2 else logits[batch["attention_mask"] == 1]
 
 
-# -- logits ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MASKS)
 def test_the_checkpoint_gives_the_masked_logits(source: Source, name: str) -> None:
     batch, mask = padded(texts(), extra=3), MASKS[name]
@@ -147,14 +135,14 @@ def test_the_checkpoint_gives_the_masked_logits(source: Source, name: str) -> No
         assert (expected - source.masked(FULL, batch)).abs().max() > 1e-2
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     values=st.lists(st.booleans(), min_size=10, max_size=10),
     fill=st.sampled_from(["mean", "zero"]),
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
 def test_any_mask_folds(sources: Sources, values: Any, fill: Any, lengths: list[int]) -> None:
-    source, mask = sources.get("qwen2-lm"), Mask(torch.tensor(values).reshape(2, 5))
+    source, mask = sources("qwen2-lm"), Mask(torch.tensor(values).reshape(2, 5))
     batch = padded(texts(lengths))
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out"
@@ -207,7 +195,7 @@ def test_only_pruned_weights_change(source: Source, name: str) -> None:
 
 
 def test_a_bias_is_summed_in_float64_and_rounded_once(sources: Sources) -> None:
-    source = sources.get("bert")
+    source = sources("bert")
     before = load_file(source.path / "model.safetensors")
     after = load_file(source.exported("several") / "model.safetensors")
     name = "bert.encoder.layer.0.attention.output.dense"
@@ -233,7 +221,7 @@ def test_a_bias_is_summed_in_float64_and_rounded_once(sources: Sources) -> None:
 def test_biases_come_where_they_are_needed(
     sources: Sources, name: str, pruned: str, attention: bool, mlp: bool
 ) -> None:
-    source = sources.get(name)
+    source = sources(name)
     before, after = config_of(source.path), config_of(source.exported(pruned))
     kind = "ForCausalLM" if "-lm" in name else "ForSequenceClassification"
     assert after["architectures"] == [f"Llama{kind}"]
@@ -243,78 +231,55 @@ def test_biases_come_where_they_are_needed(
     assert not after.keys() & decoders._WINDOW_FIELDS
 
 
-@pytest.mark.parametrize(("has", "pruned"), [("attention", "an MLP"), ("mlp", "a head")])
-def test_a_llama_with_some_biases_gets_the_others(has: str, pruned: str, tmp_path: Path) -> None:
-    model = language_model("llama", **{f"{has}_bias": True})
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    export_checkpoint(source.path, tmp_path / "out", MASKS[pruned], source.means)
-    config = config_of(tmp_path / "out")
-    assert (config["attention_bias"], config["mlp_bias"]) == (True, True)
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS[pruned], batch))
+def folded(model: Any, name: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Compare the logits of a model's export with masked ones; its configurations."""
+    source, batch = Source.at(saved(model, path / "in")), padded(texts((48, 20)))
+    export_checkpoint(source.path, path / "out", MASKS[name], source.means)
+    close(plain_logits(path / "out", batch), source.masked(MASKS[name], batch))
+    return config_of(source.path), config_of(path / "out")
 
 
-ROPES = {
-    "base": {"rope_type": "default", "rope_theta": 50.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
-    },
-}
+BOTH = {"attention_bias": True, "mlp_bias": True}
+WINDOW = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+OF_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "default", "rope_theta": 50.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
+    {"rope_type": "llama3", "original_max_position_embeddings": 16, **OF_LLAMA3},
+]
 
 
-@pytest.mark.parametrize("rope", ROPES)
-def test_rotary_settings_carry_over(rope: str, tmp_path: Path) -> None:
-    model = language_model("mistral", rope_parameters=ROPES[rope])
-    source = Source.at(saved(model, tmp_path / "in"))
-    batch, mask = padded(texts((40, 11))), MASKS["a head"]
-    export_checkpoint(source.path, tmp_path / "out", mask, source.means)
-    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch))
-    parameters = {**config_of(source.path)["rope_parameters"], **ROPES[rope]}
-    assert config_of(tmp_path / "out")["rope_parameters"] == parameters
+@pytest.mark.parametrize(
+    ("family", "changes", "name", "expected"),
+    [
+        ("Llama", {"attention_bias": True}, "an MLP", BOTH),
+        ("Llama", {"mlp_bias": True}, "a head", BOTH),
+        *(("Mistral", {"rope_parameters": rope}, "a head", {}) for rope in ROPES),
+        # Windows that do nothing.
+        ("Mistral", {"sliding_window": 48}, "several", {}),
+        ("Mistral", {"sliding_window": None}, "several", {}),
+        ("Qwen2", {**WINDOW, "use_sliding_window": False}, "several", {}),
+        ("Qwen2", {**WINDOW, "max_window_layers": 2}, "several", {}),
+        ("Qwen2", {**WINDOW, "sliding_window": 48}, "several", {}),
+    ],
+)
+def test_settings_of_decoders_carry_over(
+    family: str, changes: dict[str, Any], name: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    before, after = folded(language_model(family, **changes), name, tmp_path)
+    assert {field: after[field] for field in expected} == expected
+    rope = {**before["rope_parameters"], **changes.get("rope_parameters", {})}
+    assert after["rope_parameters"] == rope
 
 
-INACTIVE = {
-    "as wide as the positions": ("mistral", {"sliding_window": 48}),
-    "none": ("mistral", {"sliding_window": None}),
-    "not used": ("qwen2", {"sliding_window": 8, "use_sliding_window": False}),
-    "in no layer": (
-        "qwen2",
-        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 2},
-    ),
-    "wide in a layer": (
-        "qwen2",
-        {"sliding_window": 48, "use_sliding_window": True, "max_window_layers": 1},
-    ),
-}
-ACTIVE = {
-    "in every layer": ("mistral", {"sliding_window": 47}),
-    "in one layer": (
-        "qwen2",
-        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
-    ),
-}
-
-
-@pytest.mark.parametrize("window", INACTIVE)
-def test_a_window_that_does_nothing_is_dropped(window: str, tmp_path: Path) -> None:
-    family, changes = INACTIVE[window]
-    source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
-    batch, mask = padded(texts((48, 20))), MASKS["several"]
-    export_checkpoint(source.path, tmp_path / "out", mask, source.means)
-    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch))
-
-
-@pytest.mark.parametrize("window", ACTIVE)
-def test_a_window_that_matters_is_refused(window: str, tmp_path: Path) -> None:
-    family, changes = ACTIVE[window]
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Mistral", {"sliding_window": 47}), ("Qwen2", WINDOW)]
+)
+def test_a_window_in_use_is_refused(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
     source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
     batch, mask, out = padded(texts((48, 20))), MASKS["several"], tmp_path / "out"
-    found = changes["sliding_window"]
-    with pytest.raises(InputError, match=rf"sliding window \(found {found} for 48 positions\)"):
+    message = rf"sliding window \(found {changes['sliding_window']} for 48 positions\)"
+    with pytest.raises(InputError, match=message):
         export_checkpoint(source.path, out, mask, source.means)
     assert not out.exists()
     export_checkpoint(source.path, out, mask, fill="zero")
@@ -325,11 +290,11 @@ def test_a_window_that_matters_is_refused(window: str, tmp_path: Path) -> None:
 def test_other_things_that_a_llama_lacks(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd = Source.at(saved(language_model("mistral", hidden_size=18), tmp_path / "in"))
+    odd = Source.at(saved(language_model("Mistral", hidden_size=18), tmp_path / "in"))
     mask, out = MASKS["several"], tmp_path / "out"
     with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use fill='zero'"):
         export_checkpoint(odd.path, out, mask, odd.means)
-    qwen2 = sources.get("qwen2-lm")
+    qwen2 = sources("qwen2-lm")
     monkeypatch.setattr(decoders, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
     with pytest.raises(InputError, match="Llama with biases has no setting max_window_layers"):
         export_checkpoint(qwen2.path, out, mask, qwen2.means)
@@ -340,7 +305,7 @@ def test_other_things_that_a_llama_lacks(
 
 
 def test_mechcore_json_says_what_was_done(sources: Sources, tmp_path: Path) -> None:
-    source, mask = sources.get("bert"), MASKS["several"]
+    source, mask = sources("bert"), MASKS["several"]
     trained = Mask(mask.values.clone().requires_grad_())
     export_checkpoint(source.path, tmp_path / "mean", trained, source.means)
     facts = json.loads((tmp_path / "mean" / "mechcore.json").read_text())
@@ -359,7 +324,7 @@ def test_mechcore_json_says_what_was_done(sources: Sources, tmp_path: Path) -> N
     assert zero == {**facts, "fill": "zero", "means_data": None}
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", "Mistral"])
 def test_generation_settings_stay(family: str, tmp_path: Path) -> None:
     model = helpers.gpt2_language_model() if family == "gpt2" else language_model(family)
     source = Source.at(saved(model, tmp_path / "in"))
@@ -372,23 +337,18 @@ def test_generation_settings_stay(family: str, tmp_path: Path) -> None:
 
 
 def test_half_precision_becomes_float32(tmp_path: Path) -> None:
-    model = helpers.hf_classifier("mistral").to(torch.float16)
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    assert config_of(source.path)["dtype"] == "float16"
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert config_of(tmp_path / "out")["dtype"] == "float32"
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
+    before, after = folded(helpers.hf_classifier("mistral").half(), "several", tmp_path)
+    assert (before["dtype"], after["dtype"]) == ("float16", "float32")
 
 
-@pytest.mark.parametrize(("head", "expected"), [("classifier", 1), ("language model", None)])
-def test_classifiers_learn_the_padding_token(head: str, expected: Any, tmp_path: Path) -> None:
-    lm = head == "language model"
-    model = helpers.gpt2_language_model() if lm else helpers.hf_classifier("gpt2")
-    model.config.pad_token_id = None
-    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
-    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
-    assert plain(tmp_path / "out").config.pad_token_id == expected
-    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
+def test_classifiers_learn_the_padding_token(tmp_path: Path) -> None:
+    for model, expected in (
+        (helpers.hf_classifier("gpt2"), helpers.PAD),
+        (helpers.gpt2_language_model(), None),
+    ):
+        model.config.pad_token_id = None
+        _, after = folded(model, "several", tmp_path / str(expected))
+        assert after.get("pad_token_id") == expected
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -402,17 +362,15 @@ def test_classifiers_learn_the_padding_token(head: str, expected: Any, tmp_path:
         (Mask(torch.ones(3, 5)), "mask has 3 layers x 4 heads with MLPs, the model has 2"),
     ],
 )
-def test_masks_that_cannot_be_folded(
-    sources: Sources, tmp_path: Path, mask: Mask, found: str
-) -> None:
-    source = sources.get("bert")
+def test_masks_that_do_not_fold(sources: Sources, tmp_path: Path, mask: Mask, found: str) -> None:
+    source = sources("bert")
     with pytest.raises(InputError, match=found):
         export_checkpoint(source.path, tmp_path / "out", mask, source.means)
     assert not any(tmp_path.iterdir())
 
 
 def test_means_that_cannot_be_folded(sources: Sources, cases: Cases, tmp_path: Path) -> None:
-    source, out, mask = sources.get("bert"), tmp_path / "out", MASKS["a head"]
+    source, out, mask = sources("bert"), tmp_path / "out", MASKS["a head"]
 
     def refused(means: Any, error: type[Exception], message: str, fill: Any = "mean") -> None:
         with pytest.raises(error, match=message):
@@ -423,8 +381,8 @@ def test_means_that_cannot_be_folded(sources: Sources, cases: Cases, tmp_path: P
     positions = MeanActivations.compute(source.model, padded(texts()), per_position=True)
     refused(positions, InputError, r"means are per position \(9 positions\), a bias is the same")
     refused(source.means, InputError, "fill is 'resample'; expected 'mean' or 'zero'", "resample")
-    refused(sources.get("roberta").means, MismatchError, "computed on another model.*weights")
-    refused(sources.get("mistral").means, MismatchError, "d_head 8 against 4")
+    refused(sources("roberta").means, MismatchError, "computed on another model.*weights")
+    refused(sources("mistral").means, MismatchError, "d_head 8 against 4")
     half = load_model(source.path, dtype=torch.bfloat16)
     half_means = MeanActivations.compute(half, padded(texts()))
     refused(half_means, MismatchError, "dtype bfloat16 against float32")
@@ -433,7 +391,7 @@ def test_means_that_cannot_be_folded(sources: Sources, cases: Cases, tmp_path: P
 
 
 def test_places_that_cannot_be_written(sources: Sources, tmp_path: Path) -> None:
-    source, mask = sources.get("bert"), MASKS["a head"]
+    source, mask = sources("bert"), MASKS["a head"]
     file = tmp_path / "file"
     file.write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -452,14 +410,12 @@ def test_places_that_cannot_be_written(sources: Sources, tmp_path: Path) -> None
 
 
 def test_sources_that_cannot_be_exported(sources: Sources, tmp_path: Path) -> None:
-    source, mask, out = sources.get("bert"), MASKS["a head"], tmp_path / "out"
+    source, mask, out = sources("bert"), MASKS["a head"], tmp_path / "out"
     with pytest.raises(InputError, match=r"source is a TransformerBridge; expected the directory"):
         export_checkpoint(source.model, out, mask, source.means)
     with pytest.raises(InputError, match="no such directory"):
         export_checkpoint(tmp_path / "none", out, mask, source.means)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = hf.GPTNeoXConfig(**sizes, intermediate_size=24, vocab_size=40, pad_token_id=1)
-    path = saved(hf.GPTNeoXForCausalLM(config), tmp_path / "neox")
+    path = saved(hf.GPTNeoXForCausalLM(tiny_config("GPTNeoX")), tmp_path / "neox")
     with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM, which .* are bert, .* qwen2"):
         export_checkpoint(path, out, mask, fill="zero")
     for architecture in ("bert", "llama"):

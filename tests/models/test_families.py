@@ -46,11 +46,6 @@ from mechcore.models.protocol import (
 from mechcore.training import new_model
 
 
-@pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
-    return Families(tmp_path_factory.mktemp("families"))
-
-
 @pytest.fixture(params=[*helpers.ARCHITECTURES, *FAMILIES])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -148,9 +143,7 @@ def test_layers_as_functions_are_the_model_where_the_family_offers_them(case: Ca
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_pretrained_models_of_the_family_load_and_get_a_classification_head(
-    name: str, tmp_path: Any
-) -> None:
+def test_pretrained_models_load_and_get_a_classification_head(name: str, tmp_path: Any) -> None:
     loader = hf.AutoModelForMaskedLM if name in ENCODERS else hf.AutoModelForCausalLM
     path, rows = save(loader.from_config(config_of(name)), tmp_path / "base"), texts()
     if name in ENCODERS:
@@ -180,9 +173,7 @@ def test_pretrained_models_of_the_family_load_and_get_a_classification_head(
 @pytest.mark.once  # TransformerLens 4.3 bridges HunYuanDenseV1
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForCausalLM"])
 @pytest.mark.parametrize("refused", REFUSED)
-def test_a_family_that_is_bridged_otherwise_is_refused(
-    refused: str, head: str, tmp_path: Any
-) -> None:
+def test_a_family_bridged_otherwise_is_refused(refused: str, head: str, tmp_path: Any) -> None:
     own = {} if refused == "OpenAIGPT" else {"intermediate_size": 24, "num_key_value_heads": 2}
     config = config_of(refused, **own, **({"head_dim": 4} if "HunYuan" in refused else {}))
     model = (

@@ -11,13 +11,13 @@ import helpers
 import pandas as pd
 import pytest
 import torch
-from helpers import CLASSES, Cases, padded, texts
+from helpers import Cases, padded, texts
+from pruning.oracles import some_examples
 from torch import Tensor, nn
 
 from mechcore.attention import score_heads
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -30,16 +30,7 @@ MASK = ("L0.H1", "L1.MLP")
 
 @pytest.fixture(scope="module")
 def data() -> EncodedExamples:
-    words = helpers.WORDS
-    frame = pd.DataFrame(
-        {
-            "text_a": [" ".join(words[i : i + 3]) for i in range(N)],
-            "text_b": [" ".join(words[(3 * i) % 9 : (3 * i) % 9 + 4]) for i in range(N)],
-            "label": [CLASSES[i % 3] for i in range(N)],
-            "subset": "s",
-        }
-    )
-    return encode(Examples("twelve", frame), helpers.word_tokenizer(), max_length=48, words=True)
+    return encode(some_examples(N), helpers.word_tokenizer(), max_length=48, words=True)
 
 
 def modules(model: Any) -> dict[str, nn.Module]:
@@ -83,9 +74,8 @@ def tensors(found: Any) -> list[Tensor]:
 Call = Callable[[Any, EncodedExamples], Any]
 
 
-def _means(model: Any, data: EncodedExamples) -> Any:
-    found = MeanActivations.compute(model, data)
-    return found.z, found.mlp, found.samples_z
+def parts(means: MeanActivations) -> Any:
+    return means.z, means.mlp, means.samples_z
 
 
 def _zero(model: Any, **options: Any) -> Any:
@@ -99,7 +89,7 @@ def _the_model_itself(model: Any, data: EncodedExamples) -> Any:
 
 CALLS: dict[str, Call] = {
     "forward": lambda model, data: forward(model, data.rows(range(N))).detach(),
-    "means": _means,
+    "means": lambda model, data: parts(MeanActivations.compute(model, data)),
     "the model itself": _the_model_itself,
     "heads": lambda model, data: score_heads(model, data, resamples=0).table(),
 }
@@ -117,10 +107,8 @@ def test_a_model_in_training_mode_is_measured_in_evaluation_mode(
         torch.testing.assert_close(one, other, equal_nan=True)
     assert fills(model) == before
     with torch.no_grad():  # it does drop out
-        ids = padded(texts())["input_ids"]
-        plain = forward(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-        own = model(ids, return_type="logits")
-    assert not torch.allclose(plain, own, atol=1e-3)
+        one, other = (model(padded(texts())["input_ids"]) for _ in range(2))
+    assert not torch.allclose(one, other, atol=1e-3)
 
 
 @pytest.mark.hooked
@@ -138,14 +126,12 @@ def test_modes_come_back_after_an_error(cases: Cases) -> None:
     with evaluating(model):
         assert {*fills(model).values()} == {False}
     assert fills(model) == before
-    with pytest.raises(RuntimeError, match="inside"), evaluating(model):
-        raise RuntimeError("inside")
-    assert fills(model) == before
+    for context in (evaluating, _zero):
+        with pytest.raises(RuntimeError, match="inside"), context(model):
+            raise RuntimeError("inside")
+        assert fills(model) == before
     with pytest.raises(InputError, match="embedding"):
         forward(model, {"input_ids": torch.tensor([[helpers.VOCABULARY]])})
-    assert fills(model) == before
-    with pytest.raises(RuntimeError, match="inside"), _zero(model):
-        raise RuntimeError("inside")
     assert fills(model) == before
 
 
@@ -188,9 +174,7 @@ def test_a_copy_adds_nothing_to_the_means_of_the_model(cases: Cases) -> None:
 
     found = MeanActivations.compute(model, batches())
     forward(copies[0], batch)
-    assert torch.equal(found.z, expected.z)
-    assert torch.equal(found.mlp, expected.mlp)
-    assert torch.equal(found.samples_z, expected.samples_z)
+    assert all(map(torch.equal, parts(found), parts(expected)))
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
@@ -215,11 +199,8 @@ def test_another_thread_cannot_run_a_masked_model(case: helpers.Case) -> None:
     with torch.no_grad(), _zero(model) as run:
         under_mask = run(batch)
         twin = copy.deepcopy(model)
-        for call in (
-            lambda: model(batch["input_ids"]),
-            lambda: logits_of(model),
-            lambda: run(batch),
-        ):
+        calls = [lambda: model(batch["input_ids"]), lambda: logits_of(model), lambda: run(batch)]
+        for call in calls:
             error = in_a_thread(call)
             assert isinstance(error, MechcoreError)
             assert str(error).startswith("masked: another thread has masked this model")

@@ -1,6 +1,5 @@
 """Loading checkpoints: what works, and one clear line for what does not."""
 
-import json
 import re
 import shutil
 import sys
@@ -14,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from helpers import Case, Cases, padded, reference_logits, texts
+from helpers import Case, Cases, close, padded, reference_logits, texts
+from models.checkpoints import change_config, refusal
 from safetensors.torch import load_file, save_file
 
 from mechcore.errors import InputError
@@ -24,34 +24,11 @@ from mechcore.models.protocol import (
     check_hooks,
     forward,
     is_classifier,
-    last_real_position,
     model_classes,
-    model_inputs,
 )
 from mechcore.models.tokenizers import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
-
-
-def refusal(source: Any, **options: Any) -> str:
-    """The one-line message with which a source is refused."""
-    with pytest.raises(InputError) as caught:
-        load_model(source, **options)
-    message = str(caught.value)
-    assert "\n" not in message.strip()
-    return message
-
-
-@pytest.fixture
-def bert(cases: Cases, tmp_path: Path) -> Path:
-    """A copy of the BERT checkpoint to damage."""
-    return Path(shutil.copytree(cases.path("bert"), tmp_path / "bert"))
-
-
-def change_config(path: Path, **changes: Any) -> None:
-    file = path / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
 
 # -- what is refused ------------------------------------------------------------------------------
 
@@ -94,82 +71,84 @@ def adding(*names: str) -> Change:
     return weighed(lambda weights: {**weights, **{name: torch.ones(2) for name in names}})
 
 
+def renamed(old: str, new: str) -> Change:
+    return weighed(lambda weights: {k.replace(old, new): w for k, w in weights.items()})
+
+
 def lacking(part: str) -> Change:
     return weighed(lambda weights: {k: v for k, v in weights.items() if part not in k})
 
 
 LOST = "encoder.layer.1.attention.output.dense"
-SHAPES = r"its weights do not have the shapes that its config.json asks for: .*"
-TWO = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
+SHAPES = "its weights do not have the shapes that its config.json asks for: .*"
+DAMAGED = "model.safetensors is damaged or no safetensors"
 UNREAD = "does not read the weights bert.encoder.layer.1.attention.output.LayerNorm.b.* and 12 more"
-DAMAGED: dict[str, tuple[Change, str]] = {
-    "no config": (
-        lambda path: (path / "config.json").unlink(),
-        "no config.json in this directory; found model.safetensors, tokenizer.json, tokenizer_co",
-    ),
-    "no json": (of_file(lambda _: b"{", "config.json"), "its configuration cannot be used: "),
-    "no architectures": (
-        configured(architectures=None),
-        r'has null as architectures; expected .* such as \["BertForSequenceClassification"\]: add',
-    ),
-    "cut": (of_file(lambda whole: whole[:-100]), "model.safetensors is damaged or no safetensors"),
-    "rubbish": (of_file(lambda _: b"x" * 1000), "model.safetensors is damaged or no safetensors"),
-    "header": (
-        of_file(lambda whole: (2**62).to_bytes(8, "little") + whole[8:]),
-        "model.safetensors is damaged or no safetensors",
-    ),
-    "no weights": (
-        lambda path: (path / "model.safetensors").rename(path / "weights.pt"),
-        r"no weights \(model.safetensors\) in this directory; found .*weights.pt; expected one in",
-    ),
-    "no head": (lacking("classifier"), "lack the weights classifier.bias, classifier.weight of"),
-    "no matrix": (lacking(LOST), f"lack the weights bert.{LOST}.bias, bert.{LOST}.weight of"),
-    "narrower": (
-        configured(intermediate_size=25),
-        rf"{SHAPES}layer.0.intermediate.dense.bias has \[24\], not \[25\].*; expected the config",
-    ),
-    "more tokens": (
-        configured(vocab_size=41),
-        rf"{SHAPES}word_embeddings.weight has \[40, 16\], not \[41, 16\]; expected the config.json",
-    ),
-    "fewer classes": (
-        configured(**TWO),
-        rf"{SHAPES}classifier.bias has \[3\], not \[2\], classifier.weight has \[3, 16\], not",
-    ),
-    "other names": (
-        weighed(
-            lambda weights: {k.replace("classifier.", "score."): w for k, w in weights.items()}
+NO_NAME = "as id2label; expected an object with th"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda path: (path / "config.json").unlink(),
+            "no config.json in this directory; found mo",
         ),
-        "have score.bias, score.weight instead; what is missing would be random: save the whole",
-    ),
-    # Layers would not be run, and another network be measured.
-    "fewer layers": (configured(num_hidden_layers=1), f"{UNREAD} of its files, and would be anoth"),
-    "more of a head": (adding("classifier.norm.weight"), "not read the weights classifier.norm.w"),
-    "chunks": (
-        configured(chunk_size_feed_forward=4),
-        r"fails in torch.float32 on a text of 6 tokens: Th.* set chunk_size_feed_forward to 0 in",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_damaged_checkpoints(bert: Path, kind: str) -> None:
-    change, message = DAMAGED[kind]
+        (of_file(lambda _: b"{", "config.json"), "its configuration cannot be used: "),
+        (of_file(lambda whole: whole[:-100]), DAMAGED),
+        (of_file(lambda _: b"x" * 1000), DAMAGED),
+        (of_file(lambda whole: (2**62).to_bytes(8, "little") + whole[8:]), DAMAGED),
+        (
+            lambda path: (path / "model.safetensors").rename(path / "weights.pt"),
+            r"no weights \(model.safetensors\) in this directory; found .*weights.pt; expected one",
+        ),
+        (lacking("classifier"), "lack the weights classifier.bias, classifier.weight of"),
+        (lacking(LOST), f"lack the weights bert.{LOST}.bias, bert.{LOST}.weight of"),
+        (
+            configured(intermediate_size=25),
+            rf"{SHAPES}layer.0.intermediate.dense.bias has \[24\], n",
+        ),
+        (
+            configured(vocab_size=41),
+            rf"{SHAPES}word_embeddings.weight has \[40, 16\], not \[41, 16",
+        ),
+        (
+            configured(id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1}),
+            rf"{SHAPES}classifier.bias has \[3\], not \[2\], classifier.weight has \[3, 16\], not",
+        ),
+        (
+            renamed("classifier.", "score."),
+            "have score.bias, score.weight instead; what is missing",
+        ),
+        (adding("classifier.norm.weight"), "not read the weights classifier.norm.w"),
+        *((configured(id2label=of), f"has {of} {NO_NAME}") for of in ("abc", {"b": "1", "a": "0"})),
+        (configured(id2label=["a", "b"]), rf"has \['a', 'b'\] {NO_NAME}"),
+    ],
+)
+def test_damaged_checkpoints(bert: Path, change: Change, message: str) -> None:
     change(bert)
     found = refusal(bert)
-    assert str(bert) in found or kind == "chunks"
+    assert str(bert) in found
     assert re.search(message, found), found
-    if kind == "fewer layers":
-        assert re.search(message, refusal(bert, head=False))
-    if kind == "no architectures":
-        assert not is_classifier(load_model(bert, head=False))
+
+
+def test_damage_that_matters_to_the_head_or_to_long_texts(bert: Path) -> None:
+    change_config(bert, architectures=None)
+    message = (
+        r'has null as architectures; expected .* such as \["BertForSequenceClassification"\]: '
+    )
+    assert re.search(message, refusal(bert))
+    assert not is_classifier(load_model(bert, head=False))
+    change_config(bert, architectures=["BertForSequenceClassification"], num_hidden_layers=1)
+    for head in (True, False):  # layers would not be run, and another network be measured
+        assert re.search(f"{UNREAD} of its files, and would be", refusal(bert, head=head))
+    change_config(bert, num_hidden_layers=helpers.N_LAYERS, chunk_size_feed_forward=4)
+    message = "fails in torch.float32 on a text of 6 tokens: Th.* set chunk_size_feed_forward to 0"
+    assert re.search(message, refusal(bert))
 
 
 def test_a_file_in_place_of_a_directory(bert: Path) -> None:
-    message = refusal(bert / "model.safetensors")
-    assert message.endswith(
-        f"is a file; expected a directory, a hub id or a .gguf file: name its folder, {bert}"
-    )
+    message = "is a file; expected a directory, a hub id or a .gguf file: name its folder, "
+    assert refusal(bert / "model.safetensors").endswith(f"{message}{bert}")
 
 
 def test_a_bias_of_the_logits_that_is_not_read(cases: Cases, tmp_path: Path) -> None:
@@ -200,43 +179,64 @@ def test_an_encoder_whose_head_is_not_needed(tmp_path: Path, cases: Cases, kind:
     assert "Model that its" in refusal(tmp_path, head=False)
 
 
-def test_a_decoders_head_is_not_left_out(tmp_path: Path) -> None:
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
-    hf.GPT2Model(hf.GPT2Config(**sizes)).save_pretrained(tmp_path)
-    assert "its architecture is GPT2Model" in refusal(tmp_path, head=False)
+def of_bert(kind: Any = hf.BertForSequenceClassification, n: int = 3, **changes: Any) -> Any:
+    """A model of the tiny BERT's configuration with so many classes and these changes."""
+    config = helpers.hf_classifier("bert", [f"class {i}" for i in range(n)]).config
+    config.update(changes)
+    return kind(config)
 
 
-def test_a_head_that_does_something_else(tmp_path: Path, cases: Cases) -> None:
-    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
-    hf.BertForTokenClassification(config).save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert "is BertForTokenClassification, which has no classification or causal" in message
-    assert message.endswith("or leave the head out (head=False), which shows what heads attend to")
+def of_kind(name: str, **sizes: Any) -> Any:
+    """A tiny classifier of a family that mechcore does not know."""
+    sizes |= {"vocab_size": 20, "pad_token_id": 0, "num_labels": 3}
+    config = getattr(hf, f"{name}Config")(**sizes)
+    return getattr(hf, f"{name}ForSequenceClassification")(config)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
-def test_a_regression(tmp_path: Path, architecture: str) -> None:
-    helpers.hf_classifier(architecture, ["score"]).save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert "its head gives one number (num_labels is 1), a regression; expected at least" in message
-    assert "two classes, without which there is no accuracy" in message
+REGRESSION = "its head gives one number .num_labels is 1., a regression; expected at least two cla"
+T5 = {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
 
 
 @pytest.mark.parametrize(
-    ("problem", "outputs"),
+    ("build", "message"),
     [
-        ("multi_label_classification", "any number of its 3 labels can hold for a text; exp"),
-        ("regression", "its 3 outputs are quantities, none of which holds for a text; expected"),
+        (
+            lambda: of_bert(hf.BertForTokenClassification),
+            "is BertForTokenClassification, which has no classification or causal.* or leave the "
+            "head out .head=False., which shows what heads attend to$",
+        ),
+        (lambda: of_bert(n=1), REGRESSION),
+        (lambda: helpers.hf_classifier("gpt2", ["score"]), REGRESSION),
+        (
+            lambda: of_bert(problem_type="multi_label_classification"),
+            "its problem_type is multi_label_classification: any number of its 3 labels can hold",
+        ),
+        (
+            lambda: of_bert(problem_type="regression"),
+            "its problem_type is regression: its 3 outputs are quantities, none of which holds f",
+        ),
+        (
+            lambda: of_kind("T5", **T5),
+            "no TransformerBridge adapter for T5ForSequenceClassification; mech.* looked for 't5' "
+            "among its own.*bert, roberta, xlm-roberta, .*docs/extend.md says how to add a family$",
+        ),
+        (
+            lambda: of_kind("XLNet", d_model=16, n_layer=1, n_head=2),
+            "XLNetForSequenceClassification; mech.* looked for XLNetLMHeadModel among Transformer",
+        ),
     ],
 )
-def test_outputs_that_are_no_classes(tmp_path: Path, problem: str, outputs: str) -> None:
-    model = helpers.hf_classifier("bert", ["angry", "sad", "glad"])
-    model.config.problem_type = problem
-    model.save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert f"its problem_type is {problem}: {outputs}" in message
-    model.config.problem_type = "single_label_classification"
-    model.save_pretrained(tmp_path)
+def test_models_that_do_something_else(tmp_path: Path, build: Any, message: str) -> None:
+    build().save_pretrained(tmp_path)
+    helpers.word_tokenizer().save_pretrained(tmp_path)
+    found = refusal(tmp_path)
+    assert re.search(message, found), found
+
+
+def test_one_label_of_several_is_a_class_and_a_decoders_head_stays(tmp_path: Path) -> None:
+    helpers.gpt2_language_model().base_model.save_pretrained(tmp_path / "body")
+    assert "its architecture is GPT2Model" in refusal(tmp_path / "body", head=False)
+    of_bert(problem_type="single_label_classification").save_pretrained(tmp_path)
     assert is_classifier(load_model(tmp_path))
 
 
@@ -245,37 +245,18 @@ def save_gguf(path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="needs the gguf extra")
     rng = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(32)
-    writer.add_embedding_length(8)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(12)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(4)
-    writer.add_vocab_size(5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(["<s>", "</s>", "a", "b", "ab"])
-    writer.add_token_types([3, 3, 1, 1, 1])
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    shapes = {
-        "token_embd": (5, 8),
-        "output": (5, 8),
-        "output_norm": (8,),
-        "blk.0.attn_norm": (8,),
-        "blk.0.attn_q": (8, 8),
-        "blk.0.attn_k": (4, 8),
-        "blk.0.attn_v": (4, 8),
-        "blk.0.attn_output": (8, 8),
-        "blk.0.ffn_norm": (8,),
-        "blk.0.ffn_gate": (12, 8),
-        "blk.0.ffn_up": (12, 8),
-        "blk.0.ffn_down": (8, 12),
-    }
-    for name, shape in shapes.items():
+    sizes = {"context_length": 32, "embedding_length": 8, "block_count": 1, "vocab_size": 5}
+    sizes |= {"feed_forward_length": 12, "head_count": 2, "head_count_kv": 1}
+    sizes |= {"layer_norm_rms_eps": 1e-5, "rope_dimension_count": 4}
+    tokens = {"tokenizer_model": "gpt2", "tokenizer_pre": "default", "token_merges": ["a b"]}
+    tokens |= {"token_list": ["<s>", "</s>", "a", "b", "ab"], "token_types": [3, 3, 1, 1, 1]}
+    for name, value in {**sizes, **tokens, "bos_token_id": 0, "eos_token_id": 1}.items():
+        getattr(writer, f"add_{name}")(value)
+    layer = {"attn_norm": (8,), "attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8)}
+    layer |= {"attn_output": (8, 8), "ffn_norm": (8,)}
+    layer |= {"ffn_gate": (12, 8), "ffn_up": (12, 8), "ffn_down": (8, 12)}
+    shapes = {"token_embd": (5, 8), "output": (5, 8), "output_norm": (8,)}
+    for name, shape in {**shapes, **{f"blk.0.{k}": v for k, v in layer.items()}}.items():
         writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -296,47 +277,26 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "sizes", "looked_for"),
+    ("architecture", "pad", "changes"),
     [
-        ("T5", {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}, "'t5' among its own"),
-        ("XLNet", {"d_model": 16, "n_layer": 1, "n_head": 2}, "XLNetLMHeadModel among Transformer"),
+        ("bert", -1, {}),
+        ("gpt2", helpers.VOCABULARY, {}),
+        ("gpt2-lm", 10**6, {}),
+        ("roberta", helpers.VOCABULARY, {}),
+        ("roberta", None, {}),  # it counts positions by its padding token
+        ("roberta", None, {"architectures": ["RobertaModel"]}),
     ],
 )
-def test_an_architecture_without_an_adapter(
-    tmp_path: Path, family: str, sizes: Any, looked_for: str
-) -> None:
-    config = getattr(hf, f"{family}Config")(**sizes, vocab_size=20, pad_token_id=0, num_labels=3)
-    getattr(hf, f"{family}ForSequenceClassification")(config).save_pretrained(tmp_path)
-    helpers.word_tokenizer().save_pretrained(tmp_path)
-    message = refusal(tmp_path)
-    assert f"no TransformerBridge adapter for {family}ForSequenceClassification; mech" in message
-    assert f"mechcore looked for {looked_for}" in message
-    assert "bert, roberta, xlm-roberta, " in message
-    assert message.endswith("docs/extend.md says how to add a family")
-
-
-@pytest.mark.parametrize("pad", [-1, helpers.VOCABULARY, 10**6])
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "gpt2-lm"])
 def test_a_padding_token_without_a_row(
-    cases: Cases, tmp_path: Path, architecture: str, pad: int
+    cases: Cases, tmp_path: Path, architecture: str, pad: int | None, changes: dict[str, Any]
 ) -> None:
     path = Path(shutil.copytree(cases.path(architecture), tmp_path / "it"))
-    change_config(path, pad_token_id=pad)
-    message = refusal(path)
-    assert f"its config.json has {pad} as pad_token_id; expected a row of the embedding" in message
+    change_config(path, pad_token_id=pad, **changes)
+    message = refusal(path, head=not changes)
+    given = "null" if pad is None else pad
+    assert f"its config.json has {given} as pad_token_id; expected a row of the embe" in message
     assert "0 to 39: set it to the id of its tokenizer's padding token" in message
     assert message.endswith("to null") == (architecture != "roberta")
-
-
-@pytest.mark.parametrize("head", [True, False])
-def test_roberta_counts_positions_by_its_padding_token(
-    cases: Cases, tmp_path: Path, head: bool
-) -> None:
-    path = Path(shutil.copytree(cases.path("roberta"), tmp_path / "it"))
-    change_config(path, pad_token_id=None, architectures=["RobertaModel"] * (not head))
-    if head:
-        change_config(path, architectures=["RobertaForSequenceClassification"])
-    assert "its config.json has null as pad_token_id; expected a row" in refusal(path, head=head)
 
 
 @pytest.mark.parametrize(
@@ -355,22 +315,16 @@ def test_what_makes_no_difference_may_be_left_out(
     path = Path(shutil.copytree(cases.path(architecture), tmp_path / "more"))
     adding(*names)(path)
     batch = padded(texts())
-    found, expected = (
-        forward(load_model(path), batch),
-        forward(cases.get(architecture).model, batch),
-    )
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    expected = forward(cases.get(architecture).model, batch)
+    torch.testing.assert_close(forward(load_model(path), batch), expected, rtol=0, atol=0)
 
 
 def test_the_wrong_task(cases: Cases) -> None:
     assert "expected a language-model head" in refusal(cases.path("bert"), task="language-model")
     message = refusal(cases.path("gpt2-lm"), task="classification")
     assert "GPT2LMHeadModel; expected a sequence-classification head" in message
-
-
-def test_a_plain_hugging_face_model(case: Case) -> None:
-    message = refusal(case.reference)
-    assert f"found {type(case.reference).__name__}; expected a HookedTransformer" in message
+    message = refusal(cases.get("gpt2").reference)  # Hugging Face's own
+    assert "found GPT2ForSequenceClassification; expected a HookedTransformer" in message
 
 
 # -- what works -----------------------------------------------------------------------------------
@@ -385,13 +339,6 @@ def test_loads_by_text_and_path_and_takes_built_models_as_they_are(cases: Cases)
     assert not load_model(model).training
 
 
-def test_a_language_model_that_is_bridged_otherwise_is_refused(tmp_path: Path) -> None:
-    """TransformerLens scales attention scores even where the configuration says not to."""
-    helpers.gpt2_language_model(scale_attn_weights=False).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"its logits are not those of Hugging Face"):
-        load_model(tmp_path)
-
-
 def test_a_configuration_without_a_padding_token(tmp_path: Path) -> None:
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, "rotary_dim": 4}
     config = hf.CodeGenConfig(**sizes, vocab_size=40, bos_token_id=None, eos_token_id=None)
@@ -402,35 +349,17 @@ def test_a_configuration_without_a_padding_token(tmp_path: Path) -> None:
     rows = texts((7, 7))
     with torch.no_grad():
         found = forward(load_model(tmp_path), padded(rows, "left", extra=2))[:, -1]
-    torch.testing.assert_close(found, reference_logits(reference, rows), rtol=0, atol=1e-5)
+    close(found, reference_logits(reference, rows))
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_never_changes_a_language_models_last_logits(cases: Cases, side: str) -> None:
-    case = cases.get("gpt2-lm")
-    rows = texts()
-    batch = padded(rows, side, extra=4, noise=8)
-    with torch.no_grad():
-        logits = forward(case.model, batch)
-    last = last_real_position(batch["attention_mask"])
-    ends = [len(row) - 1 for row in rows]
-    assert last.tolist() == (ends if side == "right" else [max(ends) + 4] * len(rows))
-    found = logits[torch.arange(len(rows)), last]
-    torch.testing.assert_close(found, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
-
-
-def test_a_checkpoint_without_a_padding_id_takes_its_tokenizers(
-    cases: Cases, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_padding_id_takes_its_tokenizers(cases: Cases, tmp_path: Path) -> None:
     path = Path(shutil.copytree(cases.path("gpt2"), tmp_path / "gpt2"))
     change_config(path, pad_token_id=None)
     model = load_model(path)
     assert model.original_model.config.pad_token_id == load_tokenizer(path).pad_token_id
-    rows = texts()
     with torch.no_grad():
-        logits = forward(model, padded(rows, "left", noise=1))
-    expected = reference_logits(cases.get("gpt2").reference, rows)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+        logits = forward(model, padded(texts(), "left", noise=1))
+    close(logits, reference_logits(cases.get("gpt2").reference, texts()))
 
 
 def test_a_tokenizer_without_padding_pads_with_the_end_token(tmp_path: Path) -> None:
@@ -449,49 +378,39 @@ def test_a_tokenizer_without_padding_pads_with_the_end_token(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "change", [{"scale_attn_weights": False}, {"scale_attn_by_inverse_layer_idx": True}]
 )
-def test_the_hooked_backend_reads_gpt2s_attention_scale(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_hooked_reads_gpt2s_attention_scale(tmp_path: Path, change: dict[str, Any]) -> None:
     reference = helpers.gpt2_language_model(**change)
     reference.save_pretrained(tmp_path)
     rows = texts((7, 7))
-    model = helpers.hooked_transformer(tmp_path)
     with torch.no_grad():
-        found = forward(model, padded(rows))[:, -1]
-    torch.testing.assert_close(found, reference_logits(reference, rows), rtol=0, atol=1e-5)
+        found = forward(helpers.hooked_transformer(tmp_path), padded(rows))[:, -1]
+    close(found, reference_logits(reference, rows))
+    if "scale_attn_weights" in change:  # which a bridge does not read
+        message = refusal(tmp_path)
+        assert "its logits are not those of Hugging Face" in message
+        assert "--backend hooked" in message
 
 
 @pytest.mark.hooked
-def test_an_activation_that_the_hooked_backend_does_not_know(tmp_path: Path) -> None:
+def test_what_the_hooked_backend_does_not_know(cases: Cases, tmp_path: Path) -> None:
+    assert 'use backend "bridge"' in refusal(cases.path("gpt2"), backend="hooked")
     helpers.gpt2_language_model(activation_function="quick_gelu").save_pretrained(tmp_path)
     message = refusal(tmp_path, backend="hooked")
-    start = f"checkpoint {tmp_path}: TransformerLens cannot make a HookedTransformer of it: act_fn"
-    assert message.startswith(start)
+    assert "TransformerLens cannot make a HookedTransformer of it: act_fn" in message
     assert message.endswith('use backend "bridge"')
     load_model(tmp_path)
 
 
 @pytest.mark.hooked
-def test_a_hooked_transformer_with_other_logits_is_refused(
-    cases: Cases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooked_with_other_logits_is_refused(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
     right = hooked._sizes
     monkeypatch.setattr(hooked, "_sizes", lambda config: {**right(config), "eps": 0.5})
     message = refusal(cases.path("gpt2-lm"), backend="hooked")
     assert "its logits are not those of Hugging Face: they differ by " in message
-    assert message.endswith(
-        'load it with backend "bridge" (--backend bridge), or use a model of another family'
-    )
+    assert 'load it with backend "bridge" (--backend bridge), or use a' in message
 
 
-@pytest.mark.hooked
-def test_the_hooked_backend_reads_language_models_only(cases: Cases) -> None:
-    assert 'use backend "bridge"' in refusal(cases.path("gpt2"), backend="hooked")
-
-
-def test_the_hooked_backend_says_so_where_there_is_none(
-    cases: Cases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_may_be_no_hooked_backend(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformer_lens", ModuleType("transformer_lens"))
     message = refusal(cases.path("gpt2-lm"), backend="hooked")
     assert "has no HookedTransformer" in message
@@ -507,22 +426,13 @@ def test_the_hooked_backend_says_so_where_there_is_none(
         ({"0": "a", "1": " ", "2": "c"}, "0: a, 1:  , 2: c; expected"),
     ],
 )
-def test_classes_that_are_not_named_by_their_index(
-    bert: Path, names: dict[str, str | None], found: str
-) -> None:
+def test_classes_of_other_indices(bert: Path, names: dict[str, str | None], found: str) -> None:
     change_config(bert, id2label=names, label2id={})
     with pytest.raises(InputError) as caught:
         model_classes(model := load_model(bert))
     assert model_classes(model, ["d", "e", "f"]) == ["d", "e", "f"]
     start = f"BertForSequenceClassification ({bert}): the id2label of its config.json has {found}"
     assert str(caught.value).startswith(start)
-
-
-@pytest.mark.parametrize("id2label", [["a", "b"], {"b": "1", "a": "0"}, "abc"])
-def test_an_id2label_of_another_form(bert: Path, id2label: Any) -> None:
-    change_config(bert, id2label=id2label)
-    message = refusal(bert)
-    assert f"its config.json has {id2label} as id2label; expected an object with the" in message
 
 
 NAMES = {"0": "contradiction", "1": "entailment", "2": "neutral"}
@@ -553,13 +463,12 @@ def test_names_of_classes_in_both_directions(
     if disputed is None:
         assert model_classes(model) == [*NAMES.values()]
         return
-    with pytest.raises(InputError, match="contradicts itself: id2label has ") as caught:
-        model_classes(model)
-    message = str(caught.value)
     own = ", ".join(f"{i}: {NAMES[i]}" for i in disputed[0])
-    assert f"id2label has {own}, but label2id has " in message
-    assert "".join(re.findall(r": (\d)[,;]", message.partition("label2id has")[2])) == disputed[1]
-    assert "with --class-names (class_names= in Python), or correct the wrong one" in message
+    message = f"contradicts itself: id2label has {own}, but label2id has .*--class-names"
+    with pytest.raises(InputError, match=message) as caught:
+        model_classes(model)
+    other = str(caught.value).partition("label2id has")[2]
+    assert "".join(re.findall(r": (\d)[,;]", other)) == disputed[1]
     assert model_classes(model, ["a", "b", "c"]) == ["a", "b", "c"]
 
 
@@ -573,17 +482,6 @@ def test_names_of_classes_in_both_directions(
         (torch.ones(1, 2), "no input_ids; found Tensor"),
         ({"input_ids": torch.ones(3).long()}, r"shape \(3,\); expected \[batch, pos\]"),
         ({"input_ids": torch.ones(0, 3).long()}, "not empty"),
-        (
-            {"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.ones(2, 4).long()},
-            r"attention_mask has shape \(2, 4\), input_ids \(2, 3\)",
-        ),
-        (
-            {
-                "input_ids": torch.ones(2, 2).long(),
-                "attention_mask": torch.tensor([[1, 1], [0, 0]]),
-            },
-            "a row has no real token",
-        ),
     ],
 )
 def test_batches_that_cannot_be_read(cases: Cases, batch: Any, message: str) -> None:
@@ -595,19 +493,13 @@ def test_batches_that_cannot_be_read(cases: Cases, batch: Any, message: str) -> 
     ("architecture", "value", "expected"),
     [("roberta", 1, "0 alone"), ("roberta", -1, "0 alone"), ("bert", 2, "0 to 1")],
 )
-def test_token_types_that_a_model_does_not_know(
-    cases: Cases, architecture: str, value: int, expected: str
-) -> None:
+def test_unknown_token_types(cases: Cases, architecture: str, value: int, expected: str) -> None:
     model, batch = cases.get(architecture).model, padded(texts(), "left", extra=2)
     types = torch.zeros_like(batch["input_ids"])
     types[1, -3] = types[4, 5] = value
-    with pytest.raises(InputError) as caught:
+    message = f"token_type_ids has {value} in row 1 at position 8; expected {expected}, the token "
+    with pytest.raises(InputError, match=f"{message}types of the model: leave token_type_ids out"):
         forward(model, {**batch, "token_type_ids": types})
-    assert str(caught.value) == (
-        f"batch: token_type_ids has {value} in row 1 at position 8; expected {expected}, the token "
-        "types of the model: leave token_type_ids out, which a tokenizer does with "
-        'tokenizer.model_input_names = ["input_ids", "attention_mask"]'
-    )
 
 
 def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
@@ -623,10 +515,8 @@ def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
 def with_tokens(cases: Cases, folder: Path, tokens: list[str], *, special: bool = False) -> Path:
     """A BERT whose tokenizer has tokens added at its end."""
     path = Path(shutil.copytree(cases.path("bert"), folder / "checkpoint"))
-    tokenizer = helpers.word_tokenizer(segments=True)
-    assert len(tokenizer) <= helpers.VOCABULARY
-    filler = [f"filler{i}" for i in range(helpers.VOCABULARY - len(tokenizer))]
-    tokenizer.add_tokens(filler)
+    tokenizer = helpers.word_tokenizer()
+    tokenizer.add_tokens([f"filler{i}" for i in range(helpers.VOCABULARY - len(tokenizer))])
     tokenizer.add_tokens(tokens, special_tokens=special)
     tokenizer.save_pretrained(path)
     return path
@@ -636,14 +526,9 @@ def with_tokens(cases: Cases, folder: Path, tokens: list[str], *, special: bool 
 def test_ids_that_a_model_does_not_know(cases: Cases, value: int) -> None:
     model, batch = cases.get("bert").model, padded(texts())
     batch["input_ids"][1, 2] = batch["input_ids"][3, 0] = value
-    message = (
-        f"batch: input_ids has {value} in row 1 at position 2; expected 0 to 39, the rows of the "
-        f"embedding of BertForSequenceClassification ({cases.path('bert')}): tokenize with the "
-        "tokenizer of the model's own checkpoint"
-    )
-    with pytest.raises(InputError) as caught:
+    message = f"input_ids has {value} in row 1 at position 2; expected 0 to 39, the rows of the emb"
+    with pytest.raises(InputError, match=message):
         forward(model, batch)
-    assert str(caught.value) == message
 
 
 def test_the_tokenizer_of_another_model_is_refused_on_loading(cases: Cases, tmp_path: Path) -> None:
@@ -651,16 +536,13 @@ def test_the_tokenizer_of_another_model_is_refused_on_loading(cases: Cases, tmp_
     data = tmp_path / "data.csv"
     data.write_text("premise,hypothesis,label\nw1,w2,entailment\n")
     message = (
-        f"checkpoint {path}: its tokenizer \\(.*\\) has the token 'more' with id 41; expected ids "
-        r"from 0 to 39, the rows of the embedding of BertForSequenceClassification \("
+        "has the token 'more' with id 41; expected ids from 0 to 39, the rows of the embedding"
     )
     with pytest.raises(InputError, match=message):
         load_inputs(ModelConfig(source=str(path)), DataConfig(train=str(data)), ("train",))
 
 
-def test_a_tokenizer_may_have_fewer_tokens_or_special_ones_that_no_text_gives(
-    cases: Cases, tmp_path: Path
-) -> None:
+def test_a_tokenizer_may_have_fewer_tokens_or_special_ones(cases: Cases, tmp_path: Path) -> None:
     model = cases.get("bert").model
     check_vocabulary("few", helpers.word_tokenizer(), model)
     path = with_tokens(cases, tmp_path, ["<|tool|>"], special=True)
@@ -669,16 +551,6 @@ def test_a_tokenizer_may_have_fewer_tokens_or_special_ones_that_no_text_gives(
     check_vocabulary("special", tokenizer, model)
     with pytest.raises(InputError, match="input_ids has 40 in row 0"):
         forward(model, tokenizer(["<|tool|>"], return_tensors="pt"))
-
-
-def test_model_inputs_move_an_encoders_padding_and_leave_a_decoders(cases: Cases) -> None:
-    rows = texts()
-    left, right = padded(rows, "left", extra=1), padded(rows, "right", extra=1)
-    for architecture, expected in (("bert", right), ("gpt2", left)):
-        inputs = model_inputs(cases.get(architecture).model, left)
-        assert torch.equal(inputs["attention_mask"], expected["attention_mask"])
-        assert torch.equal(inputs["input_ids"], expected["input_ids"])
-    assert torch.equal(left["input_ids"], padded(rows, "left", extra=1)["input_ids"])
 
 
 def test_a_hook_point_that_does_not_exist_is_an_error(case: Case) -> None:
@@ -692,14 +564,11 @@ def test_an_identity_is_that_of_the_weights(cases: Cases, tmp_path: Path) -> Non
     model = load_model(path)
     first = ModelIdentity.of(model)
     assert first == ModelIdentity.of(load_model(path))
-    assert first == ModelIdentity.of(model)
     helpers.hf_classifier("llama", seed=1).save_pretrained(tmp_path)
     differences = first.differences(ModelIdentity.of(load_model(tmp_path)))
-    assert len(differences) == 1
-    assert differences[0].startswith("weights ")
-    assert (
-        first.differences(ModelIdentity.of(cases.get("mistral").model))[0] == "d_head 4 against 8"
-    )
+    assert [each.split()[0] for each in differences] == ["weights"]
+    other = ModelIdentity.of(cases.get("mistral").model)
+    assert first.differences(other)[0] == "d_head 4 against 8"
 
 
 @pytest.mark.parametrize("row", [0, 2900])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,7 @@ PADDINGS = [("right", 0), ("right", 4), ("left", 0), ("left", 4)]
 
 
 @pytest.mark.parametrize(("side", "extra"), PADDINGS)
-def test_every_layer_computes_what_hugging_faces_does(
-    subject: Subject, side: str, extra: int
-) -> None:
+def test_every_layer_is_that_of_hugging_face(subject: Subject, side: str, extra: int) -> None:
     inputs = subject.inputs(side, extra)
     found = walk(subject.stack, inputs)
     real = inputs["attention_mask"].bool()
@@ -124,9 +123,7 @@ def test_segments_are_embedded(cases: Cases) -> None:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_the_last_layer_at_one_position_is_that_of_all_positions(
-    subject: Subject, side: str
-) -> None:
+def test_the_last_layer_at_one_position_is_that_of_all(subject: Subject, side: str) -> None:
     inputs = subject.inputs(side, extra=2)
     everywhere = walk(subject.stack, inputs)
     real = inputs["attention_mask"].bool()
@@ -217,11 +214,7 @@ def classifier(architecture: str, **changes: Any) -> Any:
     ("architecture", "changes"),
     [
         ("bert", {"hidden_act": "relu"}),
-        ("bert", {"hidden_act": "gelu_new"}),
-        ("bert", {"hidden_act": "silu"}),
         ("bert", {"layer_norm_eps": 0.1}),
-        ("roberta", {"hidden_act": "gelu_pytorch_tanh"}),
-        ("gpt2", {"activation_function": "gelu"}),
         ("gpt2", {"activation_function": "relu"}),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
         ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -231,7 +224,6 @@ def classifier(architecture: str, **changes: Any) -> Any:
         ("llama", {"rms_norm_eps": 0.1}),
         ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
         ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 20.0}}),
-        ("mistral", {"sliding_window": None}),
         ("mistral", {"sliding_window": 48}),
         ("qwen2", {"num_key_value_heads": 1}),
     ],
@@ -278,20 +270,19 @@ def test_a_stack_is_a_copy_in_the_precision_of_the_model(case64: Case) -> None:
 
 def refusal(model: Any) -> str:
     """The reason given for a model without a stack."""
-    with pytest.raises(InputError, match="prefix-sharing engine: found ") as caught:
-        stack_of(model)
-    found, _, rest = str(caught.value).removeprefix("prefix-sharing engine: found ").partition(";")
-    assert rest == (
-        " expected a TransformerBridge of bert, roberta, xlm-roberta, camembert, electra, "
-        "distilbert, gpt2, llama, mistral, qwen2 with its usual settings, on one device; "
-        "engine='restart' runs any model whose layers can be called again"
+    families = "bert, roberta, xlm-roberta, camembert, electra, distilbert, gpt2, llama, mistral"
+    message = (
+        f"^prefix-sharing engine: found (.*); expected a TransformerBridge of {families}, qwen2 "
+        "with its usual settings, on one device; engine='restart' runs any model whose layers can "
     )
-    return found
+    with pytest.raises(InputError) as caught:
+        stack_of(model)
+    found = re.match(message, str(caught.value))
+    assert found, str(caught.value)
+    return found[1]
 
 
-def test_decoders_of_the_bert_family_are_refused(
-    cases: Cases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bert_as_a_decoder_is_refused(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
     for architecture in helpers.ENCODERS:
         model = cases.get(architecture).model
         monkeypatch.setattr(model.original_model.config, "is_decoder", True)
@@ -312,17 +303,14 @@ def test_hooked_models_are_refused() -> None:
     assert refusal(helpers.hooked_encoder()) == "a HookedEncoder"
 
 
-# -- precision ------------------------------------------------------------------------------------
-
-
 def test_half_precision_is_that_of_the_layers_matrices_alone(subject: Subject) -> None:
     stack = subject.stack
     half = stack.to(torch.bfloat16)
     for layer, kept in zip(half.layers, stack.layers, strict=True):
-        for part in (layer.qkv, layer.o, layer.up, layer.gate, layer.down):
-            assert part is None or part.weight.dtype == torch.bfloat16
-            assert part is None or part.bias is None or part.bias.dtype == torch.bfloat16
         assert (layer.gate is None) == (kept.gate is None)
+        parts = [layer.qkv, layer.o, layer.up, layer.down, *[layer.gate] * (layer.gate is not None)]
+        tensors = [tensor for part in parts for tensor in (part.weight, part.bias)]
+        assert {each.dtype for each in tensors if each is not None} == {torch.bfloat16}
         assert layer.norm_attn is kept.norm_attn
         assert layer.norm_mlp is kept.norm_mlp
         assert kept.qkv.weight.dtype == torch.float32
@@ -428,9 +416,7 @@ def turned(vector: Tensor, place: Tensor, rotated: int) -> Tensor:
 @pytest.mark.parametrize("rotated", [0, 2, 4])
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_attention_is_that_of_loops_over_tokens(
-    n_kv_heads: int, rotated: int, causal: bool, side: str
-) -> None:
+def test_attention_is_that_of_loops(n_kv_heads: int, rotated: int, causal: bool, side: str) -> None:
     stack = micro(n_kv_heads, rotated, causal)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     mask = mask if side == "right" else mask.flip(1)

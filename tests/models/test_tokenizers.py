@@ -52,53 +52,32 @@ def messages(call: Callable[[], Any]) -> tuple[Any, list[str]]:
 # -- token types --------------------------------------------------------------------------------
 
 
-def silent(config: dict[str, Any]) -> None:
-    del config["model_input_names"]
+def updated(file: str, **changes: Any) -> tuple[str, Change]:
+    return file, lambda content: content.update(changes)
 
 
-def of_second(value: int) -> Change:
+def of_second(value: int) -> tuple[str, Change]:
     """A layout with this type for the second text."""
-    return lambda content: [
+    return "tokenizer.json", lambda content: [
         next(iter(part.values())).update(type_id=value)
         for part in content["post_processor"]["pair"][-2:]
     ]
 
 
+CONFIG, FILE = "tokenizer_config.json", "tokenizer.json"
+SILENT: tuple[str, Change] = (CONFIG, lambda config: config.pop("model_input_names"))
+OLD = updated("config.json", transformers_version="4.40.0")
+OLDER: tuple[str, Change] = ("config.json", lambda config: config.pop("transformers_version"))
+DENIED: tuple[str, Change] = (CONFIG, lambda config: config["model_input_names"].pop(1))
 UNSAID, NONE = "does not say whether it gives token types", "gives no token types"
 OF_TYPES: dict[str, tuple[list[tuple[str, Change]], bool, str | None]] = {
     "said": ([], True, None),
-    "unsaid": ([("tokenizer_config.json", silent)], True, UNSAID),
-    "unsaid in transformers 4": (
-        [
-            ("tokenizer_config.json", silent),
-            ("config.json", lambda config: config.update(transformers_version="4.40.0")),
-        ],
-        True,
-        None,
-    ),
-    "unsaid before transformers said who wrote": (
-        [
-            ("tokenizer_config.json", silent),
-            ("config.json", lambda config: config.pop("transformers_version")),
-        ],
-        True,
-        None,
-    ),
-    "denied": (
-        [("tokenizer_config.json", lambda config: config["model_input_names"].pop(1))],
-        False,
-        NONE,
-    ),
-    "unsaid, and of no use": (
-        [("tokenizer_config.json", silent), ("tokenizer.json", of_second(0))],
-        False,
-        None,
-    ),
-    "unsaid, and unknown to the model": (
-        [("tokenizer_config.json", silent), ("tokenizer.json", of_second(2))],
-        False,
-        NONE,
-    ),
+    "unsaid": ([SILENT], True, UNSAID),
+    "unsaid in transformers 4": ([SILENT, OLD], True, None),
+    "unsaid before transformers said who wrote": ([SILENT, OLDER], True, None),
+    "denied": ([DENIED], False, NONE),
+    "unsaid, and of no use": ([SILENT, of_second(0)], False, None),
+    "unsaid, and unknown to the model": ([SILENT, of_second(2)], False, NONE),
 }
 
 
@@ -125,11 +104,8 @@ def test_token_types_are_those_of_the_layout_unless_the_configuration_denies_the
     with torch.no_grad():
         expected = reference(batch["input_ids"], batch["attention_mask"], types).logits
         torch.testing.assert_close(forward(model, batch), expected, rtol=0, atol=1e-5)
-    trained, _ = messages(
-        lambda: classification(reference, given or load_tokenizer(path)).encode(
-            Examples("id", PAIRS)
-        )
-    )
+    objective = classification(reference, given or load_tokenizer(path))
+    trained, _ = messages(lambda: objective.encode(Examples("id", PAIRS)))
     assert trained.token_type_ids == encoded.token_type_ids
     if given is None and setting.startswith("unsaid") and typed:  # what was decided is saved
         load_tokenizer(path).save_pretrained(path)
@@ -183,55 +159,49 @@ DIFFERENT = pd.DataFrame(
 SHORT = {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
 PADDED = {"strategy": {"Fixed": 40}, "direction": "Left", "pad_to_multiple_of": None}
 PADDED |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-OF_FILE: dict[str, tuple[str, Change, str | None]] = {
+REPLACE = {"type": "Replace", "pattern": {"String": "saw"}, "content": "ran"}
+
+
+def cased(file: dict[str, Any]) -> None:
+    file["normalizer"].update(lowercase=False)
+
+
+def without_unknown(file: dict[str, Any]) -> None:
+    cased(file)
+    file["model"].update(unk_token="gone")
+
+
+def other_id(file: dict[str, Any]) -> None:
+    file["post_processor"]["special_tokens"]["[CLS]"].update(ids=[4])
+
+
+OF_FILE: dict[str, tuple[tuple[str, Change], str | None]] = {
     "case": (
-        "tokenizer.json",
-        lambda file: file["normalizer"].update(lowercase=False),
+        (FILE, cased),
         r"1 of 2 texts compared have other tokens .* in BertTokenizer of .*: row 0, 'The cat ran. "
         r"/ a dog ran', has \[\('the', .* from token 1 on, in the file \[\('\[UNK\]', ",
     ),
-    "normaliser": (
-        "tokenizer.json",
-        lambda file: file.update(
-            normalizer={"type": "Replace", "pattern": {"String": "saw"}, "content": "ran"}
-        ),
-        "2 of 2 texts",
-    ),
+    "normaliser": (updated(FILE, normalizer=REPLACE), "2 of 2 texts"),
     "words": (
-        "tokenizer.json",
-        lambda file: file.update(pre_tokenizer={"type": "WhitespaceSplit"}),
+        updated(FILE, pre_tokenizer={"type": "WhitespaceSplit"}),
         r"1 of 2 .* has \[\('.', .* from token 4 on, in the file \[\('##.', ",
     ),
     "no unknown": (
-        "tokenizer.json",
-        lambda file: (
-            file["normalizer"].update(lowercase=False),
-            file["model"].update(unk_token="gone"),
-        ),
+        (FILE, without_unknown),
         r"tokenizer.json cannot write them \(.*\), while BertTokenizer of",
     ),
     "ids": (
-        "tokenizer.json",
-        lambda file: file["post_processor"]["special_tokens"]["[CLS]"].update(ids=[4]),
+        (FILE, other_id),
         r"2 of 2 .* has .* from token 0 on, in the file \[\('\[CLS\]', 4, ",
     ),
-    "types": ("tokenizer.json", of_second(0), r"2 of 2 texts compared have other tokens"),
+    "types": (of_second(0), r"2 of 2 texts compared have other tokens"),
     "configuration": (
-        "tokenizer_config.json",
-        lambda config: config.update(cls_token="[MASK]"),
+        updated(CONFIG, cls_token="[MASK]"),
         r"2 of 2 .* has \[\('\[MASK\]', .* from token 0 on",
     ),
-    "as it was": ("tokenizer.json", lambda file: None, None),
-    "truncation and padding": (
-        "tokenizer.json",
-        lambda file: file.update(truncation=SHORT, padding=PADDED),
-        None,
-    ),
-    "sides": (
-        "tokenizer_config.json",
-        lambda config: config.update(padding_side="left", truncation_side="left"),
-        None,
-    ),
+    "as it was": (updated(FILE), None),
+    "truncation and padding": (updated(FILE, truncation=SHORT, padding=PADDED), None),
+    "sides": (updated(CONFIG, padding_side="left", truncation_side="left"), None),
 }
 
 
@@ -241,10 +211,8 @@ def encoded_by(path: Path, **options: Any) -> EncodedExamples:
 
 
 @pytest.mark.parametrize("setting", OF_FILE)
-def test_texts_that_get_other_tokens_than_from_the_file(
-    wordpieces: Path, tmp_path: Path, setting: str
-) -> None:
-    file, how, message = OF_FILE[setting]
+def test_other_tokens_than_from_the_file(wordpieces: Path, tmp_path: Path, setting: str) -> None:
+    (file, how), message = OF_FILE[setting]
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
     change(path, file, how)
     encoded, told = messages(lambda: encoded_by(path))
@@ -256,18 +224,10 @@ def test_texts_that_get_other_tokens_than_from_the_file(
     assert len(told) == (message is not None)
     if message is not None:
         assert re.search(message, told[0]), told[0]
-        remedies: list[Callable[[], Any]] = [
-            lambda: load_tokenizer(path).save_pretrained(path),
-            lambda: change(
-                path,
-                "tokenizer_config.json",
-                lambda config: config.update(tokenizer_class="PreTrainedTokenizerFast"),
-            ),
-        ]
-        if setting == "configuration":  # which names the special tokens of both
-            remedies = remedies[:1]
-        for remedy in remedies:
-            remedy()
+        load_tokenizer(path).save_pretrained(path)
+        assert messages(lambda: encoded_by(path))[1] == []
+        if setting != "configuration":  # which names the special tokens of both
+            change(path, *updated(CONFIG, tokenizer_class="PreTrainedTokenizerFast"))
             assert messages(lambda: encoded_by(path))[1] == []
 
 
@@ -335,8 +295,8 @@ def test_unknown_words(wordpieces: Path, rows: list[tuple[str, str]], message: s
 
 def test_a_tokenizer_that_cannot_write_a_text(wordpieces: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
-    change(path, "tokenizer.json", lambda file: file["model"].update(unk_token="gone"))
-    change(path, "tokenizer_config.json", lambda c: c.update(tokenizer_class="Unheard"))
+    change(path, FILE, lambda file: file["model"].update(unk_token="gone"))
+    change(path, *updated(CONFIG, tokenizer_class="Unheard"))
     with pytest.raises(InputError, match=r"'id': TokenizersBackend cannot write them: .*; check t"):
         encode(Examples("id", PAIRS.assign(text_a="xyz")), load_tokenizer(path), max_length=9)
 
@@ -346,8 +306,8 @@ def test_texts_without_the_token_that_the_head_reads(
     cases: helpers.Cases, tmp_path: Path, class_token: str | None
 ) -> None:
     path = Path(shutil.copytree(cases.path("bert"), tmp_path / "checkpoint"))
-    change(path, "tokenizer.json", lambda file: file.update(post_processor=None))
-    change(path, "tokenizer_config.json", lambda config: config.update(cls_token=class_token))
+    change(path, *updated(FILE, post_processor=None))
+    change(path, *updated(CONFIG, cls_token=class_token))
     encoded, told = messages(lambda: as_encoded(load_model(path), PAIRS))
     assert len(encoded.input_ids[0]) == 8
     assert ["2 of 2 have no '[CLS]', as TokenizersBackend has" in m for m in told] == (
@@ -358,11 +318,9 @@ def test_texts_without_the_token_that_the_head_reads(
 @pytest.mark.parametrize(
     ("length", "expected"), [(-1, None), (0, None), (64.0, 64), (10**40, 10**40)]
 )
-def test_a_length_that_no_text_has(
-    wordpieces: Path, tmp_path: Path, length: Any, expected: Any
-) -> None:
+def test_lengths_of_no_text(wordpieces: Path, tmp_path: Path, length: Any, expected: Any) -> None:
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
-    change(path, "tokenizer_config.json", lambda config: config.update(model_max_length=length))
+    change(path, *updated(CONFIG, model_max_length=length))
     if expected is None:
         with pytest.raises(InputError, match=f"model_max_length in its .* is {length}; expected a"):
             load_tokenizer(path)

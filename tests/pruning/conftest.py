@@ -1,4 +1,4 @@
-"""Models that the pruning tests share, their means and their data."""
+"""Models that the pruning tests share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ import helpers
 import pytest
 import torch
 from helpers import Cases
-from pruning.oracles import PLANTED, encoded_for
+from pruning.oracles import PLANTED, Steps, Subject
 
-from mechcore.data.encoding import EncodedExamples
-from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.protocol import weights_of
 
 
 @pytest.fixture(scope="session")
-def data() -> EncodedExamples:
-    """Pairs of short random sentences of many lengths."""
-    return encoded_for("bert")
-
-
-@pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A classifier in which everything but `PLANTED` writes nothing, and these write loudly."""
     model = helpers.hf_classifier("bert", seed=1)
     with torch.no_grad():
@@ -33,31 +25,13 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 loud = f"L{layer}.H{head}" in PLANTED
                 output[:, 4 * head : 4 * head + 4] *= 3.0 if loud else 0.0
             block.output.dense.weight *= 1.0 if f"L{layer}.MLP" in PLANTED else 0.0
-        model.classifier.weight *= 8
-    path = tmp_path_factory.mktemp("planted")
-    model.save_pretrained(path)
-    return load_model(path)
+    return Subject.of(model, tmp_path_factory.mktemp("planted"))
 
 
 @pytest.fixture(scope="session")
-def planted_means(planted: Any, data: EncodedExamples) -> MeanActivations:
-    return MeanActivations.compute(planted, data, n_samples=0)
-
-
-@pytest.fixture(scope="session")
-def loud(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A random classifier whose answers depend on every component, and the plain model."""
-    model = helpers.hf_classifier("bert", seed=1)
-    with torch.no_grad():
-        model.classifier.weight *= 8
-    path = tmp_path_factory.mktemp("loud")
-    model.save_pretrained(path)
-    return load_model(path), model
-
-
-@pytest.fixture(scope="session")
-def loud_means(loud: tuple[Any, Any], data: EncodedExamples) -> MeanActivations:
-    return MeanActivations.compute(loud[0], data, n_samples=0)
+def loud(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """A random classifier whose answers depend on every component."""
+    return Subject.of(helpers.hf_classifier("bert", seed=1), tmp_path_factory.mktemp("loud"))
 
 
 @pytest.fixture
@@ -67,3 +41,8 @@ def trainable(cases: Cases) -> Any:
     for i, parameter in enumerate(weights_of(model).parameters()):
         parameter.requires_grad_(i % 2 == 0)
     return model
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(monkeypatch)

@@ -6,10 +6,12 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import helpers
 import pandas as pd
+import pytest
 import torch
 from torch import Tensor
 
@@ -17,8 +19,10 @@ from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
 from mechcore.models.protocol import weights_of
-from mechcore.pruning import PruneSettings
+from mechcore.pruning import PruneSettings, Subnetwork, prune
+from mechcore.pruning.teacher import Teacher
 
 N_EXAMPLES = 48
 N_COLUMNS = helpers.N_HEADS + 1
@@ -53,6 +57,62 @@ def encoded_for(architecture: str, n: int = N_EXAMPLES) -> EncodedExamples:
     options: dict[str, Any] = {"prompt": "{a} , {b} .", "answers": ANSWERS} if is_lm else {}
     tokenizer = helpers.word_tokenizer(segments=architecture == "bert")
     return encode(some_examples(n), tokenizer, max_length=48, **options)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model, Hugging Face's model of the same weights, data, and the model's means over them."""
+
+    model: Any
+    plain: Any
+    data: EncodedExamples
+    means: MeanActivations
+
+    @classmethod
+    def of(cls, plain: Any, path: Path) -> Subject:
+        """With a classifier that is sure of its answers."""
+        with torch.no_grad():
+            plain.classifier.weight *= 8
+        plain.save_pretrained(path)
+        model, data = load_model(path), encoded_for("bert")
+        return cls(model, plain, data, MeanActivations.compute(model, data, n_samples=0))
+
+    def prune(self, preset: Any = QUICK, **options: Any) -> list[Subnetwork]:
+        """The subnetwork of seed 1 at 60 % unless told otherwise."""
+        given = {"model": self.model, "data": self.data, "means": self.means, "preset": preset}
+        return prune(**given | {"seeds": 1, "target_sparsities": 0.6} | options)
+
+
+class Steps:
+    """Counts the steps of all trainings, and forbids, interrupts or spoils them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.masks: list[int] = []
+        """How many masks each step evaluated."""
+        self.stop_at: int | None = None
+        self.allowed = True
+        self.spoilt: tuple[int, int] | None = None
+        """The step, and the mask, whose gradient is NaN."""
+        self.warnings: Any = ()
+        self.told: list[int] = []
+        """How many ``warnings`` there were before each step."""
+        real = Teacher.kl_gradients
+
+        def watched(teacher: Teacher, values: Tensor, *args: Any, **options: Any) -> Any:
+            assert self.allowed, "a step was taken"
+            if len(self.masks) == self.stop_at:
+                raise KeyboardInterrupt
+            self.told.append(len(self.warnings))
+            losses, gradients = real(teacher, values, *args, **options)
+            if self.spoilt is not None and len(self.masks) == self.spoilt[0]:
+                gradients[self.spoilt[1]] = math.nan
+            self.masks.append(len(values))
+            return losses, gradients
+
+        monkeypatch.setattr(Teacher, "kl_gradients", watched)
+
+    def until(self, stop_at: int | None) -> None:
+        self.masks, self.stop_at = [], stop_at
 
 
 def names(mask: Mask) -> set[str]:
@@ -181,15 +241,10 @@ def plain_kl(
     )
 
 
-@torch.no_grad()
-def slopes(value: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-4) -> Tensor:
-    """Central differences of ``value`` by every mask value; masks may leave [0, 1] here."""
-    found = torch.zeros_like(at)
-    for i in range(at.numel()):
-        nudge = torch.zeros_like(at)
-        nudge.view(-1)[i] = step
-        found.view(-1)[i] = (value(at + nudge) - value(at - nudge)) / (2 * step)
-    return found
+def slopes(value: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """The gradient of ``value`` by every mask value; masks may leave [0, 1] here."""
+    leaf = at.clone().requires_grad_()
+    return torch.autograd.grad(value(leaf), leaf)[0]
 
 
 # -- pruning, implemented a second time -----------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Cases
-from pruning.oracles import encoded_for
+from pruning.oracles import Subject, encoded_for
 from pruning.test_attribution import adding_model, two_words
 
 from mechcore import evaluate
@@ -67,35 +67,32 @@ def test_a_constant_output_is_found_where_it_is_read() -> None:
     )
 
 
-def test_constants_stand_in_as_means_do_and_never_do_more_harm(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
-) -> None:
-    model, few = loud[0], data.part(range(10))
-    singles = singles_scores(model, few, loud_means, batch_size=5)
+def test_constants_stand_in_as_means_do_and_never_do_more_harm(loud: Subject) -> None:
+    model, few = loud.model, loud.data.part(range(10))
+    singles = singles_scores(model, few, loud.means, batch_size=5)
     # A rate that leads astray: most components keep their means.
     for lr, n_kept in ((0.02, (0, 3)), (30.0, (5, 10))):
         options: dict[str, Any] = {"steps": 4, "lr": lr, "batch_size": 5, "seed": 1}
-        constants, found = optimal_constants(model, few, loud_means, **options)
+        constants, found = optimal_constants(model, few, loud.means, **options)
         assert bool((found <= singles).all())
         expected = losses(model, few, constants)
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
         kept = found == singles
         assert n_kept[0] <= int(kept.sum()) <= n_kept[1]
         for layer, head in kept[:, :4].nonzero().tolist():
-            assert torch.equal(constants.z[layer, head], loud_means.z[layer, head])
-        again = optimal_scores(model, few, loud_means, **options)
+            assert torch.equal(constants.z[layer, head], loud.means.z[layer, head])
+        again = optimal_scores(model, few, loud.means, **options)
         assert torch.equal(found, again)
-    assert not loud_means.z.requires_grad
+    assert not loud.means.z.requires_grad
 
 
-def test_what_has_no_scores(
-    loud: tuple[Any, Any], planted_means: MeanActivations, data: EncodedExamples
-) -> None:
+def test_what_has_no_scores(loud: Subject, planted: Subject) -> None:
+    empty = replace(loud.data, input_ids=[], token_type_ids=[])
     for scores in (singles_scores, optimal_scores):
         with pytest.raises(MismatchError, match="computed on another model"):
-            scores(loud[0], data, planted_means)
+            scores(loud.model, loud.data, planted.means)
         with pytest.raises(InputError, match="none; expected at least one"):
-            scores(loud[0], replace(data, input_ids=[], token_type_ids=[]), planted_means)
+            scores(loud.model, empty, planted.means)
     for options in ({"steps": 0}, {"lr": 0.0}, {"lr": float("nan")}):
         with pytest.raises(InputError, match="expected at least one step and a rate above 0"):
-            optimal_scores(loud[0], data, planted_means, **options)
+            optimal_scores(loud.model, loud.data, planted.means, **options)

@@ -48,8 +48,10 @@ def test_random_subnetworks_keep_as_many_as_asked(shape: ModelShape, kept: list[
 
 def test_random_subnetworks_are_those_of_their_seed_and_nested() -> None:
     target_sparsities = [0.2, 0.4, 0.6, 0.8]
-    found = random_subnetworks(SHAPE, target_sparsities=target_sparsities, seeds=7)
-    again = random_subnetworks(SHAPE, target_sparsities=target_sparsities, seeds=[7])
+    found, again = (
+        random_subnetworks(SHAPE, target_sparsities=target_sparsities, seeds=seeds)
+        for seeds in (7, [7])
+    )
     assert [each.mask for each in found] == [each.mask for each in again]
     for larger, smaller in itertools.pairwise(found):
         assert names(smaller.mask) < names(larger.mask)

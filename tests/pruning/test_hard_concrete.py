@@ -61,26 +61,9 @@ def test_the_deterministic_mask_by_hand() -> None:
     assert 1 - 1e-3 < high < 1
 
 
-@pytest.mark.parametrize("log_alpha", [-3.0, -1.5, 0.0, 1.0, 2.5])
-def test_the_probability_of_zero_is_the_frequency_of_exact_zeros(log_alpha: float) -> None:
-    n = 200_000
-    uniform = torch.rand(n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    values = sample(torch.full((n,), log_alpha, dtype=torch.float64), uniform)
-    p = float(probability_of_zero(tensor(log_alpha)))
-    error = math.sqrt(p * (1 - p) / n)
-    assert 0.001 < p < 0.999
-    assert float((values == 0).double().mean()) == pytest.approx(p, abs=4 * error)
-    # The distribution is symmetric: P(z = 1) at log_alpha is P(z = 0) at -log_alpha.
-    q = float(probability_of_zero(tensor(-log_alpha)))
-    error = math.sqrt(q * (1 - q) / n)
-    assert float((values == 1).double().mean()) == pytest.approx(q, abs=4 * error)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("log_alpha", [-100.0, -10.0, 0.0, 10.0, 100.0])
-def test_gradients_stay_finite_at_the_extremes_of_the_noise(
-    dtype: torch.dtype, log_alpha: float
-) -> None:
+def test_gradients_stay_finite_at_extreme_noise(dtype: torch.dtype, log_alpha: float) -> None:
     last = torch.nextafter(torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)).item()
     uniform = torch.tensor([0.0, 1e-30, 0.5, last], dtype=dtype)
     leaf = torch.full((4,), log_alpha, dtype=dtype, requires_grad=True)

@@ -91,6 +91,15 @@ def test_each_of_several_draws_has_its_own_sampled_sparsity() -> None:
     assert float(gaps.std()) > 0.05
 
 
+def test_masks_of_one_seed_share_their_noise_whatever_their_target() -> None:
+    first, same, other = (
+        MaskTraining(one_draw(log_alpha_mean=0.0), SHAPE, target, seed).draw()
+        for target, seed in ((0.3, 1), (0.7, 1), (0.3, 2))
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def test_weight_decay_shrinks_scores_and_multipliers_by_rate_times_decay() -> None:
     """AdamW, as torch defines it: x (1 - rate decay) before the step, here one without gradient."""
     settings = one_draw(
@@ -124,45 +133,38 @@ def test_a_training_that_is_not_finite_is_off_track(bad: float, where: str) -> N
         training.update(*((bad, NOTHING) if where == "loss" else (0.1, gradient)))
 
 
-def ended(
-    course: list[float], target_sparsity: float = 0.6, tolerance: float = 0.2
-) -> MaskTraining:
-    """A training whose sparsity took this course; the target rises over the first half."""
-    settings = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=1)
-    done = trained(settings, target_sparsity)
-    state = done.state()
+def ended(course: list[float]) -> MaskTraining:
+    """A training whose sparsity took this course to 0.6, which is wanted from half of it on."""
+    settings = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=0.2)
+    state = trained(settings, 0.6).state()
     state["history"][:, COLUMNS.index("sparsity")] = torch.tensor(course)
-    strict = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=tolerance)
-    training = MaskTraining(strict, SHAPE, target_sparsity, 1)
+    training = MaskTraining(settings, SHAPE, 0.6, 1)
     training.restore(state)
     return training
 
 
-LATE = [0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.3, 0.35]
-HIGH = [0.0, 0.2, 0.5, 0.7, 0.9, 0.9, 0.9, 0.9, 0.85]
-
-
-def test_a_sparsity_that_stays_behind_is_diagnosed() -> None:
-    with pytest.raises(OffTrackError) as failure:
-        ended(LATE).subnetwork()
-    # The target is 0.6 * step / 4.5: 0.267 at step 2, then 0.533, then 0.6.
-    assert str(failure.value) == (
-        "the sparsity of target 0.6, seed 1 ended at 0.350 (accepted: 0.2 away from the target), "
-        "so its ranking means little. It was 0.00 at step 2 (wanted 0.27), 0.10 at step 4 (wanted "
-        "0.53), 0.20 at step 6 (wanted 0.60); use more steps (now 9: --prune-steps 18) or a larger "
-        "lr_lambda (now 0.1: --prune-settings lr_lambda=0.2): the multipliers react too late"
-    )
-
-
-def test_a_sparsity_that_overshoots_is_diagnosed() -> None:
-    with pytest.raises(OffTrackError) as failure:
-        ended(HIGH).subnetwork()
-    assert str(failure.value) == (
-        "the sparsity of target 0.6, seed 1 ended at 0.850 (accepted: 0.2 away from the target), "
-        "so its ranking means little. It was 0.50 at step 2 (wanted 0.27), 0.90 at step 4 (wanted "
-        "0.53), 0.90 at step 6 (wanted 0.60); use a smaller lr_lambda (now 0.1: --prune-settings "
-        "lr_lambda=0.05) or more steps (now 9: --prune-steps 18): the multipliers overshoot"
-    )
+# The target is 0.6 * step / 4.5: 0.267 at step 2, then 0.533, then 0.6.
+@pytest.mark.parametrize(
+    ("course", "diagnosis"),
+    [
+        (
+            [0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.3, 0.35],
+            "ended at 0.350 (accepted: 0.2 away from the target), so its ranking means little. It "
+            "was 0.00 at step 2 (wanted 0.27), 0.10 at step 4 (wanted 0.53), 0.20 at step 6 "
+            "(wanted 0.60); use more steps (now 9: --prune-steps 18) or a larger lr_lambda "
+            "(now 0.1: --prune-settings lr_lambda=0.2): the multipliers react too late",
+        ),
+        (
+            [0.0, 0.2, 0.5, 0.7, 0.9, 0.9, 0.9, 0.9, 0.85],
+            "use a smaller lr_lambda (now 0.1: --prune-settings lr_lambda=0.05) or more steps "
+            "(now 9: --prune-steps 18): the multipliers overshoot",
+        ),
+    ],
+)
+def test_a_sparsity_off_its_target_is_diagnosed(course: list[float], diagnosis: str) -> None:
+    with pytest.raises(OffTrackError, match=r"^the sparsity of target 0\.6, seed 1 ") as failure:
+        ended(course).subnetwork()
+    assert str(failure.value).endswith(diagnosis)
 
 
 def test_a_sparsity_that_swings_is_not_told_to_react_more_strongly() -> None:
@@ -177,9 +179,6 @@ def test_a_mask_that_no_threshold_keeps_anything_of_is_off_track() -> None:
     )
     with pytest.raises(OffTrackError, match=r"target 0\.6, seed 1 keeps no component"):
         trained(settings, 0.6).subnetwork()
-
-
-# -- the result -----------------------------------------------------------------------------------
 
 
 def test_the_result_is_a_ranking_or_a_threshold() -> None:

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from pruning.oracles import QUICK, assert_same, snapshot
+from pruning.oracles import QUICK, Subject, assert_same, snapshot
 
 from mechcore.bench import methods
 from mechcore.components import ModelShape
-from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.evaluation.cost import counted
-from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, Request, discretise
 from mechcore.pruning.methods import PruningMethod, attribution, ugs
 
@@ -39,11 +37,11 @@ def method_of(name: str) -> PruningMethod:
 
 
 @pytest.fixture(scope="module")
-def request_(loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples) -> Request:
-    few = data.part(range(N))
+def request_(loud: Subject) -> Request:
+    few = loud.data.part(range(N))
     labels = ["entailment", "neutral"] * (N // 2)
     few = replace(few, examples=Examples("x", few.examples.frame.assign(label=labels)))
-    return Request(loud[0], few, loud_means, [0.7, 0.3], [5, 6], QUICK, data_seed=3)
+    return Request(loud.model, few, loud.means, [0.7, 0.3], [5, 6], QUICK, data_seed=3)
 
 
 @pytest.mark.parametrize("name", SHORT_RANKINGS)

@@ -16,54 +16,26 @@ from mechcore.pruning.settings import as_runs
 # -- presets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("target_sparsity", "step", "wanted"),
-    [
-        # At 50 % the rise ends at 6500 + 50 * 50 = 9000.
-        (0.5, 0, 0.0),
-        (0.5, 900, 0.05),
-        (0.5, 4500, 0.25),
-        (0.5, 8999, 0.5 * 8999 / 9000),
-        (0.5, 9000, 0.5),
-        (0.5, 9299, 0.5),
-        # At 70 % at 6500 + 50 * 70 = 10000.
-        (0.7, 1000, 0.07),
-        (0.7, 9999, 0.69993),
-        (0.7, 10419, 0.7),
-        (0.0, 3000, 0.0),
-    ],
-)
-def test_wanted_sparsity_of_the_paper(target_sparsity: float, step: int, wanted: float) -> None:
-    assert PRESETS["paper"].wanted_sparsity(target_sparsity, step) == pytest.approx(
-        wanted, abs=1e-12
-    )
+def test_wanted_sparsity_of_the_paper() -> None:
+    # At 50 % the rise ends at 6500 + 50 * 50 = 9000, at 70 % at 6500 + 50 * 70 = 10000.
+    half = {0: 0.0, 900: 0.05, 4500: 0.25, 8999: 0.5 * 8999 / 9000, 9000: 0.5, 9299: 0.5}
+    more = {1000: 0.07, 9999: 0.69993, 10419: 0.7}
+    for target, wanted in ((0.5, half), (0.7, more), (0.0, {3000: 0.0})):
+        found = [PRESETS["paper"].wanted_sparsity(target, step) for step in wanted]
+        assert found == pytest.approx([*wanted.values()], abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    [
-        (0, 1 / 200),
-        (99, 0.5),
-        (199, 1.0),
-        (200, 1.0),
-        # 9300 steps fall from 1 at step 200 to 0 at step 9300.
-        (4750, 0.5),
-        (7025, 0.25),
-        (9299, 1 / 9100),
-    ],
-)
-def test_learning_rates_of_the_paper(step: int, rate: float) -> None:
-    assert PRESETS["paper"].rate(0.5, step) == pytest.approx(rate, abs=1e-12)
+def test_learning_rates_of_the_paper() -> None:
+    # They rise over 200 steps, and fall from 1 at step 200 to 0 at step 9300.
+    rates = {0: 1 / 200, 99: 0.5, 199: 1.0, 200: 1.0, 4750: 0.5, 7025: 0.25, 9299: 1 / 9100}
+    found = [PRESETS["paper"].rate(0.5, step) for step in rates]
+    assert found == pytest.approx([*rates.values()], abs=1e-12)
 
 
 def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:
     fast = PRESETS["fast"]
     assert fast == PruneSettings()
-    assert [fast.total_steps(target_sparsity) for target_sparsity in (0.0, 0.5, 0.95)] == [
-        400,
-        400,
-        400,
-    ]
+    assert [fast.total_steps(target) for target in (0.0, 0.5, 0.95)] == [400] * 3
     # The target rises over 240 steps; the rates rise over 20 and fall over 380.
     assert [fast.wanted_sparsity(0.5, step) for step in (0, 120, 240, 399)] == [0, 0.25, 0.5, 0.5]
     rates = [fast.rate(0.5, step) for step in (0, 19, 20, 210, 399)]
@@ -121,9 +93,6 @@ def test_the_target_cannot_rise_for_longer_than_the_training() -> None:
     assert PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.0).total_steps(0.5) == 500
     with pytest.raises(InputError, match=r"expected at most steps_per_percent \(2\.0\)"):
         PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.1)
-
-
-# -- seeds and sparsities -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from pandas.testing import assert_frame_equal
+from pruning.oracles import Subject
 
 from mechcore.components import Mask
 from mechcore.errors import InputError
 from mechcore.files import write_safetensors
-from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, Subnetwork, subnetwork_name
 
 HISTORY = ["kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2"]
@@ -26,9 +26,6 @@ def subnetwork(**changes: Any) -> Subnetwork:
     return Subnetwork(
         **{"mask": Mask(KEPT), "target_sparsity": 0.3, "seed": 42, "scores": SCORES} | changes
     )
-
-
-# -- what it says of itself -----------------------------------------------------------------------
 
 
 def test_names_are_short_and_distinct() -> None:
@@ -50,9 +47,6 @@ def test_only_pruning_has_a_log_alpha(method: Any) -> None:
         _ = each.log_alpha
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("has_mlps", [True, False])
 def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, method: Any) -> None:
@@ -63,13 +57,9 @@ def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, m
     path = tmp_path / "a.safetensors"
     each.save(path)
     back = Subnetwork.load(path)
-    assert (back.mask, back.target_sparsity, back.seed) == (
-        each.mask,
-        each.target_sparsity,
-        each.seed,
-    )
-    assert back.mask.shape == each.mask.shape
-    assert (back.method, back.name) == (method, each.name)
+    for name in ("mask", "target_sparsity", "seed", "name"):
+        assert getattr(back, name) == getattr(each, name)
+    assert (back.mask.shape, back.method) == (mask.shape, method)
     assert torch.equal(back.scores, SCORES)
     assert_frame_equal(back.history, history)
     assert Mask.load(path) == each.mask
@@ -84,23 +74,20 @@ def test_targets_and_seeds_of_numpy_are_numbers(tmp_path: Path) -> None:
     assert each.name == back.name == "s0.3333333333333333-seed2"
 
 
-def test_other_files_are_refused(
-    tmp_path: Path, loud_means: MeanActivations, loud: tuple[Any, Any]
-) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        Subnetwork.load(tmp_path / "missing.safetensors")
-    loud_means.save(tmp_path / "means.safetensors")
-    with pytest.raises(InputError, match="not a mask"):
-        Subnetwork.load(tmp_path / "means.safetensors")
-    Mask.full(loud[0]).save(tmp_path / "mask.safetensors")
-    with pytest.raises(InputError, match=r"mask\.safetensors: holds a mask, but not its target"):
-        Subnetwork.load(tmp_path / "mask.safetensors")
-    Mask.full(loud[0]).save(tmp_path / "mask.json")
-    with pytest.raises(InputError, match=r"mask\.json: holds a mask, but not its target"):
-        Subnetwork.load(tmp_path / "mask.json")
+def test_other_files_are_refused(tmp_path: Path, loud: Subject) -> None:
+    loud.means.save(tmp_path / "means.safetensors")
+    for name in ("mask.safetensors", "mask.json"):
+        Mask.full(loud.model).save(tmp_path / name)
     (tmp_path / "text.safetensors").write_text("not a tensor")
-    with pytest.raises(InputError, match=r"text\.safetensors"):
-        Subnetwork.load(tmp_path / "text.safetensors")
+    for name, message in (
+        ("missing.safetensors", "no such file"),
+        ("means.safetensors", "not a mask"),
+        ("mask.safetensors", "mask.safetensors: holds a mask, but not its target"),
+        ("mask.json", "mask.json: holds a mask, but not its target"),
+        ("text.safetensors", "text.safetensors"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Subnetwork.load(tmp_path / name)
 
 
 FACTS = {"target_sparsity": "0.5", "seed": "3", "method": "l0", "has_mlps": "true"}

@@ -10,13 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
-from mechcore.pruning import Subnetwork, draws_of, prune_settings
-from mechcore.pruning.mask_training import HISTORY, MaskTraining
+from mechcore.pruning import Subnetwork, draws_of
+from mechcore.pruning.mask_training import HISTORY
 from mechcore.subnetworks.core import (
     accuracy_spread,
     frequency_agreement,
@@ -43,20 +41,10 @@ MASKS = [
 TARGETS = [0.25, 0.25, 0.75, 0.75]
 
 
-# -- frequencies ----------------------------------------------------------------------------------
-
-
 def test_frequencies_by_hand() -> None:
     table = head_frequency(MASKS, TARGETS)
-    assert list(table.columns) == [
-        "component",
-        "layer",
-        "head",
-        "target_sparsity",
-        "n_seeds",
-        "count",
-        "frequency",
-    ]
+    named = ["component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency"]
+    assert list(table.columns) == named
     assert table["component"].tolist() == NAMES * 2
     assert table["target_sparsity"].tolist() == [0.25] * 6 + [0.75] * 6
     assert table["n_seeds"].tolist() == [2] * 12
@@ -65,9 +53,6 @@ def test_frequencies_by_hand() -> None:
     assert table["layer"].tolist() == [0, 0, 0, 1, 1, 1] * 2
     assert table["head"].isna().tolist() == [name.endswith("MLP") for name in NAMES * 2]
     assert table["head"].dropna().tolist() == [0, 1, 0, 1] * 2
-
-
-def test_frequencies_need_a_target_for_every_mask() -> None:
     with pytest.raises(InputError, match="4 masks but 3 target sparsities"):
         head_frequency(MASKS, TARGETS[:3])
     with pytest.raises(InputError, match="at least one is needed"):
@@ -106,14 +91,11 @@ def test_spearman_is_missing_where_all_counts_are_equal() -> None:
     found = frequency_agreement(head_frequency(masks, [0.0, 0.5]))
     assert math.isnan(found.rho)
     assert math.isnan(found.p_value)
-
-
-def test_spearman_needs_two_sparsities() -> None:
     with pytest.raises(InputError, match="found one target sparsity; expected at least two"):
         frequency_agreement(head_frequency(MASKS[:2], TARGETS[:2]))
 
 
-# -- overlap, spread ----------------------------------------------------------------
+# -- overlap, spread ------------------------------------------------------------------------------
 
 
 def test_overlap_by_hand() -> None:
@@ -203,15 +185,10 @@ def test_the_core_by_hand() -> None:
     assert two.p_uniform == pytest.approx(1)
 
 
-def sized(*sizes: int, n_layers: int = 12, n_heads: int = 12) -> list[Mask]:
-    """Masks that keep the first so many heads and every MLP."""
-    masks = []
-    for size in sizes:
-        values = torch.zeros(n_layers * n_heads)
-        values[:size] = 1
-        heads = values.reshape(n_layers, n_heads)
-        masks.append(Mask(torch.cat([heads, torch.ones(n_layers, 1)], dim=1)))
-    return masks
+def sized(*sizes: int) -> list[Mask]:
+    """Masks that keep the first so many of 144 heads and every MLP."""
+    heads = [(torch.arange(144) < size).float().reshape(12, 12) for size in sizes]
+    return [Mask(torch.cat([each, torch.ones(12, 1)], dim=1)) for each in heads]
 
 
 def test_the_expected_size_of_the_papers_core() -> None:
@@ -225,8 +202,9 @@ def test_the_expected_size_of_the_papers_core() -> None:
     assert eleven.expected_uniform == pytest.approx(7.407e-5, rel=1e-3)
     assert nine.expected_uniform == pytest.approx(7.756e-5, rel=1e-3)
     # One shared head is then as likely as the expected number says (few ever share two).
-    assert intersection_tail(144, [43] * 12, 1) == pytest.approx(7.239e-5, rel=1e-3)
-    assert intersection_tail(144, [43] * 12, 9) < 1e-40
+    chance = shared_by_chance([144], np.full((12, 1), 43))
+    assert chance[1:].sum() == pytest.approx(7.239e-5, rel=1e-3)
+    assert chance[9:].sum() < 1e-40
 
 
 def test_what_has_no_core() -> None:
@@ -238,30 +216,6 @@ def test_what_has_no_core() -> None:
         heuristic_core([Mask(torch.full((2, 3), 0.5))])
     with pytest.raises(InputError, match="single mask"):
         heuristic_core([Mask.stack(MASKS)])
-
-
-# -- chance ---------------------------------------------------------------------------------------
-
-
-def intersection_tail(n: int, sizes: Sequence[int], observed: int) -> float:
-    return float(shared_by_chance([n], np.array(sizes)[:, None])[observed:].sum())
-
-
-def tail_by_counting(n: int, sizes: Sequence[int], observed: int) -> float:
-    """All choices of all sets; the first may stay fixed, as only overlaps count."""
-    first = set(range(sizes[0]))
-    choices = [list(itertools.combinations(range(n), size)) for size in sizes[1:]]
-    shared = [len(first.intersection(*sets)) for sets in itertools.product(*choices)]
-    return sum(count >= observed for count in shared) / len(shared)
-
-
-@pytest.mark.parametrize("n", [3, 4, 5])
-def test_the_tail_is_that_of_counting_all_sets(n: int) -> None:
-    for sizes in itertools.product(range(n + 1), repeat=3):
-        for observed in range(n + 1):
-            expected = tail_by_counting(n, sizes, observed)
-            found = intersection_tail(n, sizes, observed)
-            assert found == pytest.approx(expected, abs=1e-12), (sizes, observed)
 
 
 # -- chance with as many heads of each layer ------------------------------------------------------
@@ -276,17 +230,26 @@ def test_whole_layers_are_no_surprise() -> None:
     assert core.p_uniform == pytest.approx(1 / 6**3)
 
 
-def test_chance_by_layer_is_that_of_counting_all_sets() -> None:
-    groups = [2, 3]
-    for sizes in itertools.product(*(range(n + 1) for n in groups * 2)):
-        by_set = np.array(sizes).reshape(2, 2)
-        choices = [
-            [set(chosen) for chosen in itertools.combinations(range(n), size)]
-            for n, size in zip(groups * 2, sizes, strict=True)
-        ]
-        shared = [len(a & c) + len(b & d) for a, b, c, d in itertools.product(*choices)]
+def choices(groups: Sequence[int], sizes: Sequence[int]) -> list[set[tuple[int, int]]]:
+    """All sets with so many heads of each layer."""
+    by_layer = [
+        itertools.combinations([(layer, head) for head in range(n)], size)
+        for layer, (n, size) in enumerate(zip(groups, sizes, strict=True))
+    ]
+    return [set(itertools.chain(*parts)) for parts in itertools.product(*by_layer)]
+
+
+@pytest.mark.parametrize(("groups", "n_sets"), [([2, 3], 2), ([3], 3), ([4], 3), ([5], 3)])
+def test_chance_is_that_of_counting_all_sets(groups: list[int], n_sets: int) -> None:
+    possible = list(itertools.product(*(range(n + 1) for n in groups)))
+    for sizes in itertools.product(possible, repeat=n_sets):
+        first, *others = (choices(groups, each) for each in sizes)
+        # The first may stay fixed, as only overlaps count.
+        shared = [len(first[0].intersection(*each)) for each in itertools.product(*others)]
         counts = np.bincount(shared, minlength=sum(groups) + 1)
-        np.testing.assert_allclose(shared_by_chance(groups, by_set), counts / len(shared))
+        np.testing.assert_allclose(
+            shared_by_chance(groups, np.array(sizes)), counts / len(shared), atol=1e-12
+        )
 
 
 def by_layer(*kept: str) -> list[Mask]:
@@ -299,22 +262,17 @@ def by_layer(*kept: str) -> list[Mask]:
 
 def test_the_core_by_chance_is_that_of_counting_all_subnetworks() -> None:
     masks = by_layer("01 12", "02 1", "01 01")
-    choices: dict[str, list[list[frozenset[int]]]] = {"layers": [], "any": []}
-    for mask in masks:
-        sizes = [int(n) for n in mask.heads.sum(1)]
-        first, second = (
-            [set(c) for c in itertools.combinations(range(3 * i, 3 * i + 3), n)]
-            for i, n in enumerate(sizes)
-        )
-        choices["layers"].append([frozenset(a | b) for a in first for b in second])
-        some = itertools.combinations(range(6), sum(sizes))
-        choices["any"].append([frozenset(each) for each in some])
+    by_set = [[int(n) for n in mask.heads.sum(1)] for mask in masks]
+    possible = {
+        "layers": [choices([3, 3], sizes) for sizes in by_set],
+        "any": [choices([6], [sum(sizes)]) for sizes in by_set],
+    }
     core, overlap = heuristic_core(masks), head_overlap(masks[:2], "ab").iloc[0]
     assert (len(core.heads), overlap["shared"]) == (2, 2)
     found = {"layers": (core.expected, core.p_value, overlap["expected"], overlap["p_value"])}
     found["any"] = (core.expected_uniform, core.p_uniform)
     found["any"] += (overlap["expected_uniform"], overlap["p_uniform"])
-    for how, sets in choices.items():
+    for how, sets in possible.items():
         shared = np.array([len(a & b & c) for a, b, c in itertools.product(*sets)])
         two = np.array([[len(a & b), len(a | b)] for a, b in itertools.product(*sets[:2])])
         expected = (shared.mean(), (shared >= 2).mean())
@@ -344,54 +302,19 @@ def test_subnetworks_of_one_ranking_are_one_random_subnetwork() -> None:
         heuristic_core([large, small], [0])
 
 
-def test_trained_masks_of_one_seed_are_no_surprise_where_nothing_matters() -> None:
-    """Masks of one seed share noise: without any loss their core is not larger than by chance."""
-    schedule = prune_settings("fast", steps=40, warmup=2, lr=0.3, lr_lambda=1.0, tolerance=1.0)
-    shape, p, apart = ModelShape(8, 8), [], []
-
-    def trained(target_sparsity: float, seed: int) -> Subnetwork:
-        training = MaskTraining(schedule, shape, target_sparsity, seed)
-        while not training.is_done:
-            training.update(0.0, torch.zeros_like(training.draw()))
-        return training.subnetwork()
-
-    for seed in range(0, 30, 2):
-        found = [
-            trained(target_sparsity, each)
-            for target_sparsity in (0.3, 0.5)
-            for each in (seed, seed + 1)
-        ]
-        assert draws_of(found) == [0, 1, 0, 1]
-        masks = [each.mask for each in found]
-        p.append(heuristic_core(masks, draws_of(found)).p_value)
-        apart.append(heuristic_core(masks).p_value)
-    assert np.mean(np.array(p) < 0.1) < 0.25
-    assert np.mean(np.array(apart) < 0.1) > 0.8  # as if they had been found apart
-
-
 def test_draws_are_those_of_a_seed_or_a_ranking() -> None:
     shape = ModelShape(2, 3)
     first, second = (torch.linspace(0, 1, 8).roll(n).reshape(2, 4) for n in (0, 3))
+    one, other = (Mask.full(shape).without("L0.H1").with_identity(name) for name in "ab")
 
-    def found(scores: torch.Tensor, method: str, seed: int, identity: str = "a") -> Subnetwork:
-        mask = Mask.full(shape).without("L0.H1").with_identity(identity)
-        return Subnetwork(mask, 0.5, seed, scores, method, pd.DataFrame(columns=list(HISTORY)))
+    def draws(method: str, *found: tuple[Mask, int, torch.Tensor]) -> list[int]:
+        history = pd.DataFrame(columns=list(HISTORY))
+        each = [Subnetwork(m, 0.5, seed, scores, method, history) for m, seed, scores in found]
+        return draws_of(each)
 
-    assert draws_of([found(first, "l0", 1), found(second, "l0", 1)]) == [0, 0]
-    assert draws_of([found(first, "l0", 1), found(second, "l0", 2)]) == [0, 1]
-    assert draws_of([found(first, "l0", 1), found(second, "l0", 1, "b")]) == [0, 0]
-    assert draws_of([found(first, "ugs", 1), found(second, "ugs", 1)]) == [0, 0]
-    assert draws_of([found(first, "ugs", 1), found(second, "ugs", 1, "b")]) == [0, 1]
-    assert draws_of([found(first, "attribution", 1), found(first, "attribution", 2)]) == [0, 0]
-
-
-@settings(max_examples=25)
-@given(st.data())
-def test_the_expected_number_is_the_sum_over_layers(draw: st.DataObject) -> None:
-    groups = draw.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
-    rows = draw.draw(st.lists(st.tuples(*(st.integers(0, n) for n in groups)), min_size=1))
-    sizes = np.array(rows)
-    chance = shared_by_chance(groups, sizes)
-    assert chance.sum() == pytest.approx(1)
-    expected = sum(n * np.prod(sizes[:, i] / n) for i, n in enumerate(groups))
-    assert np.arange(len(chance)) @ chance == pytest.approx(expected)
+    assert draws("l0", (one, 1, first), (one, 1, second)) == [0, 0]
+    assert draws("l0", (one, 1, first), (one, 2, second)) == [0, 1]
+    assert draws("l0", (one, 1, first), (other, 1, second)) == [0, 0]
+    assert draws("ugs", (one, 1, first), (one, 1, second)) == [0, 0]
+    assert draws("ugs", (one, 1, first), (other, 1, second)) == [0, 1]
+    assert draws("attribution", (one, 1, first), (one, 2, first)) == [0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,15 @@ def smallest(
     return found.set_index("measure", drop=False)
 
 
+def dense(full: dict[str, Evaluation], masked: Evaluation | None = None, **options: Any) -> Any:
+    """The table of a single mask, whose answers are those of the full model unless given."""
+    of_mask = {split: {"dense": masked or each} for split, each in full.items()}
+    options = {"limit": 0.01} | options
+    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, of_mask, **options)
+    SMALLEST.check(found)
+    return found
+
+
 def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
     # 24 of 400 wrong in place of 20 is a loss of a point, with a standard error of half a point.
     inside = {"dense": 20, "middle": 24, "sparse": 24}
@@ -91,12 +101,10 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
         [-0.1] * 2
     )
     few = np.concatenate([np.arange(90), np.arange(N - 90, N)])  # of each label 45 in a half
-    few_full = {split: replace(each, clusters=None).part(few) for split, each in full.items()}
-    few_masked = {
-        r: {n: replace(e, clusters=None).part(few) for n, e in each.items()}
-        for r, each in masked.items()
-    }
-    found = smallest_subnetworks(masks, few_full, few_masked, 0.05, n_resamples=50)
+    few_dense, few_sparse = (replace(each, clusters=None).part(few) for each in (right, sparse))
+    masked = {split: {"dense": few_dense, "sparse": few_sparse} for split in full}
+    full = dict.fromkeys(masked, few_dense)
+    found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
     assert found["id_change_held_out"].isna().tolist() == [False, True]
 
 
@@ -124,9 +132,8 @@ def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
 
 
 def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
-    masked = {split: {"dense": answers(20, shift=3.0)} for split in ("id", "ood")}
     full = {split: answers(20) for split in ("id", "ood")}
-    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
+    found = dense(full, answers(20, shift=3.0))
     assert found["within"].tolist() == [False, True]
     assert found["id_change"].tolist() == [pytest.approx(-0.45), pytest.approx(0.0)]
     for split in ("id", "ood"):
@@ -154,9 +161,7 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
     logits = torch.tensor(np.eye(2)[label])
     correct = torch.tensor(np.eye(2, dtype=bool)[label])
     same = Evaluation(logits, correct, np.full(len(label), "all", dtype=object), "")
-    full, masked = {"id": same, "ood": same}, {"id": {"dense": same}, "ood": {"dense": same}}
-    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
-    accuracy, information = found.to_dict("records")
+    accuracy, information = dense({"id": same, "ood": same}).to_dict("records")
     assert accuracy["within"]
     assert accuracy["id_change_low"] > -0.001
     assert not information["within"]
@@ -167,17 +172,14 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
 
 def test_one_example_has_no_interval_to_be_within() -> None:
     full = {"id": answers(20), "ood": answers(20).part(np.array([N - 1]))}
-    masked = {split: {"dense": each} for split, each in full.items()}
-    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.1)
+    found = dense(full, limit=0.1)
     assert found["within"].tolist() == [False, False]
     assert set(found["reason"]) == {"out of domain: one example, which has no interval"}
 
 
 def test_one_label_has_accuracy_alone() -> None:
     full = {"id": answers(20), "ood": answers(20, labels=np.ones(N, dtype=int))}
-    masked = {split: {"dense": each} for split, each in full.items()}
-    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
-    SMALLEST.check(found)
+    found = dense(full)
     assert found["within"].tolist() == [True, False]
     reason = "out of domain: one label only: lost information cannot be told from a moved threshold"
     assert found["reason"].tolist() == ["", reason]

@@ -63,9 +63,14 @@ def evaluations() -> dict[str, Examples]:
 
 
 def train_encoder(
-    out: Path, settings: TrainSettings = SETTINGS, model: Any = None, data: Examples | None = None
+    out: Path,
+    settings: TrainSettings = SETTINGS,
+    model: Any = None,
+    data: Examples | None = None,
+    held_out: dict[str, Examples] | None = None,
 ) -> pd.DataFrame:
     model = encoder() if model is None else model
-    tokenizer = tiny_world.encoder_tokenizer()
     data = pairs() if data is None else data
-    return train_classifier(model, tokenizer, data, evaluations(), out, settings, False)
+    held_out = evaluations() if held_out is None else held_out
+    tokenizer = tiny_world.encoder_tokenizer()
+    return train_classifier(model, tokenizer, data, held_out, out, settings, False)

@@ -15,12 +15,7 @@ from safetensors.torch import load_file, save_file
 from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
 
 from mechcore.errors import InputError
-from mechcore.training import (
-    TrainSettings,
-    new_model,
-    read_history,
-    train_classifier,
-)
+from mechcore.training import TrainSettings, new_model, read_history
 from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import newest_state, publish
 from mechcore.worlds import tiny_world
@@ -151,21 +146,18 @@ def test_a_finished_run_is_not_repeated_and_gives_its_weights(tmp_path: Path, wh
 def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(whole, out)
-    changes = {"learning_rate": 2e-3, "seed": 7}
-    with pytest.raises(InputError, match="holds another training run") as caught:
-        run(out, replace(LONG, **changes))
-    assert "these differ: learning_rate, seed. Keep them" in str(caught.value)
-    model = encoder(DROPOUT)
-    torch.nn.init.ones_(model.classifier.bias)
-    with pytest.raises(InputError, match="these differ: model"):
-        train_encoder(out, LONG, model)
-    with pytest.raises(InputError, match="these differ: examples"):
-        train_encoder(out, LONG, encoder(DROPOUT), pairs(41))
     fewer = {"id": evaluations()["id"]}
-    with pytest.raises(InputError, match="these differ: evaluations"):
-        train_classifier(
-            encoder(DROPOUT), tiny_world.encoder_tokenizer(), pairs(), fewer, out, LONG, False
-        )
+    other = encoder(DROPOUT)
+    torch.nn.init.ones_(other.classifier.bias)
+    changes: dict[str, dict[str, Any]] = {
+        "learning_rate, seed. Keep them": {"settings": replace(LONG, learning_rate=2e-3, seed=7)},
+        "model": {"model": other},
+        "examples": {"data": pairs(41)},
+        "evaluations": {"held_out": fewer},
+    }
+    for named, change in changes.items():
+        with pytest.raises(InputError, match=f"holds another training run.* differ: {named}"):
+            train_encoder(out, **{"settings": LONG, "model": encoder(DROPOUT)} | change)
     assert_same(out, whole)
 
 

@@ -12,10 +12,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
 )
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.papers.cognitive.text import tiny_tokenizer
 from mechcore.training import (
     accuracies,
     answering,
@@ -62,17 +65,9 @@ def test_history_has_the_accuracies_of_the_stored_weights(run: Path, name: str, 
 def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
     model = decoder()
     tokenizer = tiny_world.decoder_tokenizer()
-    history = train_answering(
-        model,
-        tokenizer,
-        pairs(),
-        evaluations(),
-        tmp_path / "run",
-        SETTINGS,
-        prompt=tiny_world.DECODER_PROMPT,
-        answers=tiny_world.DECODER_ANSWERS,
-        progress=False,
-    )
+    options = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
+    data = (pairs(), evaluations(), tmp_path / "run", SETTINGS)
+    history = train_answering(model, tokenizer, *data, **options, progress=False)
     stored = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "final")
     examples = evaluations()["id"]
     yes, no = (tokenizer(word)["input_ids"][0] for word in ("yes", "no"))
@@ -130,7 +125,7 @@ def test_an_answer_must_be_one_known_token() -> None:
 
 
 def test_a_missing_history_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"history\.json: not found"):
+    with pytest.raises(InputError, match=r"history\.json: not found; expected the history"):
         read_history(tmp_path)
 
 
@@ -152,11 +147,24 @@ def test_weights_that_overflow_as_they_are_stored_have_no_accuracy(tmp_path: Pat
     model = encoder()
     with torch.no_grad():
         model.classifier.bias[0] = 1e5
-    with pytest.raises(
-        MechcoreError,
-        match=r"^training: after step 2, with the weights in float16, logits: not finite .* "
-        "checkpoint_dtype float32$",
-    ):
+    message = "^training: after step 2, with the weights in float16, logits: not finite .* "
+    with pytest.raises(MechcoreError, match=f"{message}checkpoint_dtype float32$"):
         train_encoder(tmp_path / "out", SETTINGS, model)
-    with pytest.raises(InputError, match="not found; expected the history"):
-        read_history(tmp_path / "out")
+    assert not (tmp_path / "out" / "history.json").exists()
+
+
+def test_the_loss_of_a_language_model_is_on_the_answer() -> None:
+    prompts = ["motion left 10 right", "context color . choice is", "is"]
+    labels, tokenizer = ["left", "right", "right"], tiny_tokenizer()
+    frame = pd.DataFrame({"text_a": prompts, "text_b": "", "label": labels, "subset": "all"})
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    own = []  # of each text alone, without padding
+    for prompt, label in zip(prompts, labels, strict=True):
+        ids = tokenizer(f"{prompt} {label}", return_tensors="pt")["input_ids"]
+        own.append(-model(input_ids=ids).logits[0, -2].log_softmax(-1)[ids[0, -1]])
+    answers, examples = {"left": " left", "right": " right"}, Examples("test", frame)
+    trained = answering(model, tokenizer, "{a}", answers)
+    loss = trained.loss(model, trained.encode(examples).rows([0, 1, 2]), trained.targets(examples))
+    torch.testing.assert_close(loss, torch.stack(own).mean())

@@ -19,17 +19,10 @@ MNLI, QQP = 392_702, 363_846
 def test_mnli_as_in_the_paper() -> None:
     settings = PRESETS["bert-mnli"]
     assert PRESETS["roberta-mnli"] == settings
-    assert settings == TrainSettings(
-        epochs=5,
-        learning_rate=2e-5,
-        batch_size=32,
-        weight_decay=0.0,
-        betas=(0.9, 0.999),
-        epsilon=1e-8,
-        max_length=128,
-        evaluate_every=500,
-        checkpoint_every=500,
-    )
+    adam: dict[str, Any] = {"weight_decay": 0.0, "betas": (0.9, 0.999), "epsilon": 1e-8}
+    sizes: dict[str, Any] = {"epochs": 5, "batch_size": 32, "max_length": 128}
+    every: dict[str, Any] = {"evaluate_every": 500, "checkpoint_every": 500}
+    assert settings == TrainSettings(learning_rate=2e-5, **sizes, **adam, **every)
     assert settings.total_steps(MNLI) == 61_360
     steps = settings.checkpoint_steps(MNLI)
     assert steps[:2] == [500, 1000]
@@ -46,18 +39,16 @@ def test_qqp_as_in_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "n", "batch", "accumulate", "steps"),
+    ("epochs", "batch", "accumulate", "n", "steps"),
     [
-        (1, 64, 32, 1, 2),
-        (1, 65, 32, 1, 3),
-        (0.5, 64, 32, 1, 1),
-        (0.1, 30, 3, 1, 1),
-        (3, 64, 8, 4, 6),
+        (1, 32, 1, 64, 2),
+        (1, 32, 1, 65, 3),
+        (0.5, 32, 1, 64, 1),
+        (0.1, 3, 1, 30, 1),
+        (3, 8, 4, 64, 6),
     ],
 )
-def test_epochs_are_counted_in_examples(
-    epochs: float, n: int, batch: int, accumulate: int, steps: int
-) -> None:
+def test_epochs_in_steps(epochs: float, batch: int, accumulate: int, n: int, steps: int) -> None:
     settings = TrainSettings(epochs=epochs, batch_size=batch, accumulate=accumulate)
     assert settings.total_steps(n) == steps
 

@@ -15,14 +15,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 from safetensors.torch import load_file
-from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
+from training.builders import SETTINGS, encoder, evaluations, train_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.progress import shown
 from mechcore.training import (
     TrainSettings,
     accuracies,
@@ -30,12 +27,10 @@ from mechcore.training import (
     classification,
     read_history,
     recorder,
-    train_classifier,
 )
 from mechcore.training.history import Standing, has_ended, standing
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import newest_state
-from mechcore.worlds import tiny_world
 
 WATCHED = replace(
     SETTINGS, steps=20, evaluate_every=2, checkpoint_every=6, checkpoint_dtype="float32", patience=2
@@ -131,9 +126,7 @@ def recorded(values: Sequence[float]) -> list[dict[str, Any]]:
         ([0.5, 0.505, 0.509, 0.4], 0.01, 10, 3),
     ],
 )
-def test_the_best_evaluation_and_the_wait(
-    values: list[float], min_delta: float, best: int, waited: int
-) -> None:
+def test_best_and_wait(values: list[float], min_delta: float, best: int, waited: int) -> None:
     settings = TrainSettings(steps=90, patience=3, min_delta=min_delta, watch="id")
     accuracy = values[best // 10 - 1]
     assert standing(recorded(values), settings) == Standing(best, accuracy, waited)
@@ -206,30 +199,12 @@ def test_a_patience_that_is_never_exhausted_keeps_the_best_of_all_steps(tmp_path
     )
 
 
-def test_the_end_is_told_and_the_progress_complete(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # At this rate no answer ever changes.
-    settings = replace(WATCHED, learning_rate=1e-30, evaluate_every=1)
-    with shown(Console(stderr=True, width=300)):
-        run(tmp_path / "run", settings)
-    said = capsys.readouterr().err.splitlines()
-    assert said[-2:] == [
-        "training ends with the weights of step 1, the best evaluation",
-        "training: 100 %",
-    ]
-
-
 def test_there_must_be_what_is_to_be_watched(tmp_path: Path) -> None:
-    def refused(given: dict[str, Examples], settings: TrainSettings, message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            train_classifier(
-                encoder(), tiny_world.encoder_tokenizer(), pairs(), given, out, settings, False
-            )
-
     out = tmp_path / "run"
-    refused({}, WATCHED, "patience is 2, and there are no evaluation data to watch")
-    refused(evaluations(), replace(WATCHED, watch="dev"), "watch is 'dev'; .* data set: id, ood")
+    with pytest.raises(InputError, match="patience is 2, and there are no evaluation data to watc"):
+        train_encoder(out, WATCHED, held_out={})
+    with pytest.raises(InputError, match=r"watch is 'dev'; .* data set: id, ood"):
+        run(out, replace(WATCHED, watch="dev"))
     assert not out.exists()
 
 
