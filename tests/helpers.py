@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import transformers as hf
@@ -22,6 +23,8 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
 from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.models import load_model
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
@@ -235,6 +238,27 @@ def bert_like(tokenizer: Tokenizer, segments: bool) -> hf.PreTrainedTokenizerFas
         mask_token="[MASK]",
         model_input_names=["input_ids", *["token_type_ids"] * segments, "attention_mask"],
     )
+
+
+# -- examples -----------------------------------------------------------------------------------
+
+
+def examples_of(
+    texts: Sequence[str | tuple[str, str]], label: Any = "x", subset: Any = "s", name: str = "x"
+) -> Examples:
+    """Texts and pairs of them, with one label and subset for all or a list of them."""
+    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
+    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
+    return Examples(name, frame.assign(label=label, subset=subset))
+
+
+def encoded_of(
+    texts: Sequence[str | tuple[str, str]], label: Any = "x", segments: bool = True, **options: Any
+) -> EncodedExamples:
+    """By the tokenizer of words unless another is given; other options are those of `encode`."""
+    tokenizer = options.pop("tokenizer", None) or word_tokenizer(segments)
+    examples = examples_of(texts, label, options.pop("subset", "s"))
+    return encode(examples, tokenizer, **{"max_length": 48, **options})
 
 
 # -- batches ------------------------------------------------------------------------------------

@@ -92,6 +92,9 @@ def write_run(path: Path, world: World = World()) -> Path:
     def save(name: str, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
         pd.DataFrame(rows, columns=pd.Index(columns)).to_csv(folder / f"{name}.csv", index=False)
 
+    def save_table(name: str, table: pd.DataFrame) -> None:
+        save(name, table.to_dict("records"), list(table.columns))
+
     accuracy = []
     runs: list[tuple[str, float | None, int | None]] = [("full", None, None)]
     runs += [
@@ -105,19 +108,8 @@ def write_run(path: Path, world: World = World()) -> Path:
                 value = float(np.clip(value - target_sparsity * loss, 0, 1))
             half = 1.96 * np.sqrt(value * (1 - value) / n)
             margin = 8 * value - 4
-            row = (
-                name,
-                target_sparsity,
-                seed,
-                data,
-                split,
-                subset,
-                n,
-                value,
-                value - half,
-                value + half,
-            )
-            accuracy.append(dict(zip(ACCURACY, (*row, margin), strict=True)))
+            row = (name, target_sparsity, seed, data, split, subset, n, value, value - half)
+            accuracy.append(dict(zip(ACCURACY, (*row, value + half, margin), strict=True)))
     save("accuracy", accuracy, ACCURACY)
 
     subnetworks, kept_by = [], {}
@@ -132,11 +124,8 @@ def write_run(path: Path, world: World = World()) -> Path:
         kept = [*sorted(noisy, key=noisy.__getitem__)[-n_heads:]]
         mlps = [f"L{i}.MLP" for i in range(world.n_layers) if rng.random() < 0.9]
         kept_by[name] = {*kept, *mlps}
-        of_run = {
-            row["split"]: row["accuracy"]
-            for row in accuracy
-            if row["subnetwork"] == name and row["subset"] == "all"
-        }
+        whole = [row for row in accuracy if (row["subnetwork"], row["subset"]) == (name, "all")]
+        of_run = {row["split"]: row["accuracy"] for row in whole}
         values = (name, target_sparsity, seed, 1 - len(kept_by[name]) / len(components))
         values += (1 - n_heads / len(heads), n_heads, len(mlps), float(rng.uniform(0.05, 0.3)))
         values += (of_run["id"], of_run["ood"], " ".join([*kept, *mlps]))
@@ -148,23 +137,13 @@ def write_run(path: Path, world: World = World()) -> Path:
         names = [name for name, other, _ in runs if other == target_sparsity]
         for component in world.shape.components:
             count = sum(str(component) in kept_by[name] for name in names)
-            values = (
-                str(component),
-                component.layer,
-                component.head,
-                target_sparsity,
-                len(names),
-                count,
-            )
-            values += (count / len(names),)
+            place = (str(component), component.layer, component.head, target_sparsity)
+            values = (*place, len(names), count, count / len(names))
             frequency.append(dict(zip(FREQUENCY, values, strict=True)))
     save("head_frequency", frequency, FREQUENCY)
     masks = [Mask.full(world.shape).only(kept_by[name]) for name, *_ in runs[1:]]
-    for name, table in (
-        ("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]])),
-        ("accuracy_spread", accuracy_spread(pd.DataFrame(accuracy))),
-    ):
-        save(name, table.to_dict("records"), list(table.columns))
+    save_table("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]]))
+    save_table("accuracy_spread", accuracy_spread(pd.DataFrame(accuracy)))
 
     core = [Component.parse(name) for name in world.core]
     n_subnetworks = len(runs) - 1
@@ -208,15 +187,14 @@ def write_run(path: Path, world: World = World()) -> Path:
     if world.balance:
         save("data", _balance(world), ("data", "split", "subset", "label", "n", "share"))
     if world.groups is not None:
-        groups = group_table(pd.DataFrame(accuracy), world.groups)
-        save("group_accuracy", groups.to_dict("records"), list(groups.columns))
+        save_table("group_accuracy", group_table(pd.DataFrame(accuracy), world.groups))
     if world.checkpoints:
         sizes = _sizes(world)
         means = mean_effective_size(sizes).merge(
             sizes.groupby(["group", "checkpoint"], as_index=False)["full_accuracy"].first()
         )
-        for name, table in (("effective_size", sizes), ("mean_effective_size", means)):
-            save(name, table.to_dict("records"), list(table.columns))
+        save_table("effective_size", sizes)
+        save_table("mean_effective_size", means)
     _write_attention(path, save, world, rng)
     (path / "config.json").write_text(json.dumps(_config(world)))
     return path
@@ -364,11 +342,9 @@ def _write_paths(save: Callable, world: World) -> None:
         pairs = [(str(c), "answer", READ.get(str(c), 0.001)) for c in world.shape.components]
         for name, lost in READ.items():
             to = Component.parse(name)
-            before = [
-                h for h in world.core
-                if (Component.parse(h).layer, False) < (to.layer, not to.is_head)
-            ]  # fmt: skip
-            pairs += [(head, name, lost / 2) for head in before]
+            for head in world.core:
+                if (Component.parse(head).layer, False) < (to.layer, not to.is_head):
+                    pairs.append((head, name, lost / 2))
         for sender, receiver, lost in pairs if world.core else []:
             row: dict[str, Any] = {"set": f"{sender}>{receiver}", "size": 1, **place}
             row |= {"senders": sender, "receiver": receiver, "input": "all"}
@@ -545,48 +521,34 @@ def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Ge
     tokens = TOKENS.split()
     first_end = tokens.index("[SEP]")
     segments = [0 if i <= first_end else 1 for i in range(len(tokens))]
-    examples = [
-        {
-            "component": name,
-            "category": labels[name],
-            "tokens": tokens,
-            "segments": segments,
-            "pattern": rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).tolist(),
-        }
-        for name in world.core
-    ]
+    examples = []
+    for name in world.core:
+        pattern = rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).tolist()
+        text = {"tokens": tokens, "segments": segments, "pattern": pattern}
+        examples.append({"component": name, "category": labels[name], **text})
     (path / "attention_examples.json").write_text(json.dumps(examples))
 
 
 def _config(world: World) -> dict[str, Any]:
     more = {"n_available": 30000, "n_cut": world.n_cut} if world.balance else {}
+    shape = {"n_layers": world.n_layers, "n_heads": world.n_heads, "has_mlps": True}
+    model = {"source": world.source, "kind": "bridge", **shape}
+    model |= {"architecture": "BertForSequenceClassification"}
+    model |= {"class_names": ["entailment", "non-entailment"]}
     settings: dict[str, Any] = {}
     if world.training:
+        model["base"] = "hub/base"
         settings = {"training": TRAIN_SETTINGS, "model": {"max_length": 128}}
     return {
         "kind": "heuristic-core",
         "mechcore": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
         "command": "mechcore run --model checkpoints/tiny-world --seeds 0,1,2",
-        "model": {
-            **({"base": "hub/base"} if world.training else {}),
-            "source": world.source,
-            "kind": "bridge",
-            "architecture": "BertForSequenceClassification",
-            "n_layers": world.n_layers,
-            "n_heads": world.n_heads,
-            "has_mlps": True,
-            "class_names": ["entailment", "non-entailment"],
-        },
+        "model": model,
         "data": {
             "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"} | more,
             "id": {"name": world.id_data[0], "n": 2000, "fingerprint": "1d80cc52e9a7b364"},
-            "ood": {
-                "name": world.ood_data,
-                "n": 2000,
-                "fingerprint": "77ab03fe5521c9d8",
-                "subsets": list(world.subsets),
-            },
+            "ood": {"name": world.ood_data, "n": 2000, "subsets": list(world.subsets)},
         },
         "seeds": list(world.seeds),
         "target_sparsities": list(world.target_sparsities),

@@ -14,8 +14,7 @@ from attention.builders import byte_level, wordpiece
 from attention.planted import attention_scores
 
 from mechcore.attention.inputs import batches_of
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
 
@@ -56,14 +55,8 @@ PAIRS = [
 OPTIONS: dict[str, Any] = {"resamples": 30, "seed": 1}
 
 
-def examples(texts: Sequence[str] | Sequence[tuple[str, str]]) -> Examples:
-    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
-    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
-    return Examples("texts", frame.assign(label="x", subset="all"))
-
-
 def encoded(texts: Any, tokenizer: Any) -> EncodedExamples:
-    return encode(examples(texts), tokenizer, max_length=48, words=True)
+    return helpers.encoded_of(texts, tokenizer=tokenizer, words=True)
 
 
 def plain(
@@ -264,7 +257,7 @@ def test_texts_and_pairs_of_an_encoder(encoder: Any, batch_size: int) -> None:
     for texts in (TEXTS, PAIRS):
         expected = attention_scores(encoder, encoded(texts, tokenizer), **OPTIONS)
         given: Iterator[Any] = iter(
-            [texts, tuple(texts), examples(texts), encoded(texts, tokenizer)]
+            [texts, tuple(texts), helpers.examples_of(texts), encoded(texts, tokenizer)]
         )
         for data in given:
             assert_same(attention_scores(encoder, data, **options), expected)
@@ -305,7 +298,7 @@ def test_an_encoder_whose_separators_are_not_known(tmp_path: Path) -> None:
 
 
 def test_examples_without_words_are_an_error(encoder: Any) -> None:
-    data = encode(examples(TEXTS), wordpiece(), max_length=48)
+    data = helpers.encoded_of(TEXTS, tokenizer=wordpiece())
     with pytest.raises(InputError, match=r"found examples without words.*words=True"):
         attention_scores(encoder, data)
 

@@ -296,7 +296,7 @@ def subject(request: pytest.FixtureRequest) -> tuple[Any, EncodedExamples, pd.Da
     data = encode(examples(), tokenizer, max_length=48, words=True, **options)
     loader: Any = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
     plain = loader.from_pretrained(path, attn_implementation="eager", dtype=torch.float32).eval()
-    attentions, tokens = [], []
+    attentions, claimants, two = [], [], data.examples.two_segments
     for i in range(len(data)):
         inputs = {"input_ids": torch.tensor([data.input_ids[i]])}
         if data.token_type_ids is not None:
@@ -304,34 +304,38 @@ def subject(request: pytest.FixtureRequest) -> tuple[Any, EncodedExamples, pd.Da
         with torch.no_grad():
             found = plain(**inputs, output_attentions=True).attentions
         attentions.append([layer[0].double().tolist() for layer in found])
-        tokens.append(tokenizer.convert_ids_to_tokens(data.input_ids[i]))
-    model, two = load_model(path), data.examples.two_segments
+        tokens = tokenizer.convert_ids_to_tokens(data.input_ids[i])
+        of_queries = []
+        for query in range(len(tokens)):
+            keys = range(query + 1 if causal else len(tokens))
+            of_queries.append([categories_of(query, key, tokens, causal, two) for key in keys])
+        claimants.append(of_queries)
+    model = load_model(path)
     rows = [
         {"component": str(head), "layer": head.layer, "head": head.head}
-        | head_oracle([each[head.layer][head.head] for each in attentions], tokens, causal, two)
+        | head_oracle([each[head.layer][head.head] for each in attentions], claimants, causal)
         for head in ModelShape.of(model).heads
     ]
     return model, data, pd.DataFrame(rows)
 
 
 def head_oracle(
-    patterns: list[list[list[float]]], tokens: list[list[str]], causal: bool, two: bool
+    patterns: list[list[list[float]]], claimants: list[list[list[list[str]]]], causal: bool
 ) -> dict[str, Any]:
-    """One head's figures from its patterns, [example][query][key]."""
+    """One head's figures from its patterns and whose the keys are, [example][query][key]."""
     names = CAUSAL if causal else ENCODER
     # For every example a list over the queries for which the category is defined.
     masses: dict[str, list[list[float]]] = {name: [[] for _ in patterns] for name in names}
     uniforms: dict[str, list[float]] = {name: [] for name in names}
     shares = dict.fromkeys(names, 0.0)
     entropies, distances = [], []
-    for i, (pattern, words) in enumerate(zip(patterns, tokens, strict=True)):
+    for i, (pattern, of_example) in enumerate(zip(patterns, claimants, strict=True)):
         for query, line in enumerate(pattern):
-            keys = range(query + 1 if causal else len(words))
+            keys = range(len(of_example[query]))
             mass: dict[str, list[float]] = {}
             for key in keys:
-                claimants = categories_of(query, key, words, causal, two)
-                shares[claimants[0]] += line[key]
-                for name in claimants:
+                shares[of_example[query][key][0]] += line[key]
+                for name in of_example[query][key]:
                     mass.setdefault(name, []).append(line[key])
             for name, values in mass.items():
                 masses[name][i].append(sum(values))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import helpers
-import pandas as pd
 import pytest
 import transformers as hf
 
@@ -16,8 +15,7 @@ from mechcore.errors import InputError, MechcoreWarning
 
 
 def examples(first: str, second: str) -> Examples:
-    row = {"text_a": [first], "text_b": [second], "label": ["entailment"], "subset": ["s"]}
-    return Examples("one", pd.DataFrame(row))
+    return helpers.examples_of([(first, second)])
 
 
 CHAT = (

@@ -1,11 +1,10 @@
 """Token ids, segments, words and separators, on tokenizers small enough to write out."""
 
 import itertools
-from collections.abc import Sequence
 
-import pandas as pd
 import pytest
 import transformers as hf
+from helpers import examples_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -52,13 +51,8 @@ def wordpiece() -> hf.PreTrainedTokenizerFast:
     )
 
 
-def examples(*pairs: tuple[str, str], labels: Sequence[str] = ()) -> Examples:
-    first, second = zip(*pairs, strict=True)
-    label = list(labels) or ["x"] * len(pairs)
-    return Examples(
-        "data",
-        pd.DataFrame({"text_a": first, "text_b": second, "label": label, "subset": "s"}),
-    )
+def examples(*pairs: tuple[str, str]) -> Examples:
+    return examples_of(pairs, name="data")
 
 
 def ids(text: str) -> list[int]:

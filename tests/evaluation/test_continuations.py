@@ -7,15 +7,13 @@ from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from helpers import Case, Cases
 
 from mechcore.ablation import ablate
 from mechcore.components import Component, Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.readout import Continuations
@@ -31,12 +29,7 @@ TEXTS = ("the cat saw a dog", "a bird", "never", "if the dog ran who saw the bir
 
 def encoded(answers: dict[str, str] = ANSWERS, prompt: str = "{a} .", **options: Any) -> Any:
     labels = ["entailment", "neutral", "contradiction", "neutral", "entailment"]
-    frame = pd.DataFrame({"text_a": TEXTS, "text_b": "", "label": labels, "subset": "s"})
-    examples = Examples("five", frame)
-    tokenizer = options.pop("tokenizer", None) or helpers.word_tokenizer(segments=False)
-    return encode(
-        examples, tokenizer, **{"max_length": 48, "prompt": prompt, "answers": answers, **options}
-    )
+    return helpers.encoded_of(TEXTS, labels, False, prompt=prompt, answers=answers, **options)
 
 
 def written(model: Any, data: EncodedExamples) -> torch.Tensor:

@@ -8,14 +8,12 @@ from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from helpers import Case, Cases, padded, reference_logits, texts
+from helpers import Case, Cases, close, encoded_of, padded, reference_logits, texts
 
 from mechcore.components import Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import (
     Evaluation,
@@ -38,20 +36,8 @@ PAIRS = [
 ]
 
 
-def examples(labels: list[str], subsets: list[str] | None = None) -> Examples:
-    first, second = zip(*PAIRS[: len(labels)], strict=True)
-    subset = subsets or ["s"] * len(labels)
-    return Examples(
-        "x",
-        pd.DataFrame({"text_a": first, "text_b": second, "label": labels, "subset": subset}),
-    )
-
-
-def encoded(
-    labels: list[str], subsets: list[str] | None = None, segments: bool = True
-) -> EncodedExamples:
-    tokenizer = helpers.word_tokenizer(segments)
-    return encode(examples(labels, subsets), tokenizer, max_length=48)
+def encoded(labels: list[str], segments: bool = True, **options: Any) -> EncodedExamples:
+    return encoded_of(PAIRS[: len(labels)], labels, segments, **options)
 
 
 def plain_logits(reference: Any, data: EncodedExamples) -> torch.Tensor:
@@ -64,10 +50,6 @@ def plain_logits(reference: Any, data: EncodedExamples) -> torch.Tensor:
         with torch.no_grad():
             logits.append(reference(**inputs).logits)
     return torch.cat(logits)
-
-
-def close(found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -292,14 +274,9 @@ PROMPT = "{a} , {b} ."
 ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
 
 
-def lm_data(labels: list[str]) -> EncodedExamples:
-    return encode(
-        examples(labels), helpers.word_tokenizer(), max_length=48, prompt=PROMPT, answers=ANSWERS
-    )
-
-
 def test_answers_of_a_language_model_are_read_after_the_prompt(cases: Cases) -> None:
-    case, data = cases.get("gpt2-lm"), lm_data(["entailment", "non-entailment", *LABELS[2:]])
+    labels = ["entailment", "non-entailment", *LABELS[2:]]
+    case, data = cases.get("gpt2-lm"), encoded(labels, prompt=PROMPT, answers=ANSWERS)
     result = evaluate(case.model, data, batch_size=3, in_domain=False)
     rows = [torch.tensor(ids) for ids in data.input_ids]
     vocabulary = helpers.word_tokenizer().get_vocab()

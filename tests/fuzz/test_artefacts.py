@@ -41,7 +41,7 @@ def masks(tmp_path: Path) -> list[Path]:
 
 
 def test_masks(masks: list[Path], work: Path) -> None:
-    check_all(work, 250, copies(masks), lambda path: repr(Mask.load(path)))
+    check_all(work, 120, copies(masks), lambda path: repr(Mask.load(path)))
 
 
 def test_foreign_masks(cases: Cases, tmp_path: Path, work: Path) -> None:
@@ -88,7 +88,7 @@ def test_foreign_masks(cases: Cases, tmp_path: Path, work: Path) -> None:
                 assert each.shape == SHAPE
                 assert each.identity is None or not own.differences(each.identity)
 
-    check_all(work, 200, write_mask, read)
+    check_all(work, 100, write_mask, read)
 
 
 def test_subnetworks(tmp_path: Path, work: Path) -> None:
@@ -96,11 +96,11 @@ def test_subnetworks(tmp_path: Path, work: Path) -> None:
     mask = Mask.full(SHAPE).without("L0.H1")
     path = tmp_path / "subnetwork.safetensors"
     Subnetwork(mask, 0.5, 42, torch.randn(2, 5), "l0", history).save(path)
-    check_all(work, 150, copies([path]), lambda path: Subnetwork.load(path).name)
+    check_all(work, 80, copies([path]), lambda path: Subnetwork.load(path).name)
 
 
 def test_means(cases: Cases, tmp_path: Path, work: Path) -> None:
     model = cases.get("bert").model
     path = tmp_path / "means.safetensors"
     MeanActivations.compute(model, padded(texts(), "right"), n_samples=2).save(path)
-    check_all(work, 150, copies([path]), lambda path: MeanActivations.load(path, model))
+    check_all(work, 80, copies([path]), lambda path: MeanActivations.load(path, model))

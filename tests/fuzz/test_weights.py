@@ -29,7 +29,7 @@ COMMANDS = (
     f"accuracy {PRUNE}",
     f"accuracy {PRUNE} --prune-method attribution",
 )
-N_CASES = 24
+N_CASES = 12
 
 
 @pytest.fixture(scope="module")
