@@ -1,6 +1,7 @@
 """Scores of planted attention patterns, and of small models against a slow plain oracle."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import helpers
@@ -257,14 +258,9 @@ def test_padding_changes_nothing(tokens: TokenInfo, more: int, junk: float) -> N
 def examples() -> Examples:
     """Pairs of very different lengths, so that batches are padded."""
     long = tiny_world.generate("id", 12, seed=1).frame
-    short = pd.DataFrame(
-        [
-            ("the baker slept", "the baker slept", "entailment", "short"),
-            ("the cook sang and the cook sang", "the pilot sang", "entailment", "short"),
-        ],
-        columns=list(long.columns),
-    )
-    return Examples("mixed lengths", pd.concat([long, short], ignore_index=True))
+    short = [("the baker slept",) * 2, ("the cook sang and the cook sang", "the pilot sang")]
+    frames = [long, helpers.examples_of(short, "entailment").frame]
+    return Examples("mixed lengths", pd.concat(frames, ignore_index=True))
 
 
 def categories_of(query: int, key: int, tokens: list[str], causal: bool, two: bool) -> list[str]:
@@ -428,39 +424,40 @@ def repeated_twice(n: int, seed: int) -> torch.Tensor:
     return torch.cat([torch.tensor([2]), order, order])
 
 
-DETECTED = {
-    "previous_token_head": "previous",
-    "duplicate_token_head": "repeated",
-    "induction_head": "induction",
+DETECTED: dict[str, tuple[str, Callable[[int], int]]] = {
+    "previous_token_head": ("previous", lambda n: 2 * n),
+    "duplicate_token_head": ("repeated", lambda n: n),
+    "induction_head": ("induction", lambda n: n),
 }
+"""The category, and of how many queries it is defined."""
 
 
-@pytest.mark.parametrize("pattern", DETECTED)
-def test_head_detector_agrees(language_model: Any, pattern: str) -> None:
+def test_head_detector_agrees(language_model: Any) -> None:
     n = 12
     ids = repeated_twice(n, seed=1)
     table = attention_scores(language_model, [{"input_ids": ids[None]}], resamples=0)
-    name = DETECTED[pattern]
-    score = detected(language_model, ids, pattern)
-    assert score.std() > 1e-3, "heads must differ"
-    # It divides by all queries, masses by those that have such a key.
-    defined = {"previous": 2 * n, "repeated": n, "induction": n}[name]
-    np.testing.assert_allclose(table[f"mass_{name}"] * defined / (2 * n + 1), score, atol=1e-4)
-    # Nothing else claims these keys first, but position 0 when it is the previous token.
-    if name != "previous":
-        np.testing.assert_allclose(table[f"share_{name}"], score, atol=1e-4)
-    # Without attention to the first token, to the query itself, or both, of what is left:
     first, itself = table["share_first"], table["mass_self"]
     both = first + table["share_self"]
-    for options, left_out in (
-        ({"exclude_bos": True}, first),
-        ({"exclude_bos": True, "exclude_current_token": True}, both),
-    ):
-        score = detected(language_model, ids, pattern, **options)
-        np.testing.assert_allclose(table[f"share_{name}"] / (1 - left_out), score, atol=1e-4)
-    score = detected(language_model, ids, pattern, exclude_current_token=True)
-    expected = table[f"mass_{name}"] * defined / (2 * n + 1) / (1 - itself)
-    np.testing.assert_allclose(expected, score, atol=1e-4)
+    for pattern, (name, defined) in DETECTED.items():
+        score = detected(language_model, ids, pattern)
+        assert score.std() > 1e-3, "heads must differ"
+        # It divides by all queries, masses by those that have such a key.
+        mass = table[f"mass_{name}"] * defined(n) / (2 * n + 1)
+        np.testing.assert_allclose(mass, score, atol=1e-4)
+        # Nothing else claims these keys first, but position 0 when it is the previous token.
+        if name != "previous":
+            np.testing.assert_allclose(table[f"share_{name}"], score, atol=1e-4)
+        # Without attention to the first token, to the query itself, or both, of what is left:
+        for options, expected in (
+            ({"exclude_bos": True}, table[f"share_{name}"] / (1 - first)),
+            (
+                {"exclude_bos": True, "exclude_current_token": True},
+                table[f"share_{name}"] / (1 - both),
+            ),
+            ({"exclude_current_token": True}, mass / (1 - itself)),
+        ):
+            score = detected(language_model, ids, pattern, **options)
+            np.testing.assert_allclose(expected, score, atol=1e-4)
 
 
 # -- errors ---------------------------------------------------------------------------------------

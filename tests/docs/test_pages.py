@@ -79,31 +79,14 @@ def test_a_page_runs_and_prints_what_it_shows(
 
 
 def test_outputs_are_written_where_they_are_shown(tmp_path: Path) -> None:
+    def block(language: str, body: str) -> str:
+        return f"```{language}\n{body}\n```\n\n"
+
     page = tmp_path / "page.md"
-    text = """# Page
-
-<!-- in tests: 3 => 2 -->
-
-```python
-print("first")
-print(1 + 3)
-```
-
-<!-- last line -->
-```text
-OLD
-```
-
-Between.
-
-```python
-print("as before\\n")
-```
-
-```text
-as before
-```
-"""
+    text = "# Page\n\n<!-- in tests: 3 => 2 -->\n\n"
+    text += block("python", 'print("first")\nprint(1 + 3)')
+    text += f"<!-- last line -->\n{block('text', 'OLD')}Between.\n\n"
+    text += block("python", 'print("as before\\n")') + block("text", "as before")
     page.write_text(text.replace("OLD", "5 old\nlines"))
     assert rewrite(page) == 1
     assert page.read_text() == text.replace("OLD", "4")

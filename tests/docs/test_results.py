@@ -105,22 +105,17 @@ def test_the_atlas_comes_from_commands_that_there_are(
 def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:
     _module("agreement_texts").main(tmp_path)
     files = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "id", "ood")}
-    assert {name: len(found) for name, found in files.items()} == {
-        "train": 800,
-        "id": 224,
-        "ood": 224,
-    }
-    texts = [set(found["text_a"]) for found in files.values()]
-    assert len(set.union(*texts)) == sum(map(len, texts)) == 1248
+    sizes = {name: len(found) for name, found in files.items()}
+    assert sizes == {"train": 800, "id": 224, "ood": 224}
+    texts = set().union(*(found["text_a"] for found in files.values()))
+    assert len(texts) == sum(sizes.values())
     rows = {name: found.to_dict("records")[:2] for name, found in files.items()}
     assert rows["id"] == [
         {"text_a": "The key near the museum", "label": "singular", "subset": "near, singular"},
         {"text_a": "The keys near the museums", "label": "plural", "subset": "near, plural"},
     ]
-    assert [row["text_a"] for row in rows["ood"]] == [
-        "The plan near the castles",
-        "The plans near the castle",
-    ]
+    plans = [row["text_a"] for row in rows["ood"]]
+    assert plans == ["The plan near the castles", "The plans near the castle"]
 
 
 def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -> None:
@@ -172,20 +167,15 @@ def test_the_chance_of_every_core_is_that_of_its_subnetworks(folder: Path) -> No
         assert stored[name] == pytest.approx(expected[name], rel=1e-4, nan_ok=True)
 
 
+E, P = "{expected_by_chance:.0e}", "{p_value:.0e}"
+
+
 @pytest.mark.parametrize(
     ("page", "table", "figures"),
     [
-        (
-            "results/minilm-mnli-hans.md",
-            "minilm-mnli-hans",
-            ["{expected_by_chance:.0e}", "{p_value:.0e}"],
-        ),
-        (
-            "results/minilm-qqp-paws.md",
-            "minilm-qqp-paws",
-            ["{expected_by_chance:.3f}", "{p_value:.0e}"],
-        ),
-        ("../README.md", "minilm-mnli-hans", ["{expected_by_chance:.0e}"]),
+        ("results/minilm-mnli-hans.md", "minilm-mnli-hans", [E, P]),
+        ("results/minilm-qqp-paws.md", "minilm-qqp-paws", ["{expected_by_chance:.3f}", P]),
+        ("../README.md", "minilm-mnli-hans", [E]),
     ],
 )
 def test_pages_have_the_chance_of_their_tables(page: str, table: str, figures: list[str]) -> None:

@@ -139,36 +139,6 @@ def test_outputs_of_other_code_are_noticed(keeping: ModuleType) -> None:
     assert keeping.digest(notebook) != before
 
 
-def test_outputs_are_kept_as_a_picture_or_a_table_beside_text(
-    keeping: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra")
-
-    def kept(**data: str) -> dict[str, str]:
-        forms = {name.replace("_", "/"): text for name, text in data.items()}
-        output = nbformat.v4.new_output("display_data", data=forms, metadata={"image/png": {}})
-        found = keeping.kept(output)
-        assert found.metadata == {}
-        return dict(found.data)
-
-    assert kept(text_plain="<Figure>", image_png="png") == {
-        "image/png": "png",
-        "text/plain": "<Figure>",
-    }
-    assert kept(text_plain="a", text_html="<b>a</b>", text_latex="a") == {
-        "text/html": "<b>a</b>",
-        "text/plain": "a",
-    }
-    monkeypatch.setattr(keeping, "picture", lambda page: f"picture of {page}")
-    view = "<div></div><script>CircuitsVis.render(1)</script>"
-    assert kept(text_plain="View", text_html=view) == {
-        "image/png": f"picture of {view}",
-        "text/plain": "View",
-    }
-    printed = nbformat.v4.new_output("stream", name="stdout", text="1")
-    assert keeping.kept(printed) is printed
-
-
 # -- what they show -------------------------------------------------------------------------------
 
 
