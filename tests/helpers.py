@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import copy
-import importlib
+import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -48,6 +49,16 @@ def embedded_shape(kind: str = "encoder") -> ModelShape:
 def close(actual: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
     """Make sure that two tensors are equal but for ``atol``."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def script(path: Path) -> ModuleType:
+    """A module that is in no package, imported."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # -- models -------------------------------------------------------------------------------------

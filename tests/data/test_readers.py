@@ -201,9 +201,11 @@ def test_labels_may_be_whole_numbers_and_be_given_names(tmp_path: Path, ending: 
     assert columns(named)["label"] == ["entailment", "2", "entailment"]
 
 
-def test_whole_numbers_stored_as_floats_read_as_whole(write: Write) -> None:
+def test_whole_numbers_read_as_whole_with_all_their_digits(write: Write) -> None:
     path = write("x.jsonl", '{"text": "a", "label": 1.0}\n{"text": "b", "label": 0.0}\n')
     assert columns(read_examples(path))["label"] == ["1", "0"]
+    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
+    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
 
 
 def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Write) -> None:
@@ -459,17 +461,14 @@ MULTINLI = (
 )
 
 GLUE_MNLI = (
-    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
-    "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    '0\t31193\t31193n\tgovernment\t( a )\t( b )\t(ROOT)\t(ROOT)\t"Cost" isn\'t all\tIt is "'
-    "\tneutral\tneutral\n"
+    "index\tpromptID\tpairID\tgenre\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+    '0\t31193\t31193n\tgovernment\t(ROOT)\t"Cost" isn\'t all\tIt is "\tneutral\tneutral\n'
 )
 
 HANS = (
-    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
-    "\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
-    "non-entailment\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tThe president advised the doctor ."
-    "\tThe doctor advised the president .\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
+    "gold_label\tsentence1_parse\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
+    "non-entailment\t(ROOT a)\tThe president advised the doctor .\tThe doctor advised the president ."
+    "\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
 )
 
 QQP = (
@@ -504,15 +503,13 @@ def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
             "heuristics_evaluation_set.txt",
             HANS,
             [
-                "The president advised the doctor .",
-                "The doctor advised the president .",
-                "non-entailment",
-                "ln_subject/object_swap",
+                *("The president advised the doctor .", "The doctor advised the president ."),
+                *("non-entailment", "ln_subject/object_swap"),
             ],
         ),
         ("dev.tsv", QQP, ['What is "NA"?', 'Is "it', "0", "all"]),
         (
-            "dev_and_test.tsv",
+            "paws.tsv",
             PAWS,
             ["How do `` they '' differ ?", "How they do `` differ '' ?", "0", "all"],
         ),
@@ -564,11 +561,8 @@ def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
     labels = pd.Series(["Yes ", "Yes", "0", "0.0", " 0 ", "0.5", "No"], dtype=object)
     found = with_meanings(labels, {given: "entailment", number: "neutral"})
     assert found.tolist() == ["entailment"] * 2 + ["neutral"] * 3 + ["0.5", "No"]
-
-
-def test_a_label_as_it_is_written_comes_first() -> None:
-    labels = pd.Series(["0", "0.0"], dtype=object)
-    assert with_meanings(labels, {"0": "a", "0.0": "b"}).tolist() == ["a", "b"]
+    both = with_meanings(labels[2:4], {"0": "a", "0.0": "b"})  # as it is written comes first
+    assert both.tolist() == ["a", "b"]
 
 
 def test_label_names_that_swap_are_applied_once(write: Write) -> None:
@@ -584,8 +578,3 @@ def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
         pytest.raises(InputError, match="row 2, column text: expected text"),
     ):
         read_examples(path, skip_empty=True)
-
-
-def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
-    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
-    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]

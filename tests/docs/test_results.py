@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-import typer
+from helpers import script
 
-from mechcore.cli import app
 from mechcore.components import Mask, ModelShape
 from mechcore.pruning import Subnetwork
 from mechcore.steps.tables import CORE_SUMMARY, core_tables
@@ -29,12 +26,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / "results" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(DOCS / "results" / f"{name}.py")
 
 
 def _tables(page: str) -> list[str]:
@@ -69,37 +61,6 @@ def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
     shown = [table.strip() for table in _tables(page) if not any(w in table for w in written)]
     assert sorted(shown) == sorted(made.values())
     assert len(_tables(page)) == len(made) + len(written)
-
-
-def test_the_atlas_comes_from_commands_that_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, ran = _module("minilm_atlas_study"), list[list[str]]()
-    cut = DOCS / "tables" / "minilm-atlas" / "seed-1" / "path_information.csv"
-
-    def run(command: list[str], check: bool) -> None:
-        ran.append(command[3:])
-        out = Path(command[-1]) / "tables"
-        if len(ran) == 2:
-            raise KeyboardInterrupt
-        if ran[-1][0] == "paths":
-            table = pd.read_csv(cut).assign(subset="all")
-            table.to_csv(out / "path_information.csv")
-            table.to_csv(out / "core_dependence.csv")
-        (out / "race.csv").touch()
-
-    monkeypatch.setattr(module.subprocess, "run", run)
-    monkeypatch.setenv("NLI_DATA", "data")
-    with pytest.raises(KeyboardInterrupt):
-        module.study(tmp_path, "seed-1", tmp_path)
-    module.study(tmp_path, "seed-1", tmp_path)
-    assert [command[0] for command in ran] == ["search", "search", "search", "paths", "paths"]
-    assert ran[-1][ran[-1].index("--receivers") + 1].startswith("L1.MLP,L2.MLP,")
-    group: Any = typer.main.get_command(app)
-    for command in ran:
-        known = group.get_command(typer.Context(group), command[0]).params
-        options = {name for parameter in known for name in parameter.opts}
-        assert {word for word in command if word.startswith("--")} <= options
 
 
 def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:

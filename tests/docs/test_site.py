@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ from types import ModuleType
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from helpers import script
 
 import mechcore
 from mechcore.report.kinds import REPORTS, schemas_of
@@ -28,12 +28,7 @@ def hook(name: str) -> ModuleType:
     """A module of the site's own, which is in no package."""
     for needed in ("mkdocs", "material", "mkdocstrings_handlers.python", "nbconvert"):
         pytest.importorskip(needed, reason="needs the docs extra")
-    spec = importlib.util.spec_from_file_location(f"site_{name}", DOCS / "site" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(DOCS / "site" / f"{name}.py")
 
 
 class Page(HTMLParser):
@@ -213,36 +208,6 @@ def test_the_navigation_has_every_page_once() -> None:
 
 
 # -- what is done to the sources ------------------------------------------------------------------
-
-
-def test_links_out_of_docs_point_to_the_copies_in_the_site() -> None:
-    relocated = hook("repository").relocated
-    text = "[a](../../README.md#x) [b](../pruning.md) [c](https://host/d.md) [e](#f) [g](h.md)"
-    assert relocated(text, "docs/results/index.md", "results/index.md") == (
-        "[a](../readme.md#x) [b](../pruning.md) [c](https://host/d.md) [e](#f) [g](h.md)"
-    )
-    assert relocated("[p](docs/pruning.md#q)", "README.md", "readme.md") == "[p](pruning.md#q)"
-    assert relocated("[d](../data/README.md)", "docs/x.md", "x.md") == "[d](embedded-models.md)"
-
-
-def test_names_in_docstrings_become_links() -> None:
-    docstrings = hook("docstrings")
-    griffe = pytest.importorskip("griffe")
-    code = "class Mask: ...\ndef prune(mask): ...\n"
-    module = griffe.visit("mechcore", filepath=Path("mechcore.py"), code=code)
-    linked = docstrings.linked(
-        "A `Mask`, ``Mask``, `mask.values`, `mechcore.evaluate`, `int`.", module["prune"]
-    )
-    assert linked == (
-        'A <autoref identifier="mechcore.Mask" optional><code>Mask</code></autoref>, ``Mask``, '
-        "`mask.values`, [`mechcore.evaluate`][mechcore.evaluate], `int`."
-    )
-
-
-def test_examples_in_docstrings_become_code() -> None:
-    fenced = hook("docstrings").fenced
-    text = "Text.\n\n>>> f(1)  # doctest: +SKIP\n2\n\nMore."
-    assert fenced(text) == "Text.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
 
 
 OLDER = {"extractive_scores", "dividends", "shapley"}

@@ -1,8 +1,5 @@
 """Hostile masks, subnetworks, means, sets of components, and accuracies."""
 
-import random
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,11 +10,8 @@ from fuzz.harness import check_all
 from helpers import Cases, padded, texts
 
 from mechcore.components import Mask, ModelShape
-from mechcore.errors import MismatchError
 from mechcore.identity import Identity
-from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning.subnetwork import HISTORY, Subnetwork
 
 SHAPE = ModelShape(2, 4)
@@ -42,53 +36,6 @@ def masks(tmp_path: Path) -> list[Path]:
 
 def test_masks(masks: list[Path], work: Path) -> None:
     check_all(work, 120, copies(masks), lambda path: repr(Mask.load(path)))
-
-
-def test_foreign_masks(cases: Cases, tmp_path: Path, work: Path) -> None:
-    """Of this model, of another one, of another shape, of none, and damaged: none goes unseen."""
-    bert, roberta = cases.get("bert").model, cases.get("roberta").model
-    own, other = (ModelIdentity.of(model) for model in (bert, roberta))
-    mask = Mask.full(SHAPE).without("L0.H1", "L1.MLP")
-    known: dict[str, tuple[Mask, bool]] = {
-        "own": (mask.with_identity(own), True),
-        "batched": (Mask.stack([mask, ~mask]).with_identity(own), True),
-        "none": (mask, True),
-        "other": (mask.with_identity(other), False),
-        "dtype": (mask.with_identity(replace(own, dtype="bfloat16")), False),
-        "wide": (Mask.full(ModelShape(2, 5)).with_identity(own), False),
-        "deep": (Mask.full(ModelShape(3, 4)), False),
-        "bare": (Mask.full(ModelShape(2, 5, has_mlps=False)), False),
-    }
-    for name, (each, _) in known.items():
-        each.save(tmp_path / f"{name}.safetensors")
-        if not each.is_batched:
-            each.save(tmp_path / f"{name}.json")
-    originals = sorted(tmp_path.glob("*.*"))
-    damage = copies(originals)
-
-    def write_mask(rng: random.Random, folder: Path) -> Path:
-        if rng.random() < 0.5:
-            return damage(rng, folder)
-        return Path(shutil.copy(rng.choice(originals), folder))
-
-    def read(path: Path) -> None:
-        found, free = Mask.load(path), Mask.load(path, any_model=True)
-        assert found == free
-        assert free.identity is None
-        is_original = path.read_bytes() == (tmp_path / path.name).read_bytes()
-        for each, fits in ((found, True), (free, known[path.stem][0].shape == SHAPE)):
-            try:
-                with masked(bert, each, fill="zero"):
-                    used = True
-            except MismatchError:
-                used = False
-            if is_original:
-                assert used == (known[path.stem][1] if each is found else fits)
-            elif used:
-                assert each.shape == SHAPE
-                assert each.identity is None or not own.differences(each.identity)
-
-    check_all(work, 100, write_mask, read)
 
 
 def test_subnetworks(tmp_path: Path, work: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
 import json
 import math
 import re
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import typer
-from helpers import embedded_shape
+from helpers import embedded_shape, script
 
 from mechcore.cli import app
 from mechcore.report.attention_views import library_script
@@ -60,13 +59,7 @@ def test_the_notebooks_are_those_named() -> None:
 def keeping() -> ModuleType:
     """The script that executes notebooks in full."""
     pytest.importorskip("nbclient", reason="needs the notebooks extra")
-    path = REPOSITORY / "docs" / "notebooks.py"
-    spec = importlib.util.spec_from_file_location("executing_notebooks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(REPOSITORY / "docs" / "notebooks.py")
 
 
 @each_notebook

@@ -110,7 +110,9 @@ def cell(page: Any, name: str) -> Any:
 # -- choosing a head ---------------------------------------------------------------------------
 
 
-def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open) -> None:
+def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open, rich_run: Path) -> None:
+    lead, *blocks = panels(read_run(rich_run))["L1.H5"]
+    assert isinstance(lead, Paragraph)
     with rich() as page:
         assert about(page) == ""
         cell(page, "L1.H5").click()
@@ -126,6 +128,9 @@ def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open) -> N
         core = page.locator("#core tbody tr")
         assert core.nth(1).get_attribute("class") == "marked"
         assert page.locator("#about-title").get_attribute("aria-live") == "polite"
+        assert page.locator("#about-body p").first.text_content() == lead.text
+        captions = page.locator("#about-body caption").all_text_contents()
+        assert captions == [table.caption for table in tables_of(blocks)]
 
 
 def test_a_head_can_be_chosen_wherever_it_is_named(rich: Open) -> None:
@@ -138,15 +143,6 @@ def test_a_head_can_be_chosen_wherever_it_is_named(rich: Open) -> None:
             assert about(page) == ""
             assert pressed(page) == set()
             assert "#" not in page.url
-
-
-def test_the_panel_shows_all_facts(rich: Open, rich_run: Path) -> None:
-    lead, *blocks = panels(read_run(rich_run))["L1.H5"]
-    assert isinstance(lead, Paragraph)
-    with rich("#L1.H5") as page:
-        assert page.locator("#about-body p").first.text_content() == lead.text
-        captions = page.locator("#about-body caption").all_text_contents()
-    assert captions == [table.caption for table in tables_of(blocks)]
 
 
 def test_attention_is_drawn_in_the_panel_and_in_its_section(rich: Open) -> None:
