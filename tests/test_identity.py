@@ -46,9 +46,6 @@ def subnetwork(mask: Mask, seed: int = 1) -> Subnetwork:
     return Subnetwork(mask, 0.1, seed, torch.zeros_like(mask.values))
 
 
-# -- the masks themselves -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["mask.json", "mask.safetensors"])
 @pytest.mark.parametrize("identity", [HERE, None])
 def test_a_mask_comes_back_with_its_model(tmp_path: Path, name: str, identity: Any) -> None:
@@ -113,9 +110,6 @@ def test_masks_of_two_models_do_not_mix() -> None:
         same_model([FOUND, FULL, FOREIGN])
 
 
-# -- where they are used --------------------------------------------------------------------------
-
-
 def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
     case, other = cases.get("bert"), cases.get("roberta")
     batch, mask = padded(texts()), found_on(case)
@@ -159,9 +153,6 @@ def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path:
     assert not (tmp_path / "out").exists()
     free = mask.with_identity(None)
     export_checkpoint(cases.path("roberta"), tmp_path / "out", free, fill="zero")
-
-
-# -- where they come from -------------------------------------------------------------------------
 
 
 def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) -> None:

@@ -125,9 +125,6 @@ def test_steps_are_kept_every_now_and_then_and_at_the_end(
     assert saved == [2, 3, 4]
 
 
-# -- what work depends on ---------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def data() -> EncodedExamples:
     return helpers.encoded_of([("the cat ran", "a bird"), ("a dog", "no")])

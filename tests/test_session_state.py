@@ -68,9 +68,6 @@ TRAIN, ID = (tiny_world.generate(split, 16, seed=5) for split in ("train", "id")
 HOOKED = ("L0.H1", "L0.H3", "L1.MLP", "L2.H4", "L3.H2")
 
 
-# -- states ---------------------------------------------------------------------------------------
-
-
 @contextmanager
 def setting(put: Callable[[Any], Any], value: Any, before: Any) -> Iterator[None]:
     """A state that a function sets."""
@@ -122,9 +119,6 @@ def state_of_session() -> tuple[Any, ...]:
         str(np.random.get_state()),  # noqa: NPY002
         torch.get_rng_state().tolist(),
     )
-
-
-# -- questions ------------------------------------------------------------------------------------
 
 
 class Given:

@@ -266,9 +266,6 @@ def test_what_only_shows_a_result_does_not_count(
     assert (package.digests(kind) != digests) is counts
 
 
-# -- functions and scripts ------------------------------------------------------------------------
-
-
 def in_main(text: str) -> dict[str, Any]:
     """Run text as a notebook does: its names are those of ``__main__``, its source is kept."""
     name = f"<cell {next(_numbers)}>"

@@ -113,9 +113,6 @@ def test_batch_without_words_is_an_error() -> None:
         TokenInfo.of({"input_ids": ids, "attention_mask": ids}, causal=False)
 
 
-# -- all pairs of every category ------------------------------------------------------------------
-
-
 def claimed(tokens: TokenInfo) -> dict[str, list[str]]:
     """For each category a row per query: ``x`` where the key belongs to it."""
     return {
@@ -166,9 +163,6 @@ def test_the_partition_gives_every_pair_to_the_first_that_claims_it(tokens: Toke
             assert owners == [*claimants, "other"][:1]
         else:
             assert owners == claimants == []
-
-
-# -- registering ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -19,8 +19,6 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
 
-# -- models and tokenizers ------------------------------------------------------------------------
-
 
 @pytest.fixture(scope="module")
 def encoder(cases: helpers.Cases) -> Any:
@@ -79,9 +77,6 @@ def plain(
 
 def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-6)
-
-
-# -- what is known of the tokens ------------------------------------------------------------------
 
 
 def numbered(words: Sequence[int]) -> list[int]:
@@ -195,9 +190,6 @@ def test_separators_are_those_of_the_configuration(tmp_path: Path, named: str) -
     assert found["words"] == [-1, 0, 1, -1, 0, 1]
 
 
-# -- the same table -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
 def test_plain_batches_of_a_decoder(decoder_path: Path, backend: Any) -> None:
     model, tokenizer = load_model(decoder_path, backend=backend), byte_level()
@@ -243,9 +235,6 @@ def test_batches_in_any_container(encoder: Any) -> None:
         assert_same(attention_scores(encoder, data, **OPTIONS), expected)
 
 
-# -- texts ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_texts_and_pairs_of_an_encoder(encoder: Any, batch_size: int) -> None:
     tokenizer = wordpiece()
@@ -268,9 +257,6 @@ def test_roberta_reads_two_tokens_less_than_it_has_positions(cases: helpers.Case
         attention_scores(model, ["the " * 100, "a"], tokenizer=tokenizer)
     table = attention_scores(model, ["the " * 44, "a"], tokenizer=tokenizer)
     assert table["n_queries"].iloc[0] == 46 + 3
-
-
-# -- errors ---------------------------------------------------------------------------------------
 
 
 def test_plain_batches_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Cases) -> None:

@@ -105,9 +105,6 @@ def test_labels_are_those_of_the_rule(
         assert row["also"] == " ".join(names[1:])
 
 
-# -- explain --------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def heads() -> pd.DataFrame:
     """L0.H0 attends to the previous token, L0.H1 spreads, L0.H2 to [CLS] and, a little, back."""
@@ -205,8 +202,6 @@ def test_an_unknown_head_is_an_error(heads: pd.DataFrame, head: str) -> None:
     with pytest.raises(InputError, match=rf"head {head}: not in the table.*its 3 heads"):
         explain(heads, head)
 
-
-# -- agreement ------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
 

@@ -88,9 +88,6 @@ def test_shapes_are_checked() -> None:
         BatchPatterns(PAIR, 3).add(4, random_patterns(PAIR)[0])
 
 
-# -- chunks ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chunk", [1, 80, 81, 200])
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     rows = ["^abc|abc|", "^ab|a|", "^a|", "^abcd|", "^ab|ba|"]
@@ -109,9 +106,6 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int) -> N
     pd.testing.assert_frame_equal(score_patterns(patterns, tokens, resamples=20), expected)
     # Rows have 9 * 9 pairs: one fits where fewer do, and two into 200.
     assert calls == ([2, 2, 1] if chunk == 200 else [1] * 5) * 2
-
-
-# -- padding and precision ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), -1e30, 0.7])
@@ -144,9 +138,6 @@ def test_attention_that_is_not_finite_is_an_error(bad: float) -> None:
     patterns[1, 0, 1, 2, 1] = bad
     with pytest.raises(MechcoreError, match=r"attention of L1\.H1: not finite.*float32"):
         filled(PAIR, patterns).sums(2)
-
-
-# -- categories left out --------------------------------------------------------------------------
 
 
 @given(token_infos(), st.integers(0, 1000), st.sampled_from([(), ("first",), ("self", "next")]))

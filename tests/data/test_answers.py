@@ -74,9 +74,6 @@ def test_a_template_that_loses_a_text_is_refused() -> None:
         encode(examples("the cat", "a dog"), helpers.word_tokenizer(), max_length=9, prompt=prompt)
 
 
-# -- answers ------------------------------------------------------------------------------------
-
-
 class Letters:
     """A tokenizer of letters that joins a "t" and an "h" after it; it counts what it reads."""
 

@@ -281,9 +281,6 @@ def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -
         read_examples(path)
 
 
-# -- columns that could serve for one split --------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("table", "split", "pair", "differ"),
     [
@@ -326,9 +323,6 @@ def test_two_columns_that_differ_and_could_serve_for_one_role(
 )
 def test_columns_that_say_the_same_or_serve_for_another_role(tmp_path: Path, table: Any) -> None:
     read_examples(saved(pd.DataFrame({k: [*v] for k, v in table.items()}), tmp_path / "x.csv"))
-
-
-# -- what is refused ------------------------------------------------------------------------------
 
 
 def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
@@ -392,9 +386,6 @@ def test_broken_files(write: Write, name: str, content: str | bytes, message: st
     assert "\n" not in str(caught.value)
 
 
-# -- real files -----------------------------------------------------------------------------------
-
-
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "rows", "subsets", "labels"),
@@ -425,9 +416,6 @@ def test_unlabelled_files_need_no_column_that_is_mapped_for_others(tmp_path: Pat
         read_examples(path, columns={**columns, "text_b": "claims"}, labelled=False)
 
 
-# -- odd tables -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["data.csv", "data.tsv"])
 def test_columns_of_one_name(write: Write, name: str) -> None:
     separator = "\t" if name.endswith("tsv") else ","
@@ -445,8 +433,6 @@ def test_bytes_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"row 1, column text: expected text, found b'.xff'"):
         read_examples(path)
 
-
-# -- official files -------------------------------------------------------------------------------
 
 MULTINLI = (
     "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
@@ -467,8 +453,8 @@ GLUE_MNLI = (
 
 HANS = (
     "gold_label\tsentence1_parse\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
-    "non-entailment\t(ROOT a)\tThe president advised the doctor .\tThe doctor advised the president ."
-    "\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
+    "non-entailment\t(ROOT a)\tThe president advised the doctor ."
+    "\tThe doctor advised the president .\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
 )
 
 QQP = (

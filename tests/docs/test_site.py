@@ -75,9 +75,6 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in sorted(site.rglob("*.html"))}
 
 
-# -- the built site -------------------------------------------------------------------------------
-
-
 def test_pages_and_styles_fetch_nothing_from_other_hosts(
     site: Path, pages: dict[Path, Page]
 ) -> None:
@@ -142,9 +139,6 @@ def test_the_reference_of_commands_has_every_command(site: Path) -> None:
     assert "mkdocs serve" not in text
 
 
-# -- its sources ----------------------------------------------------------------------------------
-
-
 def test_the_reference_has_every_module_once() -> None:
     package = REPOSITORY / "mechcore"
     modules = set()
@@ -205,9 +199,6 @@ def test_the_navigation_has_every_page_once() -> None:
     outside = {name for name in shown.included().values() if name.endswith(".md")}
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert sorted(found) == sorted(pages | outside)
-
-
-# -- what is done to the sources ------------------------------------------------------------------
 
 
 OLDER = {"extractive_scores", "dividends", "shapley"}

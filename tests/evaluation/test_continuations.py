@@ -64,9 +64,6 @@ def without(case: Case, means: MeanActivations, names: str) -> Any:
     return helpers.edited(case.reference, heads, mlps)
 
 
-# -- which beginnings, and which tokens -----------------------------------------------------------
-
-
 def test_every_beginning_is_asked_for_once() -> None:
     found = Continuations.of([(1,), (2, 3), (2, 4, 5)])
     assert found.beginnings == ((), (2,), (2, 4))
@@ -93,9 +90,6 @@ def test_scores_are_sums_of_log_probabilities_written_out() -> None:
     logits = torch.tensor([[1.0, 3.0], [4.0, 1.0]]).log() + torch.tensor([[2.0], [-1.0]])
     expected = torch.tensor([[1 / 4, 3 / 4 * 4 / 5]]).log()
     torch.testing.assert_close(asked.score(logits), expected)
-
-
-# -- what comes out -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -153,9 +147,6 @@ def test_attribution_adds_up_the_slopes_of_an_answers_tokens(case64: Case) -> No
         total += slope.abs()
     found = attribution_scores(case64.model, data, means, batch_size=3)
     torch.testing.assert_close(found.double(), total / len(TEXTS), rtol=0, atol=1e-6)
-
-
-# -- what cannot be scored ------------------------------------------------------------------------
 
 
 def test_the_longest_answer_needs_room_after_the_prompt() -> None:

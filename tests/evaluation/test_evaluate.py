@@ -52,9 +52,6 @@ def plain_logits(reference: Any, data: EncodedExamples) -> torch.Tensor:
     return torch.cat(logits)
 
 
-# -- numbers --------------------------------------------------------------------------------------
-
-
 def by_hand() -> Evaluation:
     logits = [[2.0, 0.0, 0.0], [0.0, 1.0, 3.0], [0.0, 5.0, 0.0], [1.0, 0.0, 0.5]]
     correct = [[1, 0, 0], [1, 0, 1], [1, 0, 1], [0, 1, 1]]
@@ -106,8 +103,6 @@ def test_kl_divergence_by_hand() -> None:
     assert kl_divergence(p, q).tolist() == pytest.approx([0.25 * math.log(2)], abs=1e-6)
     assert kl_divergence(p, p).tolist() == pytest.approx([0], abs=1e-12)
 
-
-# -- classifiers ----------------------------------------------------------------------------------
 
 LABELS = [
     "entailment",
@@ -235,9 +230,6 @@ def test_labels_that_cannot_be_read(cases: Cases, labels: Any, message: str) -> 
         evaluate(cases.get("bert").model, batch)
 
 
-# -- masks ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fill", ["mean", "zero"])
 @pytest.mark.parametrize("max_rows", [1024, 4])
 def test_masked_evaluations_are_those_of_masked_forwards(
@@ -264,8 +256,6 @@ def test_masked_evaluations_are_those_of_masked_forwards(
             close(torch.stack([result.logits[i] for result in together]), expected)
     assert all(result.mapping == one.mapping for result in together)
 
-
-# -- language models ------------------------------------------------------------------------------
 
 PROMPT = "{a} , {b} ."
 ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
@@ -308,9 +298,6 @@ def test_a_language_model_needs_answers(cases: Cases) -> None:
 def test_a_masked_language_model_has_no_answer_position() -> None:
     with pytest.raises(InputError, match="HookedEncoder is a masked language model"):
         evaluate(helpers.hooked_encoder(), {**padded(texts()), "labels": torch.zeros(5).long()})
-
-
-# -- changes --------------------------------------------------------------------------------------
 
 
 def hand_made(correct: list[bool]) -> Evaluation:

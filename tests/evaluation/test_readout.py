@@ -132,9 +132,6 @@ def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
         ablate(half, ["L0.H1"], data, fill="zero")
 
 
-# -- words that are never said --------------------------------------------------------------------
-
-
 def silent(cases: Cases, *words: int) -> Any:
     """A language model that never says some words."""
     model = load_model(cases.path("gpt2-lm"))
@@ -175,9 +172,6 @@ def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
         assert (answers.kl > 0).all()
     with pytest.raises(NotFiniteError, match="example 2 has the logit minus infinity"):
         evaluate(model, [batch | {"labels": torch.tensor([5, 6, 30, 8, 9])}])
-
-
-# -- the check ------------------------------------------------------------------------------------
 
 
 def made(logits: list[list[float]]) -> Evaluation:

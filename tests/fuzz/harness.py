@@ -101,9 +101,6 @@ def _listing(place: Path) -> set[tuple[str, int]]:
     return {(str(path.relative_to(place)), path.stat().st_size) for path in place.rglob("*")}
 
 
-# -- damage ---------------------------------------------------------------------------------------
-
-
 def damaged(rng: random.Random, content: bytes) -> bytes:
     """The content with random bytes lost, changed, repeated or added."""
     data = bytearray(content)

@@ -312,8 +312,6 @@ def test_settings_say_where_they_came_from() -> None:
     assert captions == ["Settings", "Versions"]
 
 
-# -- terms carry their meaning, and nothing else changes ------------------------------------------
-
 TERMS = [
     ("Margin", "log-odds *m*"),
     ("Target sparsity and sparsity", "share"),
