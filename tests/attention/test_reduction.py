@@ -74,14 +74,11 @@ def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
     torch.testing.assert_close(found, torch.stack(expected, -1))
 
 
-def test_a_missing_layer_is_an_error() -> None:
+def test_layers_and_shapes_are_checked() -> None:
     batch = BatchPatterns(PAIR, 2)
     batch.add(0, random_patterns(PAIR)[0])
     with pytest.raises(InputError, match=r"pattern of layer 1; expected eager attention"):
         batch.sums(3)
-
-
-def test_shapes_are_checked() -> None:
     with pytest.raises(InputError, match=r"layer 0: shape \(1, 1, 5, 5\); expected \(1, 1, 6, 6\)"):
         score_patterns(torch.zeros(1, 1, 1, 5, 5), PAIR)
     with pytest.raises(InputError, match=r"layer 4: shape \(1, 2, 6, 6\); expected \(1, 3, 6, 6\)"):
