@@ -521,6 +521,7 @@ def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Ge
 
 def _config(world: World) -> dict[str, Any]:
     more = {"n_available": 30000, "n_cut": world.n_cut} if world.balance else {}
+    subsets = {"subsets": list(world.subsets)}
     shape = {"n_layers": world.n_layers, "n_heads": world.n_heads, "has_mlps": True}
     model = {"source": world.source, "kind": "bridge", **shape}
     model |= {"architecture": "BertForSequenceClassification"}
@@ -538,7 +539,7 @@ def _config(world: World) -> dict[str, Any]:
         "data": {
             "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"} | more,
             "id": {"name": world.id_data[0], "n": 2000, "fingerprint": "1d80cc52e9a7b364"},
-            "ood": {"name": world.ood_data, "n": 2000, "subsets": list(world.subsets)},
+            "ood": {"name": world.ood_data, "n": 2000, "fingerprint": "77ab03fe5521c9d8"} | subsets,
         },
         "seeds": list(world.seeds),
         "target_sparsities": list(world.target_sparsities),
