@@ -439,7 +439,7 @@ def undrawn() -> Iterator[None]:
     """Figures are made of the tables, but saved as pictures of one pixel.
 
     To draw them takes longer than all the rest of a small study. That they are drawn well is for
-    ``tests/report``, the pages of the documentation and the first test of
+    ``tests/report`` and the first test of
     ``tests/cli/test_commands.py``.
     """
     blocks: Any = importlib.import_module("mechcore.report.blocks")

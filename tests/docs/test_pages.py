@@ -23,10 +23,6 @@ AS_PRINTED = os.environ.get("MECHCORE_DOCS") == "as-printed"
 """Run the code as the pages have it, minutes for some, and compare all figures."""
 
 
-DRAWN = ("heuristic-core",)
-"""Pages whose report is drawn; the others have one of the same kind."""
-
-
 def differences(block: Block, shown: str, printed: str) -> str | None:
     """What is wrong with the output shown; None if nothing is."""
     if block.note.endswith("approximate") and not AS_PRINTED:
@@ -69,8 +65,7 @@ def test_a_page_runs_and_prints_what_it_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    drawn = AS_PRINTED or page.stem in DRAWN
-    with contextlib.nullcontext() if drawn else undrawn():
+    with contextlib.nullcontext() if AS_PRINTED else undrawn():  # elsewhere, figures are drawn
         if uses_files(page):
             assert not list(run_page(FILES, full=AS_PRINTED))
         for block, shown, printed in run_page(page, full=AS_PRINTED):
