@@ -439,8 +439,7 @@ def undrawn() -> Iterator[None]:
     """Figures are made of the tables, but saved as pictures of one pixel.
 
     To draw them takes longer than all the rest of a small study. That they are drawn well is for
-    ``tests/report`` and the first test of
-    ``tests/cli/test_commands.py``.
+    ``tests/report`` and the first test of ``tests/cli/test_commands.py``.
     """
     blocks: Any = importlib.import_module("mechcore.report.blocks")
     with pytest.MonkeyPatch.context() as patch:
