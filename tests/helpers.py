@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import copy
-import importlib
+import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import transformers as hf
@@ -22,6 +24,8 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
 from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.models import load_model
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
@@ -45,6 +49,16 @@ def embedded_shape(kind: str = "encoder") -> ModelShape:
 def close(actual: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
     """Make sure that two tensors are equal but for ``atol``."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+def script(path: Path) -> ModuleType:
+    """A module that is in no package, imported."""
+    spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # -- models -------------------------------------------------------------------------------------
@@ -237,6 +251,27 @@ def bert_like(tokenizer: Tokenizer, segments: bool) -> hf.PreTrainedTokenizerFas
     )
 
 
+# -- examples -----------------------------------------------------------------------------------
+
+
+def examples_of(
+    texts: Sequence[str | tuple[str, str]], label: Any = "x", subset: Any = "s", name: str = "x"
+) -> Examples:
+    """Texts and pairs of them, with one label and subset for all or a list of them."""
+    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
+    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
+    return Examples(name, frame.assign(label=label, subset=subset))
+
+
+def encoded_of(
+    texts: Sequence[str | tuple[str, str]], label: Any = "x", segments: bool = True, **options: Any
+) -> EncodedExamples:
+    """By the tokenizer of words unless another is given; other options are those of `encode`."""
+    tokenizer = options.pop("tokenizer", None) or word_tokenizer(segments)
+    examples = examples_of(texts, label, options.pop("subset", "s"))
+    return encode(examples, tokenizer, **{"max_length": 48, **options})
+
+
 # -- batches ------------------------------------------------------------------------------------
 
 LENGTHS = (9, 4, 6, 2, 9)
@@ -404,8 +439,7 @@ def undrawn() -> Iterator[None]:
     """Figures are made of the tables, but saved as pictures of one pixel.
 
     To draw them takes longer than all the rest of a small study. That they are drawn well is for
-    ``tests/report``, the pages of the documentation and the first test of
-    ``tests/cli/test_commands.py``.
+    ``tests/report`` and the first test of ``tests/cli/test_commands.py``.
     """
     blocks: Any = importlib.import_module("mechcore.report.blocks")
     with pytest.MonkeyPatch.context() as patch:

@@ -89,10 +89,13 @@ def write_run(path: Path, world: World = World()) -> Path:
         for i, place in enumerate(places)
     }
 
-    def save(name: str, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
+    def save(name: str, rows: Sequence[Any], columns: Sequence[str]) -> None:
         pd.DataFrame(rows, columns=pd.Index(columns)).to_csv(folder / f"{name}.csv", index=False)
 
-    accuracy = []
+    def save_table(name: str, table: pd.DataFrame) -> None:
+        save(name, table.to_dict("records"), list(table.columns))
+
+    accuracy_rows: list[tuple[Any, ...]] = []
     runs: list[tuple[str, float | None, int | None]] = [("full", None, None)]
     runs += [
         (f"s{s:.2f}-seed{seed}", s, seed) for s in world.target_sparsities for seed in world.seeds
@@ -105,20 +108,12 @@ def write_run(path: Path, world: World = World()) -> Path:
                 value = float(np.clip(value - target_sparsity * loss, 0, 1))
             half = 1.96 * np.sqrt(value * (1 - value) / n)
             margin = 8 * value - 4
-            row = (
-                name,
-                target_sparsity,
-                seed,
-                data,
-                split,
-                subset,
-                n,
-                value,
-                value - half,
-                value + half,
-            )
-            accuracy.append(dict(zip(ACCURACY, (*row, margin), strict=True)))
-    save("accuracy", accuracy, ACCURACY)
+            row = (name, target_sparsity, seed, data, split, subset, n, value, value - half)
+            accuracy_rows.append((*row, value + half, margin))
+    accuracy = pd.DataFrame(accuracy_rows, columns=pd.Index(ACCURACY))
+    save_table("accuracy", accuracy)
+    all_examples = accuracy[accuracy["subset"] == "all"].itertuples()
+    whole = {(row.subnetwork, row.split): row.accuracy for row in all_examples}
 
     subnetworks, kept_by = [], {}
     heads = [str(head) for head in world.shape.heads]
@@ -132,15 +127,10 @@ def write_run(path: Path, world: World = World()) -> Path:
         kept = [*sorted(noisy, key=noisy.__getitem__)[-n_heads:]]
         mlps = [f"L{i}.MLP" for i in range(world.n_layers) if rng.random() < 0.9]
         kept_by[name] = {*kept, *mlps}
-        of_run = {
-            row["split"]: row["accuracy"]
-            for row in accuracy
-            if row["subnetwork"] == name and row["subset"] == "all"
-        }
+        of_run = [whole[name, split] for split in ("id", "ood")]
         values = (name, target_sparsity, seed, 1 - len(kept_by[name]) / len(components))
         values += (1 - n_heads / len(heads), n_heads, len(mlps), float(rng.uniform(0.05, 0.3)))
-        values += (of_run["id"], of_run["ood"], " ".join([*kept, *mlps]))
-        subnetworks.append(dict(zip(SUBNETWORKS, values, strict=True)))
+        subnetworks.append((*values, *of_run, " ".join([*kept, *mlps])))
     save("subnetworks", subnetworks, SUBNETWORKS)
 
     frequency = []
@@ -148,38 +138,22 @@ def write_run(path: Path, world: World = World()) -> Path:
         names = [name for name, other, _ in runs if other == target_sparsity]
         for component in world.shape.components:
             count = sum(str(component) in kept_by[name] for name in names)
-            values = (
-                str(component),
-                component.layer,
-                component.head,
-                target_sparsity,
-                len(names),
-                count,
-            )
-            values += (count / len(names),)
-            frequency.append(dict(zip(FREQUENCY, values, strict=True)))
+            place = (str(component), component.layer, component.head, target_sparsity)
+            frequency.append((*place, len(names), count, count / len(names)))
     save("head_frequency", frequency, FREQUENCY)
     masks = [Mask.full(world.shape).only(kept_by[name]) for name, *_ in runs[1:]]
-    for name, table in (
-        ("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]])),
-        ("accuracy_spread", accuracy_spread(pd.DataFrame(accuracy))),
-    ):
-        save(name, table.to_dict("records"), list(table.columns))
+    save_table("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]]))
+    save_table("accuracy_spread", accuracy_spread(accuracy))
 
     core = [Component.parse(name) for name in world.core]
     n_subnetworks = len(runs) - 1
-    rows = [
-        dict(zip(CORE, (str(head), head.layer, head.head, n_subnetworks, 0.368), strict=True))
-        for head in core
-    ]
+    rows = [(str(head), head.layer, head.head, n_subnetworks, 0.368) for head in core]
     save("core", rows, CORE)
     chance = heuristic_core(masks)
     values = (n_subnetworks, len(heads), len(core), chance.expected)
     values += (2.3e-7 if core else 1.0, chance.expected_uniform, chance.p_uniform)
     extreme = (min(world.target_sparsities), max(world.target_sparsities))
-    save(
-        "core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8, *extreme), strict=True))], SUMMARY
-    )
+    save("core_summary", [(*values, 0.79, 8e-8, *extreme)], SUMMARY)
 
     if core:
         _write_ablation(save, world, full, rng)
@@ -208,15 +182,14 @@ def write_run(path: Path, world: World = World()) -> Path:
     if world.balance:
         save("data", _balance(world), ("data", "split", "subset", "label", "n", "share"))
     if world.groups is not None:
-        groups = group_table(pd.DataFrame(accuracy), world.groups)
-        save("group_accuracy", groups.to_dict("records"), list(groups.columns))
+        save_table("group_accuracy", group_table(accuracy, world.groups))
     if world.checkpoints:
         sizes = _sizes(world)
         means = mean_effective_size(sizes).merge(
             sizes.groupby(["group", "checkpoint"], as_index=False)["full_accuracy"].first()
         )
-        for name, table in (("effective_size", sizes), ("mean_effective_size", means)):
-            save(name, table.to_dict("records"), list(table.columns))
+        save_table("effective_size", sizes)
+        save_table("mean_effective_size", means)
     _write_attention(path, save, world, rng)
     (path / "config.json").write_text(json.dumps(_config(world)))
     return path
@@ -243,12 +216,12 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
                 values = (name, len(members), data, split, subset, n, metric, joint, single, value)
                 floor = shifts[name, data, subset][2] < 0.05
                 values += (value - half, value + half, 0.01, 0.02, value + half < 0, floor, False)
-                interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
+                interactions.append(values)
     save("interactions", interactions, INTERACTIONS)
     save("ablation_controls", [*_beside(world, shifts)], ABLATION_CONTROLS.names)
 
 
-def _beside(world: World, shifts: dict) -> Iterator[dict[str, Any]]:
+def _beside(world: World, shifts: dict) -> Iterator[tuple[Any, ...]]:
     """The core and its heads beside others, whose shifts are a tenth of theirs."""
     whole = "+".join(world.core)
     for name in dict.fromkeys([*world.core, whole]):
@@ -260,8 +233,7 @@ def _beside(world: World, shifts: dict) -> Iterator[dict[str, Any]]:
             for i, metric in enumerate(("accuracy", "margin")):
                 change = shifts[name, data, subset][i]
                 values = (*place, metric, change, change / 10, change / 5, change / 20)
-                row = (*values, 20 if several else 7, 1 / 21 if several else 1 / 8)
-                yield dict(zip(ABLATION_CONTROLS.names, row, strict=True))
+                yield (*values, 20 if several else 7, 1 / 21 if several else 1 / 8)
 
 
 def _ablated(
@@ -270,7 +242,7 @@ def _ablated(
     world: World,
     full: dict,
     rng: np.random.Generator,
-) -> tuple[list[dict[str, Any]], dict]:
+) -> tuple[list[tuple[Any, ...]], dict]:
     """Rows of ablated sets, and their shifts of accuracy and margin with the accuracy left."""
     rows, shifts = [], {}
     for members, kind in sets:
@@ -285,8 +257,7 @@ def _ablated(
             shifts[name, data, subset] = (-loss, -m_loss, before - loss)
             values = (name, kind, len(members), data, split, subset, n, before - loss, -loss)
             values += (-loss - half, -loss + half, 8 * before - 4 - m_loss, -m_loss)
-            values += (-m_loss - m_half, -m_loss + m_half, m_loss / 4)
-            rows.append(dict(zip(ABLATION, values, strict=True)))
+            rows.append((*values, -m_loss - m_half, -m_loss + m_half, m_loss / 4))
     return rows, shifts
 
 
@@ -364,11 +335,9 @@ def _write_paths(save: Callable, world: World) -> None:
         pairs = [(str(c), "answer", READ.get(str(c), 0.001)) for c in world.shape.components]
         for name, lost in READ.items():
             to = Component.parse(name)
-            before = [
-                h for h in world.core
-                if (Component.parse(h).layer, False) < (to.layer, not to.is_head)
-            ]  # fmt: skip
-            pairs += [(head, name, lost / 2) for head in before]
+            for head in world.core:
+                if (Component.parse(head).layer, False) < (to.layer, not to.is_head):
+                    pairs.append((head, name, lost / 2))
         for sender, receiver, lost in pairs if world.core else []:
             row: dict[str, Any] = {"set": f"{sender}>{receiver}", "size": 1, **place}
             row |= {"senders": sender, "receiver": receiver, "input": "all"}
@@ -470,27 +439,25 @@ def _smallest(world: World) -> list[dict[str, Any]]:
     ]
 
 
-def _found(world: World) -> list[dict[str, Any]]:
+def _found(world: World) -> list[tuple[Any, ...]]:
     rows = []
     for i, name in enumerate(world.found):
         for metric, unit in (("margin", 1.0), ("accuracy", 0.1)):
             value = -unit * (1.5 - 0.25 * i)
             row = (name, name.count("+") + 1, world.ood_data, "ood", "all", 500, metric)
             row += (2 * value, value, value, 1.5 * value, 0.5 * value, 0.01, 0.02, True)
-            row += (False, False, value)
-            rows.append(dict(zip(FOUND, row, strict=True)))
+            rows.append((*row, False, False, value))
     return rows
 
 
-def _screening(world: World) -> list[dict[str, Any]]:
+def _screening(world: World) -> list[tuple[Any, ...]]:
     """All pairs of heads; those found were ablated exactly."""
     names = ["+".join(pair) for pair in combinations(map(str, world.shape.heads), 2)]
     exact = [-1.0 if name in world.found else None for name in names]
-    rows = zip(names, range(-len(names), 0), exact, strict=True)
-    return [dict(zip(("set", "predicted", "interaction"), row, strict=True)) for row in rows]
+    return [*zip(names, range(-len(names), 0), exact, strict=True)]
 
 
-def _training(world: World) -> list[dict[str, Any]]:
+def _training(world: World) -> list[tuple[Any, ...]]:
     """Accuracies that grow over training, those of later subsets more slowly."""
     rows = []
     for i, step in enumerate(world.training):
@@ -498,18 +465,17 @@ def _training(world: World) -> list[dict[str, Any]]:
             late = 1 + (world.subsets.index(subset) if subset in world.subsets else 1)
             accuracy = (i + 1) / (i + 2) if split == "id" else (i + 1) / (i + 2 + late)
             rows.append((step, data, 1 / (i + 1), split, subset, accuracy))
-    return [dict(zip(TRAINING, row, strict=True)) for row in rows]
+    return rows
 
 
-def _balance(world: World) -> list[dict[str, Any]]:
+def _balance(world: World) -> list[tuple[Any, ...]]:
     """Three labels in domain, one alone out of domain."""
     rows: list[tuple[str, str, str, str, int, float]] = []
     for data, split in (("tiny-train", "train"), *((name, "id") for name in world.id_data)):
         for label, share in (("entailment", 0.5), ("neutral", 0.3), ("contradiction", 0.2)):
             rows.append((data, split, "all", label, round(2000 * share), share))
     rows += [(world.ood_data, "ood", name, "non-entailment", 500, 1.0) for name in world.subsets]
-    names = ("data", "split", "subset", "label", "n", "share")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return rows
 
 
 def _sizes(world: World) -> pd.DataFrame:
@@ -545,48 +511,35 @@ def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Ge
     tokens = TOKENS.split()
     first_end = tokens.index("[SEP]")
     segments = [0 if i <= first_end else 1 for i in range(len(tokens))]
-    examples = [
-        {
-            "component": name,
-            "category": labels[name],
-            "tokens": tokens,
-            "segments": segments,
-            "pattern": rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).tolist(),
-        }
-        for name in world.core
-    ]
+    examples = []
+    for name in world.core:
+        pattern = rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).tolist()
+        text = {"tokens": tokens, "segments": segments, "pattern": pattern}
+        examples.append({"component": name, "category": labels[name], **text})
     (path / "attention_examples.json").write_text(json.dumps(examples))
 
 
 def _config(world: World) -> dict[str, Any]:
     more = {"n_available": 30000, "n_cut": world.n_cut} if world.balance else {}
+    subsets = {"subsets": list(world.subsets)}
+    shape = {"n_layers": world.n_layers, "n_heads": world.n_heads, "has_mlps": True}
+    model = {"source": world.source, "kind": "bridge", **shape}
+    model |= {"architecture": "BertForSequenceClassification"}
+    model |= {"class_names": ["entailment", "non-entailment"]}
     settings: dict[str, Any] = {}
     if world.training:
+        model["base"] = "hub/base"
         settings = {"training": TRAIN_SETTINGS, "model": {"max_length": 128}}
     return {
         "kind": "heuristic-core",
         "mechcore": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
         "command": "mechcore run --model checkpoints/tiny-world --seeds 0,1,2",
-        "model": {
-            **({"base": "hub/base"} if world.training else {}),
-            "source": world.source,
-            "kind": "bridge",
-            "architecture": "BertForSequenceClassification",
-            "n_layers": world.n_layers,
-            "n_heads": world.n_heads,
-            "has_mlps": True,
-            "class_names": ["entailment", "non-entailment"],
-        },
+        "model": model,
         "data": {
             "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"} | more,
             "id": {"name": world.id_data[0], "n": 2000, "fingerprint": "1d80cc52e9a7b364"},
-            "ood": {
-                "name": world.ood_data,
-                "n": 2000,
-                "fingerprint": "77ab03fe5521c9d8",
-                "subsets": list(world.subsets),
-            },
+            "ood": {"name": world.ood_data, "n": 2000, "fingerprint": "77ab03fe5521c9d8"} | subsets,
         },
         "seeds": list(world.seeds),
         "target_sparsities": list(world.target_sparsities),

@@ -68,8 +68,6 @@ def verdicts(titles: Iterable[str], others: Mapping[int, str]) -> pd.DataFrame:
     return table
 
 
-# -- changes of the tables of a study, by name ----------------------------------------------------
-
 Change: TypeAlias = Callable[[dict[str, pd.DataFrame]], None]
 
 

@@ -23,6 +23,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.pieces: list[str] = []
+        self.scripts: list[str] = []
         self.headings: list[int] = []
         self.feed(html)
         self.close()
@@ -39,7 +40,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not {"style", "script", "template"} & set(self.open):
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif not {"style", "script", "template"} & set(self.open):
             self.pieces.append(data)
 
     @property

@@ -1,5 +1,6 @@
 """Components and masks: names, set algebra, sparsity, files."""
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,9 +105,9 @@ def test_something_that_is_no_model_is_named() -> None:
         ModelShape.of(torch.nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize("name", ["L3.H0", "L0.H2", "L3.MLP"])
-def test_a_component_out_of_range_is_an_error(name: str) -> None:
-    for change in (Mask.full(SHAPE).without, Mask.full(SHAPE).only):
+def test_a_component_out_of_range_is_an_error() -> None:
+    full = Mask.full(SHAPE)
+    for name, change in itertools.product(("L3.H0", "L0.H2", "L3.MLP"), (full.without, full.only)):
         with pytest.raises(InputError, match=rf"{name}: out of range.*0-2 with heads 0-1"):
             change(name)
 
@@ -130,24 +131,19 @@ def test_without_and_only_change_every_mask_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), -1e-6, 1.0001, float("inf"), -float("inf"), 2])
-@pytest.mark.parametrize("batched", [False, True])
-def test_values_outside_zero_to_one_are_refused(value: float, batched: bool) -> None:
-    values = torch.ones(2, 3, 3) if batched else torch.ones(3, 3)
-    values[..., 1, 2] = value
-    with pytest.raises(InputError, match=r"found the value .*expected values from 0 to 1"):
-        Mask(values)
+def test_values_outside_zero_to_one_are_refused(value: float) -> None:
+    for size in ((2, 3, 3), (3, 3)):
+        values = torch.ones(size)
+        values[..., 1, 2] = value
+        with pytest.raises(InputError, match=r"found the value .*expected values from 0 to 1"):
+            Mask(values)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [torch.ones(3), torch.ones(1, 2, 3, 4), torch.ones(0, 3), torch.ones(0, 2, 3), [[1.0, 1.0]]],
-)
-def test_other_shapes_are_refused(values: Any) -> None:
-    with pytest.raises(InputError, match="expected a non-empty tensor of shape"):
-        Mask(values)
-
-
-def test_a_mask_without_a_column_for_heads_is_refused() -> None:
+def test_other_shapes_are_refused() -> None:
+    odd: list[Any] = [torch.ones(size) for size in ((3,), (1, 2, 3, 4), (0, 3), (0, 2, 3))]
+    for values in [*odd, [[1.0, 1.0]]]:
+        with pytest.raises(InputError, match="expected a non-empty tensor of shape"):
+            Mask(values)
     with pytest.raises(InputError, match="leaves no column for heads"):
         Mask(torch.ones(3, 1))
     assert Mask(torch.ones(3, 1), has_mlps=False).shape == ModelShape(3, 1, has_mlps=False)
@@ -206,12 +202,12 @@ def test_operators_on_continuous_masks_take_the_smaller_and_the_larger_value() -
     assert not a.is_discrete
 
 
-def test_sets_of_continuous_or_batched_masks_are_refused() -> None:
+def test_continuous_and_batched_masks_have_no_sets_and_no_json_form(tmp_path: Path) -> None:
     for mask in (Mask(torch.full((2, 3), 0.5)), Mask(torch.ones(2, 2, 3))):
-        with pytest.raises(InputError, match="single mask of zeros and ones"):
-            _ = mask.kept
-        with pytest.raises(InputError, match="single mask of zeros and ones"):
-            _ = mask.ablated
+        for ask in (lambda m: m.kept, lambda m: m.ablated, lambda m: m.save(tmp_path / "m.json")):
+            with pytest.raises(InputError, match="single mask of zeros and ones"):
+                ask(mask)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
@@ -337,15 +333,6 @@ def test_the_json_form_is_readable(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("values", [torch.full((3, 3), 0.5), torch.ones(2, 3, 3)])
-def test_continuous_and_batched_masks_have_no_json_form(
-    tmp_path: Path, values: torch.Tensor
-) -> None:
-    with pytest.raises(InputError, match="single mask of zeros and ones"):
-        Mask(values).save(tmp_path / "m.json")
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected the ending \.json or \.safetensors"):
         Mask.full(SHAPE).save(tmp_path / "mask.pt")
@@ -394,9 +381,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_impossible_components_are_refused(arguments: tuple) -> None:
     with pytest.raises(InputError, match="expected an integer from 0"):
         Component(*arguments)
-
-
-@pytest.mark.parametrize("names", [5, None, ["L0.H1", 2.5]])
-def test_components_are_names_or_lists_of_names(names: Any) -> None:
-    with pytest.raises(InputError, match=r"component .*: found (int|NoneType|float); expect"):
-        parse_components(names)
+    for names in (5, None, ["L0.H1", 2.5]):
+        with pytest.raises(InputError, match=r"component .*: found (int|NoneType|float); expect"):
+            parse_components(names)

@@ -79,9 +79,6 @@ def test_formats_read_back(tmp_path: Path) -> None:
         assert file.get_tensor("empty").shape == (0, 2)
 
 
-# -- spreadsheets ---------------------------------------------------------------------------------
-
-
 def test_masks_subnetworks_means_and_partial_results_have_equal_bytes(tmp_path: Path) -> None:
     identity = ModelIdentity(1, 2, 2, 4, "float32", "a" * 64)
     mask = Mask(torch.tensor([[1.0, 0.0, 1.0]]), identity=identity)

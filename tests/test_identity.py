@@ -46,14 +46,9 @@ def subnetwork(mask: Mask, seed: int = 1) -> Subnetwork:
     return Subnetwork(mask, 0.1, seed, torch.zeros_like(mask.values))
 
 
-# -- the masks themselves -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["mask.json", "mask.safetensors"])
 @pytest.mark.parametrize("identity", [HERE, None])
-def test_a_mask_comes_back_with_its_model(
-    tmp_path: Path, name: str, identity: Identity | None
-) -> None:
+def test_a_mask_comes_back_with_its_model(tmp_path: Path, name: str, identity: Any) -> None:
     path = tmp_path / name
     FOUND.with_identity(identity).save(path, {"note": "x"})
     back = Mask.load(path)
@@ -115,9 +110,6 @@ def test_masks_of_two_models_do_not_mix() -> None:
         same_model([FOUND, FULL, FOREIGN])
 
 
-# -- where they are used --------------------------------------------------------------------------
-
-
 def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
     case, other = cases.get("bert"), cases.get("roberta")
     batch, mask = padded(texts()), found_on(case)
@@ -163,9 +155,6 @@ def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path:
     export_checkpoint(cases.path("roberta"), tmp_path / "out", free, fill="zero")
 
 
-# -- where they come from -------------------------------------------------------------------------
-
-
 def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) -> None:
     model, data = cases.get("bert").model, encoded_for("bert")
     means, identity = MeanActivations.compute(model, data), ModelIdentity.of(model)
@@ -181,7 +170,5 @@ def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) ->
             assert not identity.differences(mask.identity)
         assert Subnetwork.load(tmp_path / f"{i}.safetensors", any_model=True).mask.identity is None
         check_masks([back.mask], model)
-    (drawn,) = random_subnetworks(
-        SHAPE, target_sparsities=0.4, seeds=1
-    )  # of no model but any of the shape
+    (drawn,) = random_subnetworks(SHAPE, target_sparsities=0.4, seeds=1)  # of any of the shape
     assert drawn.mask.identity is None

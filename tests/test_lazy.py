@@ -37,34 +37,32 @@ def output_of(program: str) -> str:
     return found.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import mechcore",
-        f"{CALL}(['--help'])",
-        *(f"{CALL}(['{command}', '--help'])" for command in ("run", "roles")),
-        f"{CALL}(['reproduce', 'cognitive', '--help'])",
-        f"{CALL}(['run', '--no-such-option'])",
-        f"{CALL}(['reproduce', 'extractive', '--seeds', 'x'])",
-    ],
-)
-def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) -> None:
-    check = f"import sys\nprint([name for name in {HEAVY} if name in sys.modules])"
-    assert output_of(f"{program}\n{check}") == "[]"
+LIGHT = [
+    "import mechcore",
+    f"{CALL}(['--help'])",
+    *(f"{CALL}(['{command}', '--help'])" for command in ("run", "roles")),
+    f"{CALL}(['reproduce', 'cognitive', '--help'])",
+    f"{CALL}(['run', '--no-such-option'])",
+    f"{CALL}(['reproduce', 'extractive', '--seeds', 'x'])",
+    *(
+        f"import mechcore.{package}.settings"
+        for package in ("pruning", "training", "papers.cognitive", "papers.extractive")
+    ),
+]
+"""Help, slips of the keyboard, and settings."""
+WITHOUT_TORCH = ["steps.config", "main_study.config", "analyses.roles"]
 
 
-@pytest.mark.parametrize("package", ["steps.config", "main_study.config", "analyses.roles"])
-def test_configurations_need_no_torch(package: str) -> None:
-    check = "import sys; print('torch' in sys.modules)"
-    assert output_of(f"import mechcore.{package}\n{check}") == "False"
-
-
-@pytest.mark.parametrize(
-    "package", ["pruning", "training", "papers.cognitive", "papers.extractive"]
-)
-def test_settings_need_no_library_of_models(package: str) -> None:
-    check = f"import sys\nprint([name for name in {HEAVY} if name in sys.modules])"
-    assert output_of(f"import mechcore.{package}.settings\n{check}") == "[]"
+def test_help_and_settings_load_no_library_of_models() -> None:
+    programs = [*LIGHT, *(f"import mechcore.{package}" for package in WITHOUT_TORCH)]
+    check = f"loaded.append([name for name in {HEAVY} if name in sys.modules])"
+    lines = [f"{program}\n{check}" for program in programs]
+    found = output_of(
+        "\n".join(["import json, sys", "loaded = []", *lines, "print(json.dumps(loaded))"])
+    )
+    loaded = dict(zip(programs, json.loads(found), strict=True))
+    assert {program: loaded[program] for program in LIGHT} == {program: [] for program in LIGHT}
+    assert "torch" not in loaded[programs[-1]]
 
 
 def test_families_are_imported_by_their_registry_alone() -> None:

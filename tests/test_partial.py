@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import helpers
-import pandas as pd
 import pytest
 import torch
 from helpers import Cases
 from torch import Tensor
 
 from mechcore import partial
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.files import write_safetensors
 from mechcore.masking.fills import FILLS, Fill
@@ -127,20 +125,9 @@ def test_steps_are_kept_every_now_and_then_and_at_the_end(
     assert saved == [2, 3, 4]
 
 
-# -- what work depends on ---------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def data() -> EncodedExamples:
-    frame = pd.DataFrame(
-        {
-            "text_a": ["the cat ran", "a dog"],
-            "text_b": ["a bird", "no"],
-            "label": ["neutral", "entailment"],
-            "subset": ["s", "s"],
-        }
-    )
-    return encode(Examples("x", frame), helpers.word_tokenizer(), max_length=48)
+    return helpers.encoded_of([("the cat ran", "a bird"), ("a dog", "no")])
 
 
 def file_of(**depends_on: Any) -> str:

@@ -31,9 +31,6 @@ def test_without_a_terminal_every_tenth_is_a_line(capsys):
     assert lines == [f"work: {n}/20" for n in range(2, 21, 2)]
 
 
-# -- unequal steps --------------------------------------------------------------------------------
-
-
 class Clock:
     """Time that passes when it is told to."""
 
@@ -78,9 +75,6 @@ def test_on_a_terminal_work_is_a_bar_in_per_cent() -> None:
     assert re.search(r"sweep.* 100 %", shown)
     assert re.search(r"means.* 1/4", shown)
     assert "100/" not in shown
-
-
-# -- studies --------------------------------------------------------------------------------------
 
 
 def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture) -> None:

@@ -64,11 +64,8 @@ from mechcore.worlds.tiny_world import LABELS
 
 FEW = PruneSettings(steps=6, warmup=1, batch_size=8, tolerance=1, precision="float32")
 FEWER = tiny_world.generate("train", 6, seed=5)
-TRAIN, ID = (tiny_world.generate(split, 24, seed=5) for split in ("train", "id"))
+TRAIN, ID = (tiny_world.generate(split, 16, seed=5) for split in ("train", "id"))
 HOOKED = ("L0.H1", "L0.H3", "L1.MLP", "L2.H4", "L3.H2")
-
-
-# -- states ---------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -124,9 +121,6 @@ def state_of_session() -> tuple[Any, ...]:
     )
 
 
-# -- questions ------------------------------------------------------------------------------------
-
-
 class Given:
     """A model, data and means, made in the state that they are asked about in."""
 
@@ -141,7 +135,7 @@ class Given:
 
 
 def answers(g: Given) -> Any:
-    batch = next(iter(g.data.batches(24)))
+    batch = next(iter(g.data.batches(16)))
     full = Mask.full(g.model)
     mask = Mask.stack([full, *(full.without(name) for name in HOOKED), full.only(*HOOKED)])
     with masked(g.model, mask, g.means, "resample") as run:
@@ -225,14 +219,10 @@ def checkpoints(g: Given) -> Any:
 
 
 def jobs(g: Given) -> Any:
-    data = {split: tiny_world.generate(split, 24, seed=5).frame for split in ("train", "id", "ood")}
+    data = {split: tiny_world.generate(split, 16, seed=5).frame for split in ("train", "id", "ood")}
     config = StudyConfig(n_resamples=20, prune=FEW, target_sparsities=(0.3,), seeds=(1,))
     lab = mechcore.open("embedded", **data, store=g.folder / "store", settings=config)
     return [lab.sweep().table, lab.subnetworks(), lab.means.z]
-
-
-QUICK = (answers, accuracy, sweeps, attention, states, pruned, ranked)
-SLOW = (searches, paths, ranked_slowly, checkpoints, jobs)
 
 
 def flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -276,9 +266,15 @@ TOGETHER: list[Any] = [
         ["inference", "float64", "device", "autocast", "medium products"],
         marks=pytest.mark.everyday,
     ),
-    (QUICK, ["no gradients", "bfloat16", "device block", "medium products"]),
-    (QUICK, ["gradients off", "tensor type", "deterministic", "strict numpy", "seeded"]),
-    (SLOW, ["inference", "float64", "device", "autocast", "medium products", "strict numpy"]),
+    ((answers, sweeps, pruned), ["no gradients", "bfloat16", "device block", "medium products"]),
+    (
+        (accuracy, attention, states, ranked),
+        ["gradients off", "tensor type", "deterministic", "strict numpy", "seeded"],
+    ),
+    (
+        (searches, paths, ranked_slowly, checkpoints, jobs),
+        ["inference", "float64", "device", "autocast", "medium products", "strict numpy"],
+    ),
 ]
 
 

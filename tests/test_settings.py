@@ -99,22 +99,12 @@ def test_counts_are_whole_and_not_too_large(value: Any) -> None:
 def test_what_the_fields_say() -> None:
     found = entries(Outer)
     assert [*found] == [
-        "name",
-        "kind",
-        "flags",
-        "seeds",
-        "pair",
-        "loose",
-        "on",
-        "names",
-        "inner",
-        "plain",
+        *("name", "kind", "flags", "seeds", "pair", "loose", "on", "names", "inner", "plain")
     ]
     assert found["name"].default is MISSING
     assert (found["kind"].optional, found["on"].optional) == (True, False)
-    assert (found["inner"].group, found["plain"].group, found["names"].group) == (
-        *(Inner, Plain, None),
-    )
+    groups = [found[name].group for name in ("inner", "plain", "names")]
+    assert groups == [Inner, Plain, None]
     assert entries(Plain)["size"].setting.option == "--size"
     names = [name for name, _ in all_entries(Outer)]
     assert names[-6:] == ["names", "inner", "inner.rate", "inner.steps", "plain", "plain.size"]

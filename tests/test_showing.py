@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 
-import mechcore
 from mechcore.ablation import Ablations, ComponentSet, Search
 from mechcore.attention import AttentionExample
 from mechcore.components import Mask, ModelShape
@@ -95,14 +90,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_line(name: str) -> None:
+def test_a_line_and_in_a_notebook_the_same_line_and_a_table(name: str) -> None:
     result, line = SHOWN[name]
     assert repr(result) == line
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_in_a_notebook_the_same_line_and_a_table(name: str) -> None:
-    result, line = SHOWN[name]
     html = result._repr_html_()
     summary = line.partition("(")[2].removesuffix(")")
     assert summary.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;") in html
@@ -125,45 +115,3 @@ def test_fields_of_any_size_take_a_line(size: int) -> None:
     assert line.startswith("Result(")
     assert f"texts=list of {size}" in line
     assert f"states=[{size}, 2]" in line
-
-
-def results() -> dict[str, Callable[..., Any]]:
-    """Public dataclasses with a tensor, an array or a table in them, by name."""
-    found = {}
-    for module in pkgutil.walk_packages(mechcore.__path__, "mechcore."):
-        if ".report" in module.name or ".stack" in module.name or module.name.endswith("__main__"):
-            continue
-        for name, each in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if each.__module__ != module.name or name.startswith("_"):
-                continue
-            if dataclasses.is_dataclass(each) and any(
-                word in str(field.type)
-                for field in dataclasses.fields(each)
-                for word in ("Float[", "Bool[", "Int[", "DataFrame", "ndarray")
-            ):
-                found[f"{module.name}.{name}"] = each
-    return found
-
-
-def test_no_public_result_prints_its_tensors() -> None:
-    """What passes between functions of one room, and is handed to nobody, may."""
-    others = {name for name, each in results().items() if each.__repr__ is not Shown.__repr__}
-    assert {name.removeprefix("mechcore.") for name in others} == {
-        "ablation.engines.tree.Node",
-        "attention.labels.Explanation",  # has a text of its own
-        "attention.scores.Tally",
-        "attention.tokens.TokenInfo",
-        "papers.cognitive.evidence.Evidence",
-        "papers.evidence.Tables",
-        "papers.extractive.evidence.Evidence",
-        "papers.extractive.passes.Question",
-        "papers.extractive.passes.Trace",
-        "papers.extractive.experiments.recall.Recall",
-        "papers.cognitive.probing.linear.Loss",
-        "pruning.methods.Ranking",  # holds a function of tensors alone
-        "repair.fitting.Examples",
-        "repair.ladder.Labelled",
-        "repair.ladder.Outcome",
-        "repair.ladder.Run",
-        "study.engine.Results",
-    }

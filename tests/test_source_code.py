@@ -150,9 +150,15 @@ def test_what_is_imported_counts_too(package: Package, how: str) -> None:
         "import typing\nif typing.TYPE_CHECKING:",
     ],
 )
-def test_imports_for_types_do_not_count(package: Package, guard: str) -> None:
-    package.write("outer.py", f"{guard}\n    from PACK.inner import Value\ndef step(): return 1")
+def test_imports_for_types_and_of_other_packages_do_not_count(
+    package: Package, tmp_path: Path, guard: str
+) -> None:
+    """A package's version may, see `mechcore.study.step.Step.packages`."""
+    other = Package(tmp_path)
+    other.write("__init__.py", "N = 1")
     package.write("inner.py", "class Value: pass")
+    body = f"    from PACK.inner import Value\nimport json, {other.name}\ndef step(): return 1"
+    package.write("outer.py", f"{guard}\n{body}")
     assert list(package.digests(package.module("outer").step)) == ["outer"]
 
 
@@ -208,14 +214,6 @@ def test_what_a_package_uses_of_mechcore_counts(package: Package, text: str) -> 
     assert not {name for name in found if name.startswith(("mechcore.study", "mechcore.errors"))}
 
 
-def test_another_package_does_not_count(package: Package, tmp_path: Path) -> None:
-    """Its version may, see `mechcore.study.step.Step.packages`."""
-    other = Package(tmp_path)
-    other.write("__init__.py", "N = 1")
-    package.write("outer.py", f"import json, {other.name}\ndef step(): return 1")
-    assert list(package.digests(package.module("outer").step)) == ["outer"]
-
-
 def test_the_main_study_does_not_depend_on_how_it_is_reported() -> None:
     """But on the columns of tables, as it reads them with their types."""
     from mechcore.analyses import ANALYSES
@@ -266,9 +264,6 @@ def test_what_only_shows_a_result_does_not_count(
     package.write("page.py", "A = 1")
     package.write("few.py", SHOWN.replace(before, after))
     assert (package.digests(kind) != digests) is counts
-
-
-# -- functions and scripts ------------------------------------------------------------------------
 
 
 def in_main(text: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention.planted import stacked, token_infos, tokens_of
+from attention.planted import CAUSAL, stacked, token_infos, tokens_of
 from hypothesis import given, settings
 
 from mechcore.attention import (
@@ -15,16 +15,7 @@ from mechcore.attention import (
 )
 from mechcore.errors import InputError
 
-LETTERS = {
-    "first": "F",
-    "separator": "S",
-    "self": "=",
-    "previous": "P",
-    "next": "N",
-    "repeated": "R",
-    "induction": "I",
-    "other": "o",
-}
+LETTERS = dict(zip(CAUSAL, "FS=PNRIo", strict=True))
 
 
 def table(tokens: TokenInfo) -> list[str]:
@@ -113,9 +104,6 @@ def test_batch_without_words_is_an_error() -> None:
         TokenInfo.of({"input_ids": ids, "attention_mask": ids}, causal=False)
 
 
-# -- all pairs of every category ------------------------------------------------------------------
-
-
 def claimed(tokens: TokenInfo) -> dict[str, list[str]]:
     """For each category a row per query: ``x`` where the key belongs to it."""
     return {
@@ -168,27 +156,16 @@ def test_the_partition_gives_every_pair_to_the_first_that_claims_it(tokens: Toke
             assert owners == claimants == []
 
 
-# -- registering ----------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("clean_registry")
-def test_registered_category_takes_from_other_only() -> None:
+def test_a_registered_category_takes_from_other_only_and_within_reach() -> None:
     register_category("two_back", lambda tokens: tokens.at_distance(2))
     assert [c.name for c in categories(causal=False)][-1] == "two_back"
     assert table(tokens_of("^abca|", "-0000-"))[4] == "FRtP=S"
     assert table(tokens_of("^abcb|", "-0000-"))[4] == "FoRP=S"
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_what_a_registered_category_claims_out_of_reach_is_left_out() -> None:
     register_category("all", lambda tokens: torch.ones_like(tokens.allowed))
     tokens = tokens_of("ab.", "00-", causal=True)
     assert claimed(tokens)["all"] == ["x..", "xx.", "..."]
     assert torch.equal(claims(tokens)["all"], tokens.allowed)
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_registered_category_of_key_tokens() -> None:
     register_category("capital_a", lambda tokens: tokens.key_is(tokens.ids == ord("A")))
     assert claimed(tokens_of("bAcA", "0000"))["capital_a"] == [".x.x"] * 4
 

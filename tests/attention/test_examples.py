@@ -14,8 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from mechcore.attention import attention_examples, clearest_heads, telling_example
 from mechcore.attention.examples import readable_tokens
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.models import load_model
@@ -31,9 +30,7 @@ PAIRS = [
 
 
 def encoded(pairs: list[tuple[str, str]], words: bool = True) -> EncodedExamples:
-    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"]).assign(label="x", subset="all")
-    tokenizer = tiny_world.encoder_tokenizer()
-    return encode(Examples("pairs", frame), tokenizer, max_length=48, words=words)
+    return helpers.encoded_of(pairs, tokenizer=tiny_world.encoder_tokenizer(), words=words)
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +52,9 @@ def test_patterns_are_those_of_hugging_face(model: Any) -> None:
     inputs = tokenizer("the baker slept", "the baker slept", return_tensors="pt")
     with torch.no_grad():
         attentions = plain.eval()(**inputs, output_attentions=True).attentions
+    slept = ["the", "baker", "slept"]
     for each, (layer, head) in zip(found, [(3, 0), (1, 2)], strict=True):
-        assert each.tokens == [
-            "[CLS]",
-            "the",
-            "baker",
-            "slept",
-            "[SEP]",
-            "the",
-            "baker",
-            "slept",
-            "[SEP]",
-        ]
+        assert each.tokens == ["[CLS]", *slept, "[SEP]", *slept, "[SEP]"]
         assert each.segments == [-1, 0, 0, 0, -1, 1, 1, 1, -1]
         assert not each.causal
         expected = attentions[layer][0, head].numpy()
@@ -76,15 +64,8 @@ def test_patterns_are_those_of_hugging_face(model: Any) -> None:
 def test_heads_of_decoders_are_causal() -> None:
     decoder = load_model(tiny_decoder_dir())
     tokenizer = tiny_world.decoder_tokenizer()
-    frame = pd.DataFrame(PAIRS, columns=["text_a", "text_b"]).assign(label="x", subset="all")
-    data = encode(
-        Examples("pairs", frame),
-        tokenizer,
-        max_length=48,
-        words=True,
-        prompt=tiny_world.DECODER_PROMPT,
-        answers=tiny_world.DECODER_ANSWERS,
-    )
+    ask = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
+    data = helpers.encoded_of(PAIRS, tokenizer=tokenizer, words=True, **ask)
     (found,) = attention_examples(decoder, data, tokenizer, ["L0.H1"])
     assert found.causal
     assert found.category == ""

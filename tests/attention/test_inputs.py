@@ -1,5 +1,6 @@
 """Encoded examples, texts, pairs of texts and plain batches give the same table."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,9 @@ from attention.builders import byte_level, wordpiece
 from attention.planted import attention_scores
 
 from mechcore.attention.inputs import batches_of
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
-
-# -- models and tokenizers ------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +54,8 @@ PAIRS = [
 OPTIONS: dict[str, Any] = {"resamples": 30, "seed": 1}
 
 
-def examples(texts: Sequence[str] | Sequence[tuple[str, str]]) -> Examples:
-    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
-    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
-    return Examples("texts", frame.assign(label="x", subset="all"))
-
-
 def encoded(texts: Any, tokenizer: Any) -> EncodedExamples:
-    return encode(examples(texts), tokenizer, max_length=48, words=True)
+    return helpers.encoded_of(texts, tokenizer=tokenizer, words=True)
 
 
 def plain(
@@ -85,9 +77,6 @@ def plain(
 
 def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-6)
-
-
-# -- what is known of the tokens ------------------------------------------------------------------
 
 
 def numbered(words: Sequence[int]) -> list[int]:
@@ -177,9 +166,8 @@ def test_pieces_of_one_occurrence_are_those_of_the_tokenizers_word(
 
 
 def test_without_a_tokenizer_every_token_is_a_word(decoder: Any) -> None:
-    ids = torch.tensor(
-        [[9, 8, 9, 1, 7, 8], [8, 9, 9, 9, 7, 7]]
-    )  # 1 is padding in the configuration
+    # 1 is padding in the configuration.
+    ids = torch.tensor([[9, 8, 9, 1, 7, 8], [8, 9, 9, 9, 7, 7]])
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
     found = known(decoder, [{"input_ids": ids, "attention_mask": mask}], None)
     assert found[0]["words"] == [0, 1, 0, -1, 2, 1]
@@ -202,18 +190,14 @@ def test_separators_are_those_of_the_configuration(tmp_path: Path, named: str) -
     assert found["words"] == [-1, 0, 1, -1, 0, 1]
 
 
-# -- the same table -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("size", [2, 64])
-def test_plain_batches_of_a_decoder(decoder_path: Path, backend: Any, side: str, size: int) -> None:
+def test_plain_batches_of_a_decoder(decoder_path: Path, backend: Any) -> None:
     model, tokenizer = load_model(decoder_path, backend=backend), byte_level()
     texts = ["the cat saw the cats", "cats . playing cats", "a", "the dogs and the playing dogs"]
     expected = attention_scores(model, encoded(texts, tokenizer), **OPTIONS)
-    batches = plain(texts, tokenizer, side, size)
-    assert_same(attention_scores(model, batches, tokenizer=tokenizer, **OPTIONS), expected)
+    for side, size in itertools.product(("right", "left"), (2, 64)):
+        batches = plain(texts, tokenizer, side, size)
+        assert_same(attention_scores(model, batches, tokenizer=tokenizer, **OPTIONS), expected)
     assert expected["examples_induction"].iloc[0] == 3
     assert expected["examples_separator"].iloc[0] == 4
 
@@ -223,11 +207,8 @@ def test_padding_with_the_end_token(decoder: Any) -> None:
     tokenizer = byte_level(pad_token="</s>")
     texts = ["the cat saw the cats", "a cat", "cats"]
     expected = attention_scores(decoder, encoded(texts, byte_level()), **OPTIONS)
-    for data in (
-        encoded(texts, tokenizer),
-        plain(texts, tokenizer),
-        plain(texts, tokenizer, "left"),
-    ):
+    batches = (plain(texts, tokenizer, side) for side in ("right", "left"))
+    for data in (encoded(texts, tokenizer), *batches):
         assert_same(attention_scores(decoder, data, tokenizer=tokenizer, **OPTIONS), expected)
     assert expected["examples_separator"].iloc[0] == 3
 
@@ -254,9 +235,6 @@ def test_batches_in_any_container(encoder: Any) -> None:
         assert_same(attention_scores(encoder, data, **OPTIONS), expected)
 
 
-# -- texts ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_texts_and_pairs_of_an_encoder(encoder: Any, batch_size: int) -> None:
     tokenizer = wordpiece()
@@ -264,7 +242,7 @@ def test_texts_and_pairs_of_an_encoder(encoder: Any, batch_size: int) -> None:
     for texts in (TEXTS, PAIRS):
         expected = attention_scores(encoder, encoded(texts, tokenizer), **OPTIONS)
         given: Iterator[Any] = iter(
-            [texts, tuple(texts), examples(texts), encoded(texts, tokenizer)]
+            [texts, tuple(texts), helpers.examples_of(texts), encoded(texts, tokenizer)]
         )
         for data in given:
             assert_same(attention_scores(encoder, data, **options), expected)
@@ -279,9 +257,6 @@ def test_roberta_reads_two_tokens_less_than_it_has_positions(cases: helpers.Case
         attention_scores(model, ["the " * 100, "a"], tokenizer=tokenizer)
     table = attention_scores(model, ["the " * 44, "a"], tokenizer=tokenizer)
     assert table["n_queries"].iloc[0] == 46 + 3
-
-
-# -- errors ---------------------------------------------------------------------------------------
 
 
 def test_plain_batches_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Cases) -> None:
@@ -304,27 +279,16 @@ def test_an_encoder_whose_separators_are_not_known(tmp_path: Path) -> None:
     assert table["mass_separator"].isna().all()
 
 
-def test_examples_without_words_are_an_error(encoder: Any) -> None:
-    data = encode(examples(TEXTS), wordpiece(), max_length=48)
-    with pytest.raises(InputError, match=r"found examples without words.*words=True"):
-        attention_scores(encoder, data)
-
-
 @pytest.mark.parametrize(
-    "data",
+    ("data", "message"),
     [
-        {},
-        helpers.padded(helpers.texts()),
-        hf.BatchEncoding(helpers.padded(helpers.texts())),
+        (helpers.encoded_of(TEXTS, tokenizer=wordpiece()), "examples without words.*words=True"),
+        ({}, "found dict; expected a list of batches"),
+        (helpers.padded(helpers.texts()), "found dict; expected a list of batches"),
+        (hf.BatchEncoding(helpers.padded(helpers.texts())), "found BatchEncoding; expected a list"),
+        *((empty, "no batch; expected at least one") for empty in ([], iter([]))),
     ],
 )
-def test_data_of_another_kind_is_an_error(encoder: Any, data: Any) -> None:
-    found = rf"attention scores: found {type(data).__name__}; expected a list of batches"
-    with pytest.raises(InputError, match=found):
-        attention_scores(encoder, data)
-
-
-@pytest.mark.parametrize("data", [[], iter([])])
-def test_no_data_is_an_error(encoder: Any, data: Any) -> None:
-    with pytest.raises(InputError, match="attention scores: no batch; expected at least one"):
+def test_data_of_another_kind_is_an_error(encoder: Any, data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"attention scores: .*{message}"):
         attention_scores(encoder, data)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import helpers
-import pandas as pd
 import pytest
 import torch
 import transformers as hf
@@ -20,8 +19,7 @@ from mechcore.attention.categories import claims, register_category, unregister_
 from mechcore.attention.knockouts import knockout
 from mechcore.attention.tokens import TokenInfo
 from mechcore.components import Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -206,13 +204,12 @@ def of(answers: Any) -> Tensor:
 
 def examples(name: str) -> EncodedExamples:
     pairs = [
-        ("the cat saw a dog", "the cat saw", "entailment"),
-        ("a bird ran", "the bird ran quickly , and a cat saw the dog", "neutral"),
-        ("the dog who saw a cat ran here", "no", "contradiction"),
+        ("the cat saw a dog", "the cat saw"),
+        ("a bird ran", "the bird ran quickly , and a cat saw the dog"),
+        ("the dog who saw a cat ran here", "no"),
     ]
-    frame = pd.DataFrame(pairs, columns=["text_a", "text_b", "label"]).assign(subset="all")
-    tokenizer = helpers.word_tokenizer(segments=name == "bert")
-    return encode(Examples("few", frame), tokenizer, max_length=48, words=True)
+    labels = ["entailment", "neutral", "contradiction"]
+    return helpers.encoded_of(pairs, labels, name == "bert", words=True)
 
 
 def test_engines_agree_on_heads_alone(case: Case) -> None:

@@ -6,17 +6,19 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from attention.planted import one_hot, random_patterns, score_patterns, stacked, tokens_of
+from attention.planted import (
+    ENCODER,
+    one_hot,
+    random_patterns,
+    score_patterns,
+    stacked,
+    tokens_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from mechcore.attention import (
-    Thresholds,
-    categorise,
-    explain,
-    label_agreement,
-)
+from mechcore.attention import Thresholds, categorise, explain, label_agreement
 from mechcore.components import Component
 from mechcore.errors import InputError
 
@@ -58,12 +60,17 @@ def test_labels_stand_after_the_head_and_are_replaced_when_given_again() -> None
 
 
 def test_other_tables_are_errors() -> None:
-    with pytest.raises(InputError, match="no column ratio_next"):
-        categorise(scores(mass_next=[0.5]))
+    for table, message in (
+        (scores(mass_next=[0.5]), "no column ratio_next"),
+        (scores(layer=[0]), r"no column mass_\.\.\."),
+        (scores(mass_other=[0.5], ratio_other=[2.0]), r"no column mass_\.\.\."),
+    ):
+        with pytest.raises(InputError, match=message):
+            categorise(table)
+    with pytest.raises(InputError, match=r"head L0\.H0: not in the table"):
+        explain(scores(layer=[0]), "L0.H0")
     with pytest.raises(InputError, match=r"no column mass_\.\.\."):
-        categorise(scores(layer=[0]))
-    with pytest.raises(InputError, match=r"no column mass_\.\.\."):
-        categorise(scores(mass_other=[0.5], ratio_other=[2.0]))
+        explain(pd.DataFrame({"component": ["L0.H0"]}), "L0.H0")
 
 
 @pytest.mark.parametrize("ratio", [0.99, -1.0, float("inf"), NAN])
@@ -98,10 +105,8 @@ def test_labels_are_those_of_the_rule(
         assert row["also"] == " ".join(names[1:])
 
 
-# -- explain --------------------------------------------------------------------------------------
-
-
-def table_of_three_heads() -> pd.DataFrame:
+@pytest.fixture(scope="module")
+def heads() -> pd.DataFrame:
     """L0.H0 attends to the previous token, L0.H1 spreads, L0.H2 to [CLS] and, a little, back."""
     of_nine, of_eight = tokens_of("^abc|abc|", "-000-111-"), tokens_of("^abcd|e|", "-0000-1-")
     tokens = stacked(*[of_nine] * 8, *[of_eight] * 4)
@@ -109,11 +114,6 @@ def table_of_three_heads() -> pd.DataFrame:
     spread = random_patterns(tokens, seed=3, spread=0.5, layers=1, heads=1).nan_to_num(0)
     both = 0.6 * one_hot([0] * 9) + 0.4 * clear
     return score_patterns(torch.cat([clear, spread, both], 2), tokens, resamples=50)
-
-
-@pytest.fixture(scope="module")
-def heads() -> pd.DataFrame:
-    return table_of_three_heads()
 
 
 @pytest.mark.parametrize("head", ["L0.H0", "0.1", Component(0, 2)])
@@ -124,8 +124,7 @@ def test_an_explanation_holds_the_figures_of_the_table(heads: pd.DataFrame, head
     assert found.component == name
     measures = ["mass", "low", "high", "uniform", "ratio", "sd", "examples"]
     assert list(found.table.columns) == ["category", *measures, "mass_passes", "ratio_passes"]
-    names = ["first", "separator", "self", "previous", "next", "repeated"]
-    assert sorted(found.table["category"]) == sorted(names)
+    assert sorted(found.table["category"]) == sorted(ENCODER[:-1])
     for _, line in found.table.iterrows():
         for measure in measures:
             expected = row[f"{measure}_{line['category']}"]
@@ -203,15 +202,6 @@ def test_an_unknown_head_is_an_error(heads: pd.DataFrame, head: str) -> None:
     with pytest.raises(InputError, match=rf"head {head}: not in the table.*its 3 heads"):
         explain(heads, head)
 
-
-def test_explaining_from_another_table_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"head L0\.H0: not in the table"):
-        explain(scores(layer=[0]), "L0.H0")
-    with pytest.raises(InputError, match=r"no column mass_\.\.\."):
-        explain(pd.DataFrame({"component": ["L0.H0"]}), "L0.H0")
-
-
-# -- agreement ------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
 

@@ -1,6 +1,7 @@
 """Scores of planted attention patterns, and of small models against a slow plain oracle."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import helpers
@@ -257,14 +258,9 @@ def test_padding_changes_nothing(tokens: TokenInfo, more: int, junk: float) -> N
 def examples() -> Examples:
     """Pairs of very different lengths, so that batches are padded."""
     long = tiny_world.generate("id", 12, seed=1).frame
-    short = pd.DataFrame(
-        [
-            ("the baker slept", "the baker slept", "entailment", "short"),
-            ("the cook sang and the cook sang", "the pilot sang", "entailment", "short"),
-        ],
-        columns=list(long.columns),
-    )
-    return Examples("mixed lengths", pd.concat([long, short], ignore_index=True))
+    short = [("the baker slept",) * 2, ("the cook sang and the cook sang", "the pilot sang")]
+    frames = [long, helpers.examples_of(short, "entailment").frame]
+    return Examples("mixed lengths", pd.concat(frames, ignore_index=True))
 
 
 def categories_of(query: int, key: int, tokens: list[str], causal: bool, two: bool) -> list[str]:
@@ -296,7 +292,7 @@ def subject(request: pytest.FixtureRequest) -> tuple[Any, EncodedExamples, pd.Da
     data = encode(examples(), tokenizer, max_length=48, words=True, **options)
     loader: Any = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
     plain = loader.from_pretrained(path, attn_implementation="eager", dtype=torch.float32).eval()
-    attentions, tokens = [], []
+    attentions, claimants, two = [], [], data.examples.two_segments
     for i in range(len(data)):
         inputs = {"input_ids": torch.tensor([data.input_ids[i]])}
         if data.token_type_ids is not None:
@@ -304,34 +300,38 @@ def subject(request: pytest.FixtureRequest) -> tuple[Any, EncodedExamples, pd.Da
         with torch.no_grad():
             found = plain(**inputs, output_attentions=True).attentions
         attentions.append([layer[0].double().tolist() for layer in found])
-        tokens.append(tokenizer.convert_ids_to_tokens(data.input_ids[i]))
-    model, two = load_model(path), data.examples.two_segments
+        tokens = tokenizer.convert_ids_to_tokens(data.input_ids[i])
+        of_queries = []
+        for query in range(len(tokens)):
+            keys = range(query + 1 if causal else len(tokens))
+            of_queries.append([categories_of(query, key, tokens, causal, two) for key in keys])
+        claimants.append(of_queries)
+    model = load_model(path)
     rows = [
         {"component": str(head), "layer": head.layer, "head": head.head}
-        | head_oracle([each[head.layer][head.head] for each in attentions], tokens, causal, two)
+        | head_oracle([each[head.layer][head.head] for each in attentions], claimants, causal)
         for head in ModelShape.of(model).heads
     ]
     return model, data, pd.DataFrame(rows)
 
 
 def head_oracle(
-    patterns: list[list[list[float]]], tokens: list[list[str]], causal: bool, two: bool
+    patterns: list[list[list[float]]], claimants: list[list[list[list[str]]]], causal: bool
 ) -> dict[str, Any]:
-    """One head's figures from its patterns, [example][query][key]."""
+    """One head's figures from its patterns and whose the keys are, [example][query][key]."""
     names = CAUSAL if causal else ENCODER
     # For every example a list over the queries for which the category is defined.
     masses: dict[str, list[list[float]]] = {name: [[] for _ in patterns] for name in names}
     uniforms: dict[str, list[float]] = {name: [] for name in names}
     shares = dict.fromkeys(names, 0.0)
     entropies, distances = [], []
-    for i, (pattern, words) in enumerate(zip(patterns, tokens, strict=True)):
+    for i, (pattern, of_example) in enumerate(zip(patterns, claimants, strict=True)):
         for query, line in enumerate(pattern):
-            keys = range(query + 1 if causal else len(words))
+            keys = range(len(of_example[query]))
             mass: dict[str, list[float]] = {}
             for key in keys:
-                claimants = categories_of(query, key, words, causal, two)
-                shares[claimants[0]] += line[key]
-                for name in claimants:
+                shares[of_example[query][key][0]] += line[key]
+                for name in of_example[query][key]:
                     mass.setdefault(name, []).append(line[key])
             for name, values in mass.items():
                 masses[name][i].append(sum(values))
@@ -424,39 +424,40 @@ def repeated_twice(n: int, seed: int) -> torch.Tensor:
     return torch.cat([torch.tensor([2]), order, order])
 
 
-DETECTED = {
-    "previous_token_head": "previous",
-    "duplicate_token_head": "repeated",
-    "induction_head": "induction",
+DETECTED: dict[str, tuple[str, Callable[[int], int]]] = {
+    "previous_token_head": ("previous", lambda n: 2 * n),
+    "duplicate_token_head": ("repeated", lambda n: n),
+    "induction_head": ("induction", lambda n: n),
 }
+"""The category, and of how many queries it is defined."""
 
 
-@pytest.mark.parametrize("pattern", DETECTED)
-def test_head_detector_agrees(language_model: Any, pattern: str) -> None:
+def test_head_detector_agrees(language_model: Any) -> None:
     n = 12
     ids = repeated_twice(n, seed=1)
     table = attention_scores(language_model, [{"input_ids": ids[None]}], resamples=0)
-    name = DETECTED[pattern]
-    score = detected(language_model, ids, pattern)
-    assert score.std() > 1e-3, "heads must differ"
-    # It divides by all queries, masses by those that have such a key.
-    defined = {"previous": 2 * n, "repeated": n, "induction": n}[name]
-    np.testing.assert_allclose(table[f"mass_{name}"] * defined / (2 * n + 1), score, atol=1e-4)
-    # Nothing else claims these keys first, but position 0 when it is the previous token.
-    if name != "previous":
-        np.testing.assert_allclose(table[f"share_{name}"], score, atol=1e-4)
-    # Without attention to the first token, to the query itself, or both, of what is left:
     first, itself = table["share_first"], table["mass_self"]
     both = first + table["share_self"]
-    for options, left_out in (
-        ({"exclude_bos": True}, first),
-        ({"exclude_bos": True, "exclude_current_token": True}, both),
-    ):
-        score = detected(language_model, ids, pattern, **options)
-        np.testing.assert_allclose(table[f"share_{name}"] / (1 - left_out), score, atol=1e-4)
-    score = detected(language_model, ids, pattern, exclude_current_token=True)
-    expected = table[f"mass_{name}"] * defined / (2 * n + 1) / (1 - itself)
-    np.testing.assert_allclose(expected, score, atol=1e-4)
+    for pattern, (name, defined) in DETECTED.items():
+        score = detected(language_model, ids, pattern)
+        assert score.std() > 1e-3, "heads must differ"
+        # It divides by all queries, masses by those that have such a key.
+        mass = table[f"mass_{name}"] * defined(n) / (2 * n + 1)
+        np.testing.assert_allclose(mass, score, atol=1e-4)
+        # Nothing else claims these keys first, but position 0 when it is the previous token.
+        if name != "previous":
+            np.testing.assert_allclose(table[f"share_{name}"], score, atol=1e-4)
+        # Without attention to the first token, to the query itself, or both, of what is left:
+        for options, expected in (
+            ({"exclude_bos": True}, table[f"share_{name}"] / (1 - first)),
+            (
+                {"exclude_bos": True, "exclude_current_token": True},
+                table[f"share_{name}"] / (1 - both),
+            ),
+            ({"exclude_current_token": True}, mass / (1 - itself)),
+        ):
+            score = detected(language_model, ids, pattern, **options)
+            np.testing.assert_allclose(expected, score, atol=1e-4)
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -74,21 +74,15 @@ def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
     torch.testing.assert_close(found, torch.stack(expected, -1))
 
 
-def test_a_missing_layer_is_an_error() -> None:
+def test_layers_and_shapes_are_checked() -> None:
     batch = BatchPatterns(PAIR, 2)
     batch.add(0, random_patterns(PAIR)[0])
     with pytest.raises(InputError, match=r"pattern of layer 1; expected eager attention"):
         batch.sums(3)
-
-
-def test_shapes_are_checked() -> None:
     with pytest.raises(InputError, match=r"layer 0: shape \(1, 1, 5, 5\); expected \(1, 1, 6, 6\)"):
         score_patterns(torch.zeros(1, 1, 1, 5, 5), PAIR)
     with pytest.raises(InputError, match=r"layer 4: shape \(1, 2, 6, 6\); expected \(1, 3, 6, 6\)"):
         BatchPatterns(PAIR, 3).add(4, random_patterns(PAIR)[0])
-
-
-# -- chunks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunk", [1, 80, 81, 200])
@@ -109,9 +103,6 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int) -> N
     pd.testing.assert_frame_equal(score_patterns(patterns, tokens, resamples=20), expected)
     # Rows have 9 * 9 pairs: one fits where fewer do, and two into 200.
     assert calls == ([2, 2, 1] if chunk == 200 else [1] * 5) * 2
-
-
-# -- padding and precision ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), -1e30, 0.7])
@@ -144,9 +135,6 @@ def test_attention_that_is_not_finite_is_an_error(bad: float) -> None:
     patterns[1, 0, 1, 2, 1] = bad
     with pytest.raises(MechcoreError, match=r"attention of L1\.H1: not finite.*float32"):
         filled(PAIR, patterns).sums(2)
-
-
-# -- categories left out --------------------------------------------------------------------------
 
 
 @given(token_infos(), st.integers(0, 1000), st.sampled_from([(), ("first",), ("self", "next")]))

@@ -95,9 +95,6 @@ def counted(scores: HeadScores, patterns: Tensor, tokens: TokenInfo, rows: Seque
     scores.count(batch, rows)
 
 
-# -- intervals ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", [0, 7])
 def test_intervals_are_those_of_poisson_resamples_or_of_students_t(seed: int) -> None:
     tokens = twelve_rows()
@@ -224,9 +221,6 @@ def test_resamples_and_seeds_are_whole_numbers(resamples: float) -> None:
         score_patterns(random_patterns(tokens), tokens, resamples=resamples)
 
 
-# -- spread ---------------------------------------------------------------------------------------
-
-
 def test_spread_is_over_the_means_of_examples() -> None:
     tokens = twelve_rows()
     patterns = random_patterns(tokens, spread=2.0)
@@ -237,9 +231,6 @@ def test_spread_is_over_the_means_of_examples() -> None:
             own = mass[count > 0] / count[count > 0]
             expected = own.std(ddof=1) if len(own) > 1 else math.nan
             assert row[f"sd_{name}"] == pytest.approx(expected, nan_ok=True, abs=1e-9)
-
-
-# -- stability ------------------------------------------------------------------------------------
 
 
 def wavering(previous: Sequence[float]) -> tuple[Tensor, TokenInfo]:
@@ -282,9 +273,6 @@ def test_stability_is_the_share_of_resamples_with_the_same_label() -> None:
     assert 0 < mixed["stability"].item() <= 1
 
 
-# -- halves ---------------------------------------------------------------------------------------
-
-
 def test_agreement_is_that_of_even_and_odd_examples() -> None:
     # Even examples attend back, odd ones forth; another head does the same in both.
     tokens = stacked(*[tokens_of("abcdefghijkl", "0" * 12)] * 6)
@@ -300,6 +288,3 @@ def test_agreement_of_one_example_is_an_error() -> None:
     patterns, tokens = wavering([0.9])
     with pytest.raises(InputError, match=r"found one example; expected two halves"):
         head_scores(patterns, tokens, 0).agreement()
-
-
-# -- memory ---------------------------------------------------------------------------------------

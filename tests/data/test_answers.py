@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import helpers
-import pandas as pd
 import pytest
 import transformers as hf
 
@@ -16,8 +15,7 @@ from mechcore.errors import InputError, MechcoreWarning
 
 
 def examples(first: str, second: str) -> Examples:
-    row = {"text_a": [first], "text_b": [second], "label": ["entailment"], "subset": ["s"]}
-    return Examples("one", pd.DataFrame(row))
+    return helpers.examples_of([(first, second)])
 
 
 CHAT = (
@@ -74,9 +72,6 @@ def test_a_template_that_loses_a_text_is_refused() -> None:
     prompt = chat_prompt(chatting("<user>{{ messages[0].content[:4] }}"), "{a} so {b}")
     with pytest.raises(InputError, match=r"expected the places \{a\} and \{b\}, each once"):
         encode(examples("the cat", "a dog"), helpers.word_tokenizer(), max_length=9, prompt=prompt)
-
-
-# -- answers ------------------------------------------------------------------------------------
 
 
 class Letters:

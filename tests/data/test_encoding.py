@@ -1,11 +1,10 @@
 """Token ids, segments, words and separators, on tokenizers small enough to write out."""
 
 import itertools
-from collections.abc import Sequence
 
-import pandas as pd
 import pytest
 import transformers as hf
+from helpers import examples_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -52,13 +51,8 @@ def wordpiece() -> hf.PreTrainedTokenizerFast:
     )
 
 
-def examples(*pairs: tuple[str, str], labels: Sequence[str] = ()) -> Examples:
-    first, second = zip(*pairs, strict=True)
-    label = list(labels) or ["x"] * len(pairs)
-    return Examples(
-        "data",
-        pd.DataFrame({"text_a": first, "text_b": second, "label": label, "subset": "s"}),
-    )
+def examples(*pairs: tuple[str, str]) -> Examples:
+    return examples_of(pairs, name="data")
 
 
 def ids(text: str) -> list[int]:
@@ -339,26 +333,24 @@ def test_a_space_before_a_segment_may_belong_to_its_first_token() -> None:
     assert data.words == [[-1, cat, -1, the, cat, -1]]
 
 
-PAIRS_WANTED = "places {a} and {b}, each once, for pairs of texts"
-SINGLE_WANTED = "place {a} once, for single texts"
+PAIRS_WANTED = r"expected the places \{a\} and \{b\}, each once, for pairs of texts \(--prompt\)"
+SINGLE_WANTED = r"expected the place \{a\} once, for single texts \(--prompt\)"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "second", "places"),
+    ("prompt", "second", "message"),
     [
-        ("{a} only", "b", PAIRS_WANTED),
-        ("none", "b", PAIRS_WANTED),
-        ("{a} {b} {a}", "b", PAIRS_WANTED),
-        ("{a} {b}", "", SINGLE_WANTED),
-        ("{b}", "", SINGLE_WANTED),
+        *((prompt, "b", PAIRS_WANTED) for prompt in ("{a} only", "none", "{a} {b} {a}")),
+        *((prompt, "", SINGLE_WANTED) for prompt in ("{a} {b}", "{b}")),
+        (None, "b", "answer words need a prompt"),
     ],
 )
 def test_prompts_without_their_places(
-    wordpiece: hf.PreTrainedTokenizerFast, prompt: str, second: str, places: str
+    wordpiece: hf.PreTrainedTokenizerFast, prompt: str | None, second: str, message: str
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        encode(examples(("a", second)), wordpiece, max_length=9, prompt=prompt)
-    assert f"expected the {places} (--prompt)" in str(caught.value)
+    answers = None if prompt else {"x": "yes", "y": "no"}
+    with pytest.raises(InputError, match=message):
+        encode(examples(("a", second)), wordpiece, max_length=9, prompt=prompt, answers=answers)
 
 
 @pytest.mark.parametrize(
@@ -377,8 +369,3 @@ def test_answers_that_cannot_be_told_apart_or_read(
 ) -> None:
     with pytest.raises(InputError, match=message):
         encode(examples(("a", "b")), wordpiece, max_length=9, prompt="{a} {b}", answers=answers)
-
-
-def test_answers_need_a_prompt(wordpiece: hf.PreTrainedTokenizerFast) -> None:
-    with pytest.raises(InputError, match="answer words need a prompt"):
-        encode(examples(("a", "b")), wordpiece, max_length=9, answers={"x": "yes", "y": "no"})

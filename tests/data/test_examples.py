@@ -208,9 +208,6 @@ def test_a_subset_called_all_is_refused_beside_others() -> None:
         many({"all": 2, "some": 2})
 
 
-# -- clusters -------------------------------------------------------------------------------------
-
-
 def test_clusters_are_numbers_and_an_empty_one_is_an_example_of_its_own() -> None:
     examples = Examples("x", frame(cluster=["b", "", "a", "b", "", "a"]))
     assert examples.clusters is not None

@@ -109,9 +109,6 @@ def test_qqp_and_paws(tmp_path: Path) -> None:
     assert task.classes == ("not_duplicate", "duplicate")
 
 
-# -- where files are looked for -------------------------------------------------------------------
-
-
 def train_path(folder: Path) -> str:
     return str(Path(find_task("mnli-hans", folder).train[0].path or "").relative_to(folder))
 
@@ -169,9 +166,6 @@ def test_everything_that_is_missing_is_named(tmp_path: Path) -> None:
         assert part in message
 
 
-# -- from the hub ---------------------------------------------------------------------------------
-
-
 def test_without_a_folder_sources_are_data_sets() -> None:
     task = find_task("mnli-hans")
     glue = [(s.dataset, s.config, s.split, s.subset) for s in (*task.train, *task.id)]
@@ -188,9 +182,6 @@ def test_without_a_folder_sources_are_data_sets() -> None:
 def test_paws_needs_a_file() -> None:
     with pytest.raises(InputError, match=r"not on the hub.*give a folder with .*dev_and_test\.tsv"):
         find_task("qqp-paws")
-
-
-# -- real files -----------------------------------------------------------------------------------
 
 
 @pytest.mark.real

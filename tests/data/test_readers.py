@@ -32,8 +32,15 @@ def columns(examples: Examples) -> dict[str, list[str]]:
     return examples.frame.to_dict("list")
 
 
-def delimited(rows: list[dict[str, Any]], separator: str) -> str:
-    return pd.DataFrame(rows).to_csv(sep=separator, index=False)
+def saved(frame: pd.DataFrame, path: Path) -> Path:
+    """A table in the format of its file's name."""
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif "json" in path.name:
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, sep="\t" if ".tsv" in path.name else ",", index=False)
+    return path
 
 
 # -- formats --------------------------------------------------------------------------------------
@@ -42,15 +49,8 @@ def delimited(rows: list[dict[str, Any]], separator: str) -> str:
 @pytest.mark.parametrize(
     "ending", ["csv", "tsv", "jsonl", "ndjson", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"]
 )
-def test_every_format_gives_the_same_examples(write: Write, tmp_path: Path, ending: str) -> None:
-    name = f"dev.{ending}"
-    if ending == "parquet":
-        path = tmp_path / name
-        pd.DataFrame(ROWS).to_parquet(path)
-    elif "json" in ending:
-        path = write(name, "".join(json.dumps(row) + "\n" for row in ROWS))
-    else:
-        path = write(name, delimited(ROWS, "\t" if "tsv" in ending else ","))
+def test_every_format_gives_the_same_examples(tmp_path: Path, ending: str) -> None:
+    path = saved(pd.DataFrame(ROWS), tmp_path / f"dev.{ending}")
     examples = read_examples(path)
     assert columns(examples) == {
         "text_a": [row["premise"] for row in ROWS],
@@ -73,13 +73,7 @@ texts = st.text(st.one_of(letters, st.sampled_from("\"', ;#\\ab")), min_size=1, 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
 def test_any_text_survives(tmp_path: Path, ending: str, pairs: list[tuple[str, str]]) -> None:
     frame = pd.DataFrame(pairs, columns=["premise", "hypothesis"]).assign(label="x")
-    path = tmp_path / f"any.{ending}"
-    if ending == "parquet":
-        frame.to_parquet(path)
-    elif ending == "jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    else:
-        frame.to_csv(path, sep="\t" if ending == "tsv" else ",", index=False)
+    path = saved(frame, tmp_path / f"any.{ending}")
     found = read_examples(path).frame
     assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
 
@@ -157,13 +151,6 @@ def test_clusters_have_a_column(cells: dict, given: dict, expected: list[str] | 
         assert (found["cluster"].tolist() if "cluster" in found else None) == expected
 
 
-def test_a_column_of_clusters_that_is_not_there(write: Write) -> None:
-    path = write("x.csv", "text,label\na,l\n")
-    with pytest.raises(InputError, match=r"no column 'topic' for cluster; found text, label: name"):
-        read_examples(path, columns={"cluster": "topic"})
-    assert read_examples(path, columns={"cluster": "topic"}, labelled=False).clusters is None
-
-
 def test_texts_that_are_not_read_are_named(write: Write) -> None:
     path = write("x.csv", "question,context,date,label\nis it,it is so in most cases,6 May,e\n")
     with pytest.warns(MechcoreWarning) as told:
@@ -173,16 +160,13 @@ def test_texts_that_are_not_read_are_named(write: Write) -> None:
         "pairs, add --columns text_b=context; if single texts are meant, --columns "
         "text_a=question (columns= in Python)"
     ]
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("split", ["text_a", "text_b"])
-def test_nothing_is_said_where_a_text_was_chosen(write: Write, split: str) -> None:
-    path = write("x.csv", "text,context,label\nis it,it is so in most cases,e\n")
-    chosen, text = {"text_a": ("text", "is it"), "text_b": ("context", "it is so in most cases")}[
-        split
-    ]
-    assert columns(read_examples(path, columns={split: chosen}))[split] == [text]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for split, name, text in (
+            ("text_a", "question", "is it"),
+            ("text_b", "context", "it is so in most cases"),
+        ):
+            assert columns(read_examples(path, columns={split: name}))[split] == [text]
 
 
 @pytest.mark.parametrize(
@@ -193,37 +177,35 @@ def test_nothing_is_said_where_a_text_was_chosen(write: Write, split: str) -> No
             r"x\.csv: no column 'gold' for label; found premise, label: name one of them with "
             r"--columns label=NAME \(columns= in Python\)",
         ),
+        ({"cluster": "topic"}, r"no column 'topic' for cluster; found premise, label: name"),
         ({"text": "premise"}, "unknown role 'text'; roles are text_a, text_b, label, subset"),
     ],
 )
 def test_columns_that_cannot_be_mapped(write: Write, given: Any, message: str) -> None:
+    path = write("x.csv", "premise,label\na,e\n")
     with pytest.raises(InputError, match=message):
-        read_examples(write("x.csv", "premise,label\na,e\n"), columns=given)
+        read_examples(path, columns=given)
+    if "cluster" in given:
+        assert read_examples(path, columns=given, labelled=False).clusters is None
 
 
 # -- labels ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_labels_may_be_whole_numbers_and_be_given_names(
-    write: Write, tmp_path: Path, ending: str
-) -> None:
+def test_labels_may_be_whole_numbers_and_be_given_names(tmp_path: Path, ending: str) -> None:
     frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [0, 2, 0]})
-    path = tmp_path / f"x.{ending}"
-    if ending == "csv":
-        frame.to_csv(path, index=False)
-    elif ending == "jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    else:
-        frame.to_parquet(path)
+    path = saved(frame, tmp_path / f"x.{ending}")
     assert columns(read_examples(path))["label"] == ["0", "2", "0"]
     named = read_examples(path, label_map={"0": "entailment", "1": "unused"})
     assert columns(named)["label"] == ["entailment", "2", "entailment"]
 
 
-def test_whole_numbers_stored_as_floats_read_as_whole(write: Write) -> None:
+def test_whole_numbers_read_as_whole_with_all_their_digits(write: Write) -> None:
     path = write("x.jsonl", '{"text": "a", "label": 1.0}\n{"text": "b", "label": 0.0}\n')
     assert columns(read_examples(path))["label"] == ["1", "0"]
+    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
+    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
 
 
 def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Write) -> None:
@@ -240,12 +222,8 @@ def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Wri
 def test_rows_of_label_minus_one_are_told_and_can_be_left_out(
     tmp_path: Path, ending: str, none: Any
 ) -> None:
-    path = tmp_path / f"x.{ending}"
     frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [type(none)(0), none, type(none)(1)]})
-    if ending == "parquet":
-        frame.to_parquet(path)
-    else:
-        frame.to_csv(path, sep="," if ending == "csv" else "\t", index=False)
+    path = saved(frame, tmp_path / f"x.{ending}")
     with pytest.warns(MechcoreWarning, match=r"label -1, which 1 of 3 .* add --label-map -1=- \("):
         assert len(read_examples(path)) == 3
     with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples without a label") as told:
@@ -303,9 +281,6 @@ def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -
         read_examples(path)
 
 
-# -- columns that could serve for one split --------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("table", "split", "pair", "differ"),
     [
@@ -320,9 +295,9 @@ def test_numbers_that_name_no_label(classes: Callable[..., Path], number: int) -
     ],
 )
 def test_two_columns_that_differ_and_could_serve_for_one_role(
-    write: Write, table: dict[str, str], split: str, pair: str, differ: int
+    tmp_path: Path, table: dict[str, str], split: str, pair: str, differ: int
 ) -> None:
-    path = write("x.csv", delimited(pd.DataFrame({k: [*v] for k, v in table.items()}), ","))  # type: ignore[arg-type]
+    path = saved(pd.DataFrame({k: [*v] for k, v in table.items()}), tmp_path / "x.csv")
     with pytest.warns(MechcoreWarning) as told:
         found = columns(read_examples(path))
     assert len(told) == 1
@@ -346,21 +321,8 @@ def test_two_columns_that_differ_and_could_serve_for_one_role(
         {"question": "ab", "sentence": "cd", "label": "xy"},
     ],
 )
-def test_columns_that_say_the_same_or_serve_for_another_role(write: Write, table: Any) -> None:
-    read_examples(write("x.csv", delimited(pd.DataFrame({k: [*v] for k, v in table.items()}), ",")))  # type: ignore[arg-type]
-
-
-# -- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("row", "column"),
-    [(",b,e", "premise"), ("a,,e", "hypothesis"), ("a,b,", "label"), ('"  ",b,e', "premise")],
-)
-def test_an_empty_cell_names_its_row_and_column(write: Write, row: str, column: str) -> None:
-    path = write("x.csv", f"premise,hypothesis,label\na,b,e\nc,d,f\n{row}\n")
-    with pytest.raises(InputError, match=rf"x\.csv: row 3, column {column}: empty"):
-        read_examples(path)
+def test_columns_that_say_the_same_or_serve_for_another_role(tmp_path: Path, table: Any) -> None:
+    read_examples(saved(pd.DataFrame({k: [*v] for k, v in table.items()}), tmp_path / "x.csv"))
 
 
 def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
@@ -373,63 +335,55 @@ def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("empty.csv", ""),
-        ("empty.tsv", ""),
-        ("empty.jsonl", ""),
-        ("header.csv", "premise,label\n"),
-        ("header.tsv", "premise\tlabel\n"),
-        ("lines.jsonl", "\n\n"),
-    ],
-)
-def test_empty_files(write: Write, name: str, content: str) -> None:
-    with pytest.raises(InputError, match=r"is empty|no labelled example"):
-        read_examples(write(name, content))
-
-
-@pytest.mark.parametrize(
-    ("name", "header"), [("x.tsv", "premise,label"), ("x.csv", "premise;label"), ("x.txt", "a|b")]
-)
-def test_other_separators_are_suspected(write: Write, name: str, header: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_examples(write(name, f"{header}\nx\n"))
-    assert str(caught.value).endswith(
-        f"found {header}: is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("short.csv", "premise,hypothesis,label\na,b,e\nc,d\n", "row 2, column label: empty"),
-        ("long.csv", "premise,label\na,e\nb,f,g\n", "line 3 has 3 cells, the header 2"),
-        ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "line 2 has 3 cells, the header 2"),
-        ("all_long.tsv", "premise\tlabel\na\te\tf\n", "line 2 has 3 cells, the header 2"),
-        ("open.csv", 'premise,label\n"a,e\nb,f\n', "begins in line 2: unexpected end of data"),
+THREE = "premise,hypothesis,label\na,b,e\nc,d,f\n"
+EMPTY = r"is empty|no labelled example"
+ONE_COLUMN = "is this one column. Commas separate those of .csv, tabs of .tsv and .txt$"
+REFUSED = [
+    ("x.csv", THREE + ",b,e\n", r"x\.csv: row 3, column premise: empty"),
+    ("x.csv", THREE + '"  ",b,e\n', "row 3, column premise: empty"),
+    ("x.csv", THREE + "a,,e\n", "row 3, column hypothesis: empty"),
+    ("x.csv", THREE + "a,b,\n", "row 3, column label: empty"),
+    ("short.csv", THREE + "c,d\n", "row 3, column label: empty"),
+    *(
         (
-            "latin.csv",
-            "premise,label\nGrüße,e\n".encode("latin-1"),
-            "byte 0xfc is not UTF-8: save the table as UTF-8 text",
-        ),
-        (
-            "latin.tsv",
-            "premise\tlabel\nGrüße\te\n".encode("latin-1"),
-            "byte 0xfc is not UTF-8: save the table as UTF-8 text",
-        ),
-        ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
-        ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
-    ],
-)
+            "x.jsonl",
+            f'{{"text": "a", "label": "e"}}\n{{"text": "b"{label}}}\n',
+            "row 2, column label",
+        )
+        for label in ("", ', "label": null', ', "label": ""')
+    ),
+    *((f"empty.{ending}", "", EMPTY) for ending in ("csv", "tsv", "jsonl")),
+    *(("header.csv", "premise,label\n", EMPTY), ("header.tsv", "premise\tlabel\n", EMPTY)),
+    ("lines.jsonl", "\n\n", EMPTY),
+    ("x.tsv", "premise,label\nx\n", f"found premise,label: {ONE_COLUMN}"),
+    ("x.csv", "premise;label\nx\n", f"found premise;label: {ONE_COLUMN}"),
+    ("x.txt", "a|b\nx\n", rf"found a\|b: {ONE_COLUMN}"),
+    ("long.csv", "premise,label\na,e\nb,f,g\n", "line 3 has 3 cells, the header 2"),
+    ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "line 2 has 3 cells, the header 2"),
+    ("all_long.tsv", "premise\tlabel\na\te\tf\n", "line 2 has 3 cells, the header 2"),
+    ("open.csv", 'premise,label\n"a,e\nb,f\n', "begins in line 2: unexpected end of data"),
+    ("latin.csv", "premise,label\nü,e\n".encode("latin-1"), "byte 0xfc is not UTF-8: save the"),
+    ("latin.tsv", "premise\tlabel\nü\te\n".encode("latin-1"), "byte 0xfc is not UTF-8: save the"),
+    ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
+    ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
+    ("x.jsonl", '{"text": "a \\ud800", "label": "x"}', r"column text: found half a char.*ud800"),
+    ("x.csv", "text,label,subset\na,x,all\nb,x,other\n", "examples 'x': a subset is called 'all'"),
+    *(
+        ("dev_and_test.tsv", paws, r"column text_a has .* and the like; .*generate_data\.py")
+        for paws in (  # built by Python 3, or not at all
+            "id\tsentence1\tsentence2\tlabel\n1\tb'How old ?'\tb\"Old who's ?\"\t0\n",
+            "id\tqid1\tsentence1\tqid2\tsentence2\tlabel\n1\t7\t0/1/(7, 2):(8, 0)\t8\t0/3/1\t0\n",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED)
 def test_broken_files(write: Write, name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_examples(write(name, content))
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-# -- real files -----------------------------------------------------------------------------------
 
 
 @pytest.mark.real
@@ -462,9 +416,6 @@ def test_unlabelled_files_need_no_column_that_is_mapped_for_others(tmp_path: Pat
         read_examples(path, columns={**columns, "text_b": "claims"}, labelled=False)
 
 
-# -- odd tables -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["data.csv", "data.tsv"])
 def test_columns_of_one_name(write: Write, name: str) -> None:
     separator = "\t" if name.endswith("tsv") else ","
@@ -476,26 +427,12 @@ def test_columns_of_one_name(write: Write, name: str) -> None:
         read_examples(write(name, again))
 
 
-def test_half_characters(write: Write) -> None:
-    path = write("data.jsonl", '{"text": "a \\ud800", "label": "x"}')
-    with pytest.raises(InputError, match=r"row 1, column text: found half a character in .*ud800"):
-        read_examples(path)
-
-
 def test_bytes_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": [b"\xff"], "label": ["x"]}), path)
     with pytest.raises(InputError, match=r"row 1, column text: expected text, found b'.xff'"):
         read_examples(path)
 
-
-def test_errors_of_examples_name_the_file(write: Write) -> None:
-    path = write("data.csv", "text,label,subset\na,x,all\nb,x,other\n")
-    with pytest.raises(InputError, match=rf"^{path}: examples 'data': a subset is called 'all'"):
-        read_examples(path)
-
-
-# -- official files -------------------------------------------------------------------------------
 
 MULTINLI = (
     "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
@@ -510,16 +447,13 @@ MULTINLI = (
 )
 
 GLUE_MNLI = (
-    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
-    "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    '0\t31193\t31193n\tgovernment\t( a )\t( b )\t(ROOT)\t(ROOT)\t"Cost" isn\'t all\tIt is "'
-    "\tneutral\tneutral\n"
+    "index\tpromptID\tpairID\tgenre\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+    '0\t31193\t31193n\tgovernment\t(ROOT)\t"Cost" isn\'t all\tIt is "\tneutral\tneutral\n'
 )
 
 HANS = (
-    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
-    "\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
-    "non-entailment\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tThe president advised the doctor ."
+    "gold_label\tsentence1_parse\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
+    "non-entailment\t(ROOT a)\tThe president advised the doctor ."
     "\tThe doctor advised the president .\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
 )
 
@@ -555,15 +489,13 @@ def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
             "heuristics_evaluation_set.txt",
             HANS,
             [
-                "The president advised the doctor .",
-                "The doctor advised the president .",
-                "non-entailment",
-                "ln_subject/object_swap",
+                *("The president advised the doctor .", "The doctor advised the president ."),
+                *("non-entailment", "ln_subject/object_swap"),
             ],
         ),
         ("dev.tsv", QQP, ['What is "NA"?', 'Is "it', "0", "all"]),
         (
-            "dev_and_test.tsv",
+            "paws.tsv",
             PAWS,
             ["How do `` they '' differ ?", "How they do `` differ '' ?", "0", "all"],
         ),
@@ -596,18 +528,6 @@ def test_rows_that_lack_a_question_are_left_out_when_asked(write: Write) -> None
         read_examples(write("none.tsv", QQP.splitlines()[0] + "\n" + BROKEN), skip_empty=True)
 
 
-@pytest.mark.parametrize(
-    ("header", "row"),
-    [
-        ("id\tsentence1\tsentence2\tlabel", "1\tb'How old ?'\tb\"Old who's ?\"\t0"),
-        ("id\tqid1\tsentence1\tqid2\tsentence2\tlabel", "1\t7\t0/1/(7, 2):(8, 0)\t8\t0/3/1\t0"),
-    ],
-)
-def test_paws_that_is_built_by_python_3_or_not_at_all(write: Write, header: str, row: str) -> None:
-    with pytest.raises(InputError, match=r"column text_a has .* and the like; .*generate_data\.py"):
-        read_examples(write("dev_and_test.tsv", f"{header}\n{row}\n"))
-
-
 @pytest.mark.parametrize("kept", [["b'a'", "b"], ["b'a", "b'c'"]])
 def test_other_texts_are_no_bytes(write: Write, kept: list[str]) -> None:
     lines = [json.dumps({"text": text, "label": "x"}) for text in kept]
@@ -627,11 +547,8 @@ def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
     labels = pd.Series(["Yes ", "Yes", "0", "0.0", " 0 ", "0.5", "No"], dtype=object)
     found = with_meanings(labels, {given: "entailment", number: "neutral"})
     assert found.tolist() == ["entailment"] * 2 + ["neutral"] * 3 + ["0.5", "No"]
-
-
-def test_a_label_as_it_is_written_comes_first() -> None:
-    labels = pd.Series(["0", "0.0"], dtype=object)
-    assert with_meanings(labels, {"0": "a", "0.0": "b"}).tolist() == ["a", "b"]
+    both = with_meanings(labels[2:4], {"0": "a", "0.0": "b"})  # as it is written comes first
+    assert both.tolist() == ["a", "b"]
 
 
 def test_label_names_that_swap_are_applied_once(write: Write) -> None:
@@ -647,16 +564,3 @@ def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
         pytest.raises(InputError, match="row 2, column text: expected text"),
     ):
         read_examples(path, skip_empty=True)
-
-
-def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
-    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
-    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
-
-
-@pytest.mark.parametrize("value", ["null", '""', "missing"])
-def test_an_empty_value_in_jsonl_names_its_row(write: Write, value: str) -> None:
-    second = '{"text": "b"}' if value == "missing" else f'{{"text": "b", "label": {value}}}'
-    path = write("x.jsonl", '{"text": "a", "label": "e"}\n' + second + "\n")
-    with pytest.raises(InputError, match="row 2, column label: empty"):
-        read_examples(path)

@@ -152,12 +152,8 @@ def test_sources_without_subsets_become_subsets_of_their_own(save: Save) -> None
     examples = read_sources([*sources, Source(path=save(ROWS, "hans.csv"))])
     assert examples.name == sources_name(sources) + "+hans" == "matched+mismatched+hans"
     assert examples.subset_names == ["matched", "mismatched", "x", "y"]
-    assert examples.frame["subset"].value_counts().to_dict() == {
-        "matched": 4,
-        "mismatched": 4,
-        "x": 2,
-        "y": 2,
-    }
+    counts = examples.frame["subset"].value_counts().to_dict()
+    assert counts == {"matched": 4, "mismatched": 4, "x": 2, "y": 2}
     assert read_sources(sources[:1]).subset_names == ["all"]
     assert read_sources(sources, name="id").name == "id"
 
@@ -175,13 +171,10 @@ def test_subsets_of_one_name_are_put_together_only_when_asked(save: Save) -> Non
         read_sources([Source(path=save(ROWS, f"{name}.csv")) for name in "ab"])
 
 
-def test_pairs_and_single_texts_do_not_mix(save: Save) -> None:
+def test_pairs_and_single_texts_do_not_mix_and_nothing_is_no_source(save: Save) -> None:
     single = save(pd.DataFrame({"text": ["a"], "label": ["entailment"]}), "single.csv")
     with pytest.raises(InputError, match="one has pairs of texts, the other single texts"):
         read_sources([Source(path=save()), Source(path=single)])
-
-
-def test_no_source() -> None:
     with pytest.raises(InputError, match="expected at least one"):
         read_sources([])
 
@@ -200,17 +193,15 @@ def test_saved_folders_have_the_names_of_their_labels(tmp_path: Path) -> None:
         assert list(examples.frame["label"]) == expected
         assert list(examples.frame["text_a"]) == ["a", "b", "c"]
         assert examples.name == name
-    with pytest.raises(
-        InputError,
-        match=r"two: split is None; expected one of train, validation: name its .*two/train",
+    (tmp_path / "a.csv").touch()
+    for source, message in (
+        (replace(two, split=None), r"two: split is None; expected one of train, validation: name"),
+        (replace(one, split="train"), r"one: has no splits, found split 'train'; leave it out"),
+        (Source(path=tmp_path), r"a folder without dataset_dict\.json or .*; expected a file, or"),
+        (Source(path=tmp_path / "a.csv", split="train"), "a file has no splits: leave it out"),
     ):
-        read_sources([replace(two, split=None)])
-    with pytest.raises(InputError, match=r"one: has no splits, found split 'train'; leave it out"):
-        read_sources([replace(one, split="train")])
-    with pytest.raises(
-        InputError, match=r"a folder without dataset_dict\.json or .*; expected a file, or a folder"
-    ):
-        read_sources([Source(path=tmp_path)])
+        with pytest.raises(InputError, match=message):
+            read_sources([source])
 
 
 def test_a_damaged_folder(tmp_path: Path) -> None:
@@ -288,22 +279,15 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_content_follows_every_setting_that_changes_examples(save: Save, name: str) -> None:
+def test_content_follows_every_setting_that_changes_examples(save: Save) -> None:
     source = Source(path=save())
-    assert content(replace(source, **{name: CHANGES[name]})) != content(source)
-
-
-def test_the_seed_counts_where_there_is_a_draw(save: Save) -> None:
-    source = Source(path=save())
+    for name, value in CHANGES.items():
+        assert content(replace(source, **{name: value})) != content(source), name
     assert content(replace(source, seed=1)) == content(source)
-    drawn = replace(source, max=2)
+    drawn = replace(source, max=2)  # the seed counts where there is a draw
     assert content(replace(drawn, seed=1)) != content(drawn)
-
-
-def test_every_setting_is_part_of_the_content_or_of_the_place() -> None:
     place = {"path", "dataset", "config", "split", "revision", "seed"}
-    assert set(CHANGES) | place == set(asdict(Source(path="x")))
+    assert set(CHANGES) | place == set(asdict(source))
 
 
 def test_names_of_several_sources_count_as_they_name_subsets(save: Save) -> None:
@@ -363,11 +347,6 @@ def test_content_of_a_data_set_is_that_of_its_examples(save: Save, tmp_path: Pat
 def test_settings_that_cannot_be(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Source(**given)
-
-
-def test_a_file_has_no_splits(save: Save) -> None:
-    with pytest.raises(InputError, match="a file has no splits: leave it out"):
-        read_sources([Source(path=save(), split="train")])
 
 
 def test_labels_that_are_not_given_are_left_out_with_their_number(tmp_path: Path) -> None:

@@ -135,9 +135,6 @@ def test_a_file_says_itself_where_its_data_are(tmp_path: Path) -> None:
         find_task(written(tmp_path, YAML), tmp_path)
 
 
-# -- from Python ----------------------------------------------------------------------------------
-
-
 def test_tasks_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
     seen: list[Path | None] = []
 

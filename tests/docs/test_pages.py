@@ -23,10 +23,6 @@ AS_PRINTED = os.environ.get("MECHCORE_DOCS") == "as-printed"
 """Run the code as the pages have it, minutes for some, and compare all figures."""
 
 
-DRAWN = ("heuristic-core",)
-"""Pages whose report is drawn; the others have one of the same kind."""
-
-
 def differences(block: Block, shown: str, printed: str) -> str | None:
     """What is wrong with the output shown; None if nothing is."""
     if block.note.endswith("approximate") and not AS_PRINTED:
@@ -69,8 +65,7 @@ def test_a_page_runs_and_prints_what_it_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    drawn = AS_PRINTED or page.stem in DRAWN
-    with contextlib.nullcontext() if drawn else undrawn():
+    with contextlib.nullcontext() if AS_PRINTED else undrawn():  # elsewhere, figures are drawn
         if uses_files(page):
             assert not list(run_page(FILES, full=AS_PRINTED))
         for block, shown, printed in run_page(page, full=AS_PRINTED):
@@ -79,31 +74,14 @@ def test_a_page_runs_and_prints_what_it_shows(
 
 
 def test_outputs_are_written_where_they_are_shown(tmp_path: Path) -> None:
+    def block(language: str, body: str) -> str:
+        return f"```{language}\n{body}\n```\n\n"
+
     page = tmp_path / "page.md"
-    text = """# Page
-
-<!-- in tests: 3 => 2 -->
-
-```python
-print("first")
-print(1 + 3)
-```
-
-<!-- last line -->
-```text
-OLD
-```
-
-Between.
-
-```python
-print("as before\\n")
-```
-
-```text
-as before
-```
-"""
+    text = "# Page\n\n<!-- in tests: 3 => 2 -->\n\n"
+    text += block("python", 'print("first")\nprint(1 + 3)')
+    text += f"<!-- last line -->\n{block('text', 'OLD')}Between.\n\n"
+    text += block("python", 'print("as before\\n")') + block("text", "as before")
     page.write_text(text.replace("OLD", "5 old\nlines"))
     assert rewrite(page) == 1
     assert page.read_text() == text.replace("OLD", "4")

@@ -12,7 +12,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\]\((?!\w+:|#)(?P<path>[^)#\s]+)")
 MOST_LINES = 150
-MOST_BYTES = 300_000
 
 
 def test_it_is_short() -> None:
@@ -31,20 +30,6 @@ def test_links_lead_to_files(page: str) -> None:
     links = [match["path"] for match in LINK.finditer(path.read_text(encoding="utf-8"))]
     assert links
     assert [each for each in links if not (path.parent / each).exists()] == []
-
-
-def test_pictures_are_there_and_small() -> None:
-    pictures = {REPOSITORY / each for each in re.findall(r"docs/images/[\w-]+\.png", README)}
-    assert len(pictures) == 5
-    for each in pictures:
-        assert each.read_bytes().startswith(b"\x89PNG")
-        assert each.stat().st_size <= MOST_BYTES
-
-
-def test_the_citation_can_be_read() -> None:
-    found = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
-    assert found["title"] == "mechcore"
-    assert {"cff-version", "message", "authors", "version", "license"} <= found.keys()
 
 
 def test_the_checks_before_a_commit_are_commands_of_the_checks() -> None:

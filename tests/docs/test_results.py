@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-import typer
+from helpers import script
 
-from mechcore.cli import app
 from mechcore.components import Mask, ModelShape
 from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import Subnetwork
@@ -31,12 +28,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / "results" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(DOCS / "results" / f"{name}.py")
 
 
 def _tables(page: str) -> list[str]:
@@ -73,56 +65,20 @@ def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
     assert len(_tables(page)) == len(made) + len(written)
 
 
-def test_the_atlas_comes_from_commands_that_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, ran = _module("minilm_atlas_study"), list[list[str]]()
-    cut = DOCS / "tables" / "minilm-atlas" / "seed-1" / "path_information.csv"
-
-    def run(command: list[str], check: bool) -> None:
-        ran.append(command[3:])
-        out = Path(command[-1]) / "tables"
-        if len(ran) == 2:
-            raise KeyboardInterrupt
-        if ran[-1][0] == "paths":
-            table = pd.read_csv(cut).assign(subset="all")
-            table.to_csv(out / "path_information.csv")
-            table.to_csv(out / "core_dependence.csv")
-        (out / "race.csv").touch()
-
-    monkeypatch.setattr(module.subprocess, "run", run)
-    monkeypatch.setenv("NLI_DATA", "data")
-    with pytest.raises(KeyboardInterrupt):
-        module.study(tmp_path, "seed-1", tmp_path)
-    module.study(tmp_path, "seed-1", tmp_path)
-    assert [command[0] for command in ran] == ["search", "search", "search", "paths", "paths"]
-    assert ran[-1][ran[-1].index("--receivers") + 1].startswith("L1.MLP,L2.MLP,")
-    group: Any = typer.main.get_command(app)
-    for command in ran:
-        known = group.get_command(typer.Context(group), command[0]).params
-        options = {name for parameter in known for name in parameter.opts}
-        assert {word for word in command if word.startswith("--")} <= options
-
-
 def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:
     _module("agreement_texts").main(tmp_path)
     files = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "id", "ood")}
-    assert {name: len(found) for name, found in files.items()} == {
-        "train": 800,
-        "id": 224,
-        "ood": 224,
-    }
-    texts = [set(found["text_a"]) for found in files.values()]
-    assert len(set.union(*texts)) == sum(map(len, texts)) == 1248
+    sizes = {name: len(found) for name, found in files.items()}
+    assert sizes == {"train": 800, "id": 224, "ood": 224}
+    texts = set().union(*(found["text_a"] for found in files.values()))
+    assert len(texts) == sum(sizes.values())
     rows = {name: found.to_dict("records")[:2] for name, found in files.items()}
     assert rows["id"] == [
         {"text_a": "The key near the museum", "label": "singular", "subset": "near, singular"},
         {"text_a": "The keys near the museums", "label": "plural", "subset": "near, plural"},
     ]
-    assert [row["text_a"] for row in rows["ood"]] == [
-        "The plan near the castles",
-        "The plans near the castle",
-    ]
+    plans = [row["text_a"] for row in rows["ood"]]
+    assert plans == ["The plan near the castles", "The plans near the castle"]
 
 
 def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -> None:
@@ -174,20 +130,15 @@ def test_the_chance_of_every_core_is_that_of_its_subnetworks(folder: Path) -> No
         assert stored[name] == pytest.approx(expected[name], rel=1e-4, nan_ok=True)
 
 
+E, P = "{expected_by_chance:.0e}", "{p_value:.0e}"
+
+
 @pytest.mark.parametrize(
     ("page", "table", "figures"),
     [
-        (
-            "results/minilm-mnli-hans.md",
-            "minilm-mnli-hans",
-            ["{expected_by_chance:.0e}", "{p_value:.0e}"],
-        ),
-        (
-            "results/minilm-qqp-paws.md",
-            "minilm-qqp-paws",
-            ["{expected_by_chance:.3f}", "{p_value:.0e}"],
-        ),
-        ("../README.md", "minilm-mnli-hans", ["{expected_by_chance:.0e}"]),
+        ("results/minilm-mnli-hans.md", "minilm-mnli-hans", [E, P]),
+        ("results/minilm-qqp-paws.md", "minilm-qqp-paws", ["{expected_by_chance:.3f}", P]),
+        ("../README.md", "minilm-mnli-hans", [E]),
     ],
 )
 def test_pages_have_the_chance_of_their_tables(page: str, table: str, figures: list[str]) -> None:

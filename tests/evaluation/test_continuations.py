@@ -7,15 +7,13 @@ from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from helpers import Case, Cases
 
 from mechcore.ablation import ablate
 from mechcore.components import Component, Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.readout import Continuations
@@ -31,12 +29,7 @@ TEXTS = ("the cat saw a dog", "a bird", "never", "if the dog ran who saw the bir
 
 def encoded(answers: dict[str, str] = ANSWERS, prompt: str = "{a} .", **options: Any) -> Any:
     labels = ["entailment", "neutral", "contradiction", "neutral", "entailment"]
-    frame = pd.DataFrame({"text_a": TEXTS, "text_b": "", "label": labels, "subset": "s"})
-    examples = Examples("five", frame)
-    tokenizer = options.pop("tokenizer", None) or helpers.word_tokenizer(segments=False)
-    return encode(
-        examples, tokenizer, **{"max_length": 48, "prompt": prompt, "answers": answers, **options}
-    )
+    return helpers.encoded_of(TEXTS, labels, False, prompt=prompt, answers=answers, **options)
 
 
 def written(model: Any, data: EncodedExamples) -> torch.Tensor:
@@ -71,9 +64,6 @@ def without(case: Case, means: MeanActivations, names: str) -> Any:
     return helpers.edited(case.reference, heads, mlps)
 
 
-# -- which beginnings, and which tokens -----------------------------------------------------------
-
-
 def test_every_beginning_is_asked_for_once() -> None:
     found = Continuations.of([(1,), (2, 3), (2, 4, 5)])
     assert found.beginnings == ((), (2,), (2, 4))
@@ -100,9 +90,6 @@ def test_scores_are_sums_of_log_probabilities_written_out() -> None:
     logits = torch.tensor([[1.0, 3.0], [4.0, 1.0]]).log() + torch.tensor([[2.0], [-1.0]])
     expected = torch.tensor([[1 / 4, 3 / 4 * 4 / 5]]).log()
     torch.testing.assert_close(asked.score(logits), expected)
-
-
-# -- what comes out -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -160,9 +147,6 @@ def test_attribution_adds_up_the_slopes_of_an_answers_tokens(case64: Case) -> No
         total += slope.abs()
     found = attribution_scores(case64.model, data, means, batch_size=3)
     torch.testing.assert_close(found.double(), total / len(TEXTS), rtol=0, atol=1e-6)
-
-
-# -- what cannot be scored ------------------------------------------------------------------------
 
 
 def test_the_longest_answer_needs_room_after_the_prompt() -> None:

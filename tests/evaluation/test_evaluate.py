@@ -8,14 +8,12 @@ from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from helpers import Case, Cases, padded, reference_logits, texts
+from helpers import Case, Cases, close, encoded_of, padded, reference_logits, texts
 
 from mechcore.components import Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import (
     Evaluation,
@@ -38,20 +36,8 @@ PAIRS = [
 ]
 
 
-def examples(labels: list[str], subsets: list[str] | None = None) -> Examples:
-    first, second = zip(*PAIRS[: len(labels)], strict=True)
-    subset = subsets or ["s"] * len(labels)
-    return Examples(
-        "x",
-        pd.DataFrame({"text_a": first, "text_b": second, "label": labels, "subset": subset}),
-    )
-
-
-def encoded(
-    labels: list[str], subsets: list[str] | None = None, segments: bool = True
-) -> EncodedExamples:
-    tokenizer = helpers.word_tokenizer(segments)
-    return encode(examples(labels, subsets), tokenizer, max_length=48)
+def encoded(labels: list[str], segments: bool = True, **options: Any) -> EncodedExamples:
+    return encoded_of(PAIRS[: len(labels)], labels, segments, **options)
 
 
 def plain_logits(reference: Any, data: EncodedExamples) -> torch.Tensor:
@@ -64,13 +50,6 @@ def plain_logits(reference: Any, data: EncodedExamples) -> torch.Tensor:
         with torch.no_grad():
             logits.append(reference(**inputs).logits)
     return torch.cat(logits)
-
-
-def close(found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
-
-
-# -- numbers --------------------------------------------------------------------------------------
 
 
 def by_hand() -> Evaluation:
@@ -124,8 +103,6 @@ def test_kl_divergence_by_hand() -> None:
     assert kl_divergence(p, q).tolist() == pytest.approx([0.25 * math.log(2)], abs=1e-6)
     assert kl_divergence(p, p).tolist() == pytest.approx([0], abs=1e-12)
 
-
-# -- classifiers ----------------------------------------------------------------------------------
 
 LABELS = [
     "entailment",
@@ -241,10 +218,7 @@ def test_classes_can_be_renamed(cases: Cases) -> None:
         (torch.tensor([0, 1, 2, 0, 3]), "labels run from 0 to 3; expected 0 to 2"),
         (torch.tensor([0, 1, 2, 0, -1]), "labels run from -1 to 2"),
         (torch.tensor([0, 1]), r"labels have shape \(2,\)"),
-        (
-            torch.tensor([0.2, 1.7, 2.0, 0.9, 0.0]),
-            "labels are torch.float32; expected class indices",
-        ),
+        (torch.tensor([0.2, 1.7, 2.0, 0.9, 0]), "labels are torch.float32; expected class indices"),
         ([0.0, 1.0, 2.0, 0.0, 1.0], "labels are torch.float32; expected class indices"),
         (torch.zeros(5, dtype=torch.bfloat16), "labels are torch.bfloat16; expected class"),
         (torch.zeros(5, 2).long(), r"labels have shape \(5, 2\)"),
@@ -254,9 +228,6 @@ def test_labels_that_cannot_be_read(cases: Cases, labels: Any, message: str) -> 
     batch = {**padded(texts()), "labels": labels}
     with pytest.raises(InputError, match=message):
         evaluate(cases.get("bert").model, batch)
-
-
-# -- masks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fill", ["mean", "zero"])
@@ -286,20 +257,13 @@ def test_masked_evaluations_are_those_of_masked_forwards(
     assert all(result.mapping == one.mapping for result in together)
 
 
-# -- language models ------------------------------------------------------------------------------
-
 PROMPT = "{a} , {b} ."
 ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
 
 
-def lm_data(labels: list[str]) -> EncodedExamples:
-    return encode(
-        examples(labels), helpers.word_tokenizer(), max_length=48, prompt=PROMPT, answers=ANSWERS
-    )
-
-
 def test_answers_of_a_language_model_are_read_after_the_prompt(cases: Cases) -> None:
-    case, data = cases.get("gpt2-lm"), lm_data(["entailment", "non-entailment", *LABELS[2:]])
+    labels = ["entailment", "non-entailment", *LABELS[2:]]
+    case, data = cases.get("gpt2-lm"), encoded(labels, prompt=PROMPT, answers=ANSWERS)
     result = evaluate(case.model, data, batch_size=3, in_domain=False)
     rows = [torch.tensor(ids) for ids in data.input_ids]
     vocabulary = helpers.word_tokenizer().get_vocab()
@@ -336,9 +300,6 @@ def test_a_masked_language_model_has_no_answer_position() -> None:
         evaluate(helpers.hooked_encoder(), {**padded(texts()), "labels": torch.zeros(5).long()})
 
 
-# -- changes --------------------------------------------------------------------------------------
-
-
 def hand_made(correct: list[bool]) -> Evaluation:
     """Two classes, the first one right; its logit is 1 above or below the other's."""
     logits = torch.tensor([[1.0, 0.0] if right else [0.0, 1.0] for right in correct])
@@ -357,13 +318,10 @@ def test_paired_change_is_the_difference_of_the_metrics():
     assert (same.mean, same.low, same.high) == (0, 0, 0)
 
 
-def test_paired_change_refuses_other_examples():
-    with pytest.raises(InputError, match="4 and 3 examples"):
-        paired_change(hand_made([True] * 4), hand_made([True] * 3))
-
-
-def test_an_unknown_metric_is_not_taken_for_the_margin():
+def test_other_examples_and_an_unknown_metric_are_refused():
     full = hand_made([True] * 4)
+    with pytest.raises(InputError, match="4 and 3 examples"):
+        paired_change(full, hand_made([True] * 3))
     for call in (lambda: paired_change(full, full, "Accuracy"), lambda: full.values("acc")):
         with pytest.raises(InputError, match="expected 'accuracy' or 'margin'"):
             call()

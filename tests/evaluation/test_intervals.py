@@ -107,21 +107,24 @@ def test_the_mean_is_inside_and_signs_mirror(values: np.ndarray, answers: bool) 
     assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
 
 
-@pytest.mark.parametrize("answers", [True, False])
-def test_one_example_has_no_interval(answers: bool) -> None:
-    for each in mean_intervals(np.array([[0.0], [1.0]]), answers=answers):
+def test_one_example_has_no_interval_and_none_is_an_error() -> None:
+    intervals = [
+        *(mean_interval(np.array([1.0]), answers=answers) for answers in (True, False)),
+        share_interval(np.array([True])),
+        *ratio_intervals(np.array([[2.0]]), np.array([[2.0]])),
+    ]
+    for each in intervals:
+        assert each.mean == 1
         assert math.isnan(each.low)
         assert math.isnan(each.high)
-    one = share_interval(np.array([True]))
-    assert one.mean == 1
-    assert math.isnan(one.low)
-
-
-def test_no_example_is_an_error() -> None:
-    with pytest.raises(InputError, match="no example"):
-        mean_interval(np.array([]))
-    with pytest.raises(InputError, match="no example"):
-        share_interval(np.array([], dtype=bool))
+    empty = np.array([])
+    for interval in (
+        lambda: mean_interval(empty),
+        lambda: share_interval(empty.astype(bool)),
+        lambda: ratio_intervals(empty[None], empty[None]),
+    ):
+        with pytest.raises(InputError, match="no example"):
+            interval()
 
 
 @pytest.mark.parametrize("level", [95, 1, 0, -0.5, math.nan])
@@ -176,8 +179,3 @@ def test_a_ratio_over_what_may_be_0_has_no_interval() -> None:
     assert found.mean == pytest.approx(2 / (0.5 / 3))
     assert math.isnan(found.low)
     assert math.isnan(found.high)
-    (alone,) = ratio_intervals(np.array([[1.0]]), np.array([[2.0]]))
-    assert alone.mean == 0.5
-    assert math.isnan(alone.low)
-    with pytest.raises(InputError, match="no example"):
-        ratio_intervals(np.zeros((1, 0)), np.zeros((1, 0)))

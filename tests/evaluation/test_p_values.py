@@ -88,9 +88,6 @@ def test_corrected_p_values_keep_their_order_and_do_not_shrink(p: Any, correctio
     np.testing.assert_array_equal(shuffled[::-1], found)
 
 
-# -- Westfall and Young ---------------------------------------------------------------------------
-
-
 def test_step_down_by_hand() -> None:
     """Two rows of two examples, all their resamples: both examples, or one of them twice.
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from helpers import CLASSES, Cases
 
 from mechcore.ablation import ablate, find_superadditive
 from mechcore.components import Mask
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import NotFiniteError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, paired_change
 from mechcore.masking.means import MeanActivations
@@ -33,20 +31,9 @@ ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
 
 def encoded(name: str) -> EncodedExamples:
     """Six examples, longest last."""
-    words = helpers.WORDS[:6]
-    frame = pd.DataFrame(
-        {
-            "text_a": [" ".join(words[5 - i :]) for i in range(6)],
-            "text_b": "the cat ran",
-            "label": [CLASSES[i % 3] for i in range(6)],
-            "subset": "s",
-        }
-    )
-    options: dict[str, Any] = {}
-    if name == "gpt2-lm":
-        options = {"prompt": "{a} , {b} .", "answers": ANSWERS}
-    tokenizer = helpers.word_tokenizer(segments=name == "bert")
-    return encode(Examples("six", frame), tokenizer, max_length=48, **options)
+    pairs = [(" ".join(helpers.WORDS[5 - i : 6]), "the cat ran") for i in range(6)]
+    options = {"prompt": "{a} , {b} .", "answers": ANSWERS} if name == "gpt2-lm" else {}
+    return helpers.encoded_of(pairs, [*CLASSES, *CLASSES], name == "bert", **options)
 
 
 def answer_column(name: str, data: EncodedExamples, answer: str) -> int:
@@ -145,9 +132,6 @@ def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
         ablate(half, ["L0.H1"], data, fill="zero")
 
 
-# -- words that are never said --------------------------------------------------------------------
-
-
 def silent(cases: Cases, *words: int) -> Any:
     """A language model that never says some words."""
     model = load_model(cases.path("gpt2-lm"))
@@ -188,9 +172,6 @@ def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
         assert (answers.kl > 0).all()
     with pytest.raises(NotFiniteError, match="example 2 has the logit minus infinity"):
         evaluate(model, [batch | {"labels": torch.tensor([5, 6, 30, 8, 9])}])
-
-
-# -- the check ------------------------------------------------------------------------------------
 
 
 def made(logits: list[list[float]]) -> Evaluation:

@@ -91,8 +91,7 @@ def test_foreign_tokenizers(cases: Cases, tmp_path: Path) -> None:
         assert forward(loaded.model, ids).isfinite().all()
 
     tally = check_all(tmp_path, 60, foreign_tokenizers(cases.path("bert")), read)
-    assert tally.read >= 10
-    assert tally.refused >= 10
+    assert min(tally.read, tally.refused) >= 10
 
 
 def test_checkpoints(cases: Cases, tmp_path: Path) -> None:
@@ -100,4 +99,4 @@ def test_checkpoints(cases: Cases, tmp_path: Path) -> None:
         load_model(path)
         load_tokenizer(path)("the cat saw")
 
-    check_all(tmp_path, 150, changed_checkpoints(cases.path("bert")), read)
+    check_all(tmp_path, 75, changed_checkpoints(cases.path("bert")), read)

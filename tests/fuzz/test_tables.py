@@ -12,8 +12,6 @@ from mechcore.data.readers import read_examples
 from mechcore.models import load_tokenizer
 from mechcore.worlds.embedded import tiny_encoder_dir
 
-CASES = 700
-
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
@@ -30,4 +28,4 @@ def test_examples(tmp_path: Path, tokenizer: Any, labelled: bool) -> None:
         assert max(map(len, encoded.input_ids)) <= 48
         assert len(encoded) == len(examples)
 
-    check_all(tmp_path, CASES // 2, write_examples, read)
+    check_all(tmp_path, 180, write_examples, read)

@@ -64,8 +64,6 @@ def ends(figure: Figure) -> tuple[float, float]:
     return tuple(figure.axes[-1].get_ylim())  # type: ignore[return-value]
 
 
-# -- single components ----------------------------------------------------------------------------
-
 LOSSES = {"L0.H0": 4.0, "L0.H1": -1.25, "L0.MLP": 20.0, "L1.H0": -0.2, "L1.H1": 0.0, "L1.MLP": 7.0}
 
 
@@ -118,8 +116,6 @@ def test_changes_of_nothing_can_be_drawn() -> None:
     assert set(texts(figure.axes[0]).values()) == {"0.0"}
     assert ends(figure) == (-1, 1)
 
-
-# -- pairs ----------------------------------------------------------------------------------------
 
 PAIRS = {"L0.H1+L0.MLP": 0.5, "L0.H1+L1.H0": -0.001, "L0.MLP+L1.H0": -0.75}
 

@@ -3,12 +3,12 @@
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import circuitsvis
 import pytest
+from pages import Page
 
 from mechcore.attention import AttentionExample
 from mechcore.errors import InputError
@@ -26,36 +26,10 @@ ONE = replace(PAIR, segments=[-1, 0, -1, 0, -1], causal=True)
 HOSTILE = "</script><b>&\"'"
 
 
-class Scripts(HTMLParser):
-    """The scripts, other tags and text of a fragment."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.scripts: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.inside = False
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.inside = tag == "script"
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.scripts.append(data)
-        else:
-            self.text += data
-
-
 def calls(html: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Place, element and properties of every drawing."""
     found = []
-    for script in Scripts(html).scripts:
+    for script in Page(html).scripts:
         if (place := re.search(r'getElementById\("([^"]+)"\)', script)) is None:
             continue
         drawn = re.search(r"CircuitsVis\.render\(place\.id, CircuitsVis\.(\w+), (.*)\);\n", script)
@@ -96,7 +70,7 @@ def test_every_view_has_places_of_its_own() -> None:
 def test_hostile_tokens_stay_in_their_script() -> None:
     hostile = replace(PAIR, tokens=[HOSTILE] * 5, category=HOSTILE)
     html = attention_view([hostile] * 2).html()
-    parsed = Scripts(html)
+    parsed = Page(html)
     assert [tag for tag, _ in parsed.tags] == ["div", "div", "script"]
     assert calls(html)[0][2]["attentionHeadNames"] == [f"L0.H1 {HOSTILE}"] * 2
     assert calls(html)[0][2]["tokens"][1] == HOSTILE + "\u2081"
@@ -114,7 +88,7 @@ def test_the_library_is_that_of_circuitsvis_and_one_script() -> None:
     folder = Path(str(circuitsvis.__file__)).parent
     source = (folder / "dist" / "cdn" / "iife.js").read_text(encoding="utf-8")
     assert script.replace("<\\/script", "</script").count(source) == 1
-    assert [tag for tag, _ in Scripts(script).tags] == ["script"]
+    assert [tag for tag, _ in Page(script).tags] == ["script"]
     assert script.count("</script") == 1
     assert script.endswith("</script>")
 
@@ -124,7 +98,7 @@ def test_a_saved_page_holds_all_it_needs(tmp_path: Path) -> None:
     html = path.read_text(encoding="utf-8")
     assert html.count(library_script()) == 1
     assert len(calls(html)) == 1
-    tags = Scripts(html).tags
+    tags = Page(html).tags
     assert not {"link", "img", "iframe"} & {tag for tag, _ in tags}
     assert not any("src" in attrs for _, attrs in tags)
     assert "<title>Attention of L0.H1</title>" in html

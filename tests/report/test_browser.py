@@ -110,7 +110,9 @@ def cell(page: Any, name: str) -> Any:
 # -- choosing a head ---------------------------------------------------------------------------
 
 
-def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open) -> None:
+def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open, rich_run: Path) -> None:
+    lead, *blocks = panels(read_run(rich_run))["L1.H5"]
+    assert isinstance(lead, Paragraph)
     with rich() as page:
         assert about(page) == ""
         cell(page, "L1.H5").click()
@@ -126,27 +128,21 @@ def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(rich: Open) -> N
         core = page.locator("#core tbody tr")
         assert core.nth(1).get_attribute("class") == "marked"
         assert page.locator("#about-title").get_attribute("aria-live") == "polite"
-
-
-@pytest.mark.parametrize("where", ["#summary li", "#core tbody th", "#categories tbody th"])
-def test_a_head_can_be_chosen_wherever_it_is_named(rich: Open, where: str) -> None:
-    with rich() as page:
-        button = page.locator(f'{where} [data-head="L2.H2"]').first
-        button.click()
-        assert about(page).startswith("About L2.H2")
-        button.click()  # again: no longer chosen
-        assert about(page) == ""
-        assert pressed(page) == set()
-        assert "#" not in page.url
-
-
-def test_the_panel_shows_all_facts(rich: Open, rich_run: Path) -> None:
-    lead, *blocks = panels(read_run(rich_run))["L1.H5"]
-    assert isinstance(lead, Paragraph)
-    with rich("#L1.H5") as page:
         assert page.locator("#about-body p").first.text_content() == lead.text
         captions = page.locator("#about-body caption").all_text_contents()
-    assert captions == [table.caption for table in tables_of(blocks)]
+        assert captions == [table.caption for table in tables_of(blocks)]
+
+
+def test_a_head_can_be_chosen_wherever_it_is_named(rich: Open) -> None:
+    with rich() as page:
+        for where in ("#summary li", "#core tbody th", "#categories tbody th"):
+            button = page.locator(f'{where} [data-head="L2.H2"]').first
+            button.click()
+            assert about(page).startswith("About L2.H2"), where
+            button.click()  # again: no longer chosen
+            assert about(page) == ""
+            assert pressed(page) == set()
+            assert "#" not in page.url
 
 
 def test_attention_is_drawn_in_the_panel_and_in_its_section(rich: Open) -> None:
@@ -234,16 +230,7 @@ def test_the_buttons_of_the_panel(rich: Open) -> None:
         assert sentence.evaluate("node => node === document.activeElement")
 
 
-def test_a_name_inside_the_panel_leads_on(rich: Open) -> None:
-    with rich("#L0.H3") as page:
-        page.locator('#about-body [data-head="L1.H5"]').first.click()
-        assert about(page).startswith("About L1.H5")
-        assert pressed(page) == {"L1.H5"}
-        page.keyboard.press("Escape")
-        assert focused(page) == ["", "L1.H5", True]  # nothing had led there: its cell
-
-
-def test_everything_that_acts_has_a_name(rich: Open) -> None:
+def test_everything_that_acts_has_a_name_and_names_in_the_panel_lead_on(rich: Open) -> None:
     with rich("#L0.H3") as page:
         nameless = page.locator("button, select, a, [role=region], [role=group]").evaluate_all(
             """all => all.filter((each) => !(each.textContent.trim() || each.ariaLabel
@@ -253,33 +240,38 @@ def test_everything_that_acts_has_a_name(rich: Open) -> None:
         assert cell(page, "L0.H3").get_attribute("aria-label") == (
             "L0.H3, kept by 3 of 3 seeds, in the core"
         )
+        page.locator('#about-body [data-head="L1.H5"]').first.click()
+        assert about(page).startswith("About L1.H5")
+        assert pressed(page) == {"L1.H5"}
+        page.keyboard.press("Escape")
+        assert focused(page) == ["", "L1.H5", True]  # nothing had led there: its cell
 
 
 # -- the fragment of the address ---------------------------------------------------------------
 
 
-def test_the_fragment_chooses(rich: Open) -> None:
-    with rich("#L2.H2") as page:
-        assert about(page).startswith("About L2.H2")
-        page.evaluate("location.hash = '#L0.H1'")
-        page.wait_for_function("document.querySelector('#about-title').textContent.endsWith('H1')")
-        page.evaluate("location.hash = '#method'")
-        assert about(page).startswith("About L0.H1")
-
-
-def test_other_fragments_choose_nothing(rich: Open) -> None:
+def test_the_fragment_chooses_a_component_and_others_nothing(rich: Open) -> None:
     with rich("#summary") as page:
-        assert about(page) == ""
-        for fragment in ("#constructor", "#L9.H9", "#%3Cimg%20src=x%3E"):
+        for fragment in ("#summary", "#constructor", "#L9.H9", "#%3Cimg%20src=x%3E"):
             page.evaluate("(text) => { location.hash = text; }", fragment)
             page.wait_for_timeout(50)
-            assert about(page) == ""
+            assert about(page) == "", fragment
+        for name in ("L2.H2", "L0.H1"):
+            page.evaluate("(text) => { location.hash = text; }", f"#{name}")
+            page.wait_for_function(
+                "(text) => document.querySelector('#about-title').textContent.endsWith(text)",
+                arg=name,
+            )
+        page.evaluate("location.hash = '#method'")
+        assert about(page).startswith("About L0.H1")
 
 
 # -- every component as a dot, and terms -------------------------------------------------------
 
 
-def test_a_dot_tells_what_it_is_and_opens_its_head(rich: Open) -> None:
+def test_dots_tell_what_they_are_by_mouse_and_in_the_order_of_the_list_by_keyboard(
+    rich: Open,
+) -> None:
     with rich() as page:
         dot, tip = page.locator('#blame .dot[data-head="L0.H3"]'), page.locator("#tip")
         assert not tip.is_visible()
@@ -288,9 +280,6 @@ def test_a_dot_tells_what_it_is_and_opens_its_head(rich: Open) -> None:
         assert tip.inner_text().startswith("L0.H3, needed in both. information in domain")
         dot.click()
         assert about(page).startswith("About L0.H3")
-
-
-def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(rich: Open) -> None:
     with rich() as page:
         rows = page.locator("#blame table").first.locator("tbody th").all_inner_texts()
         dots = page.locator('#blame .dot[tabindex="0"]')
@@ -308,13 +297,13 @@ def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(rich: Open) 
         assert focused(page)[1] == rows[1]
 
 
-def test_the_keyboard_goes_through_the_graph_and_lights_its_paths(rich: Open) -> None:
+def test_the_keyboard_goes_through_the_graph_and_terms(rich: Open) -> None:
     with rich() as page:
-        graph = page.locator("#readers .canvas")
+        graph, tip = page.locator("#readers .canvas"), page.locator("#tip")
         assert graph.locator('.dot[tabindex="0"]').count() == 1
         graph.locator('.dot[tabindex="0"]').focus()
         assert focused(page)[1] == "L2.H2"  # loses most without the core
-        assert page.locator("#tip").inner_text().startswith("L2.H2, in the core. Blind to the core")
+        assert tip.inner_text().startswith("L2.H2, in the core. Blind to the core")
         lit = graph.locator(".edge.told").evaluate_all("all => all.map((e) => e.dataset.ends)")
         assert len(lit) > 2
         assert all("0" in ends.split() for ends in lit)  # those of the first dot
@@ -325,13 +314,7 @@ def test_the_keyboard_goes_through_the_graph_and_lights_its_paths(rich: Open) ->
         assert focused(page)[1] == "answer"
         page.keyboard.press("Enter")
         assert about(page) == ""  # it is no component
-
-
-def test_a_term_explains_itself_to_the_keyboard(rich: Open) -> None:
-    with rich() as page:
-        term = page.locator("#blame abbr", has_text="information").first
-        term.focus()
-        tip = page.locator("#tip")
+        page.locator("#blame abbr", has_text="information").first.focus()
         assert "no bias of the labels makes good" in tip.inner_text()
         page.keyboard.press("Escape")
         assert not tip.is_visible()
@@ -486,7 +469,7 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[...,
     table = pd.read_csv(path).rename(columns=lambda name: name.replace("repeated", HOSTILE[1]))
     table.assign(category=HOSTILE[: len(table)]).to_csv(path, index=False)
     (run / "tables" / "<img src=x onerror=window.pwned=1>.csv").write_text("a\n1\n")
-    build_report(run)
+    build_report(run, figures=("svg",))
     return run
 
 
@@ -516,11 +499,11 @@ def test_hostile_texts_do_nothing_and_show_as_they_are(opened: Open, hostile_run
         assert page.locator(foreign).count() <= 1
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_long_words_do_not_widen_the_page(opened: Open, hostile_run: Path, width: int) -> None:
-    viewport = {"width": width, "height": 800}
-    with opened(hostile_run / "report.html", "#L0.H3", viewport=viewport) as page:
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_long_words_do_not_widen_the_page(opened: Open, hostile_run: Path) -> None:
+    with opened(hostile_run / "report.html", "#L0.H3") as page:
+        for width in (1280, 400):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_hostile_labels_leave_figures_whole(chromium: Any, hostile_run: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 from matplotlib.colors import to_rgb
 
 from mechcore.report.about import components_of, panels
@@ -39,9 +38,8 @@ def luminance(colour: str) -> float:
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_ink_has_contrast_on_any_colour(seed: int) -> None:
-    for colour in np.random.default_rng(seed).random((200, 3)):
+def test_ink_has_contrast_on_any_colour() -> None:
+    for colour in np.random.default_rng(0).random((600, 3)):
         behind = luminance(colour)
         above = {"black": 0.0, "white": 1.0}[ink(colour)]
         ratio = (max(behind, above) + 0.05) / (min(behind, above) + 0.05)
@@ -89,13 +87,8 @@ def test_changes_are_coloured_around_zero_and_the_core_runs_own_come_first() -> 
     assert red[0] > red[2]
     assert blue[2] > blue[0]
     assert min(none) > 0.9
-    assert [text for _, _, text in accuracy.legend] == [
-        "\u221240.0",
-        "\u221220.0",
-        "0.0",
-        "+20.0",
-        "+40.0",
-    ]
+    legend = ["\u221240.0", "\u221220.0", "0.0", "+20.0", "+40.0"]
+    assert [text for _, _, text in accuracy.legend] == legend
     assert margin.cells["L0.H1"].words == ("change of margin (nats) +0.25 [+0.25, +0.25]")
 
 

@@ -22,7 +22,7 @@ ONE_LABEL = Paragraph(
 
 
 @pytest.fixture(scope="module")
-def run(rich_run: Path) -> RunFolder:
+def two_labels(rich_run: Path) -> RunFolder:
     return read_run(rich_run)
 
 
@@ -40,25 +40,21 @@ def test_what_intervals_are_for_is_said_where_there_are_clusters() -> None:
 
 
 def test_one_label_out_of_domain_is_said_of_every_change(
-    tmp_path: Path, new_run: Callable[..., Path]
+    tmp_path: Path, new_run: Callable[..., Path], two_labels: RunFolder
 ) -> None:
     run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
     parts = {section.id: section.blocks for section in sections(run)}
     for name in ("ablation", "interactions"):
         assert ONE_LABEL in parts[name]
-    grid = grid_of(run, components_of(run))
-    assert grid is not None
-    assert grid.notes == [ONE_LABEL]
+    for each, notes in ((run, [ONE_LABEL]), (two_labels, [])):
+        assert list(one_label_notes(each, each.tables["sweep"])) == notes
+        grid = grid_of(each, components_of(each))
+        assert grid is not None
+        assert list(grid.notes) == notes
 
 
-def test_two_labels_need_no_such_note(run: RunFolder) -> None:
-    assert list(one_label_notes(run, run.tables["sweep"])) == []
-    grid = grid_of(run, components_of(run))
-    assert grid is not None
-    assert not grid.notes
-
-
-def test_without_a_sweep_the_labels_of_the_data_say_so(run: RunFolder) -> None:
+def test_without_a_sweep_the_labels_of_the_data_say_so(two_labels: RunFolder) -> None:
+    run = two_labels
     tables = {name: run.tables[name] for name in ("data", "interactions", "superadditive")}
     before = RunFolder(run.path, run.config, tables)
     assert list(one_label_notes(before, tables["interactions"])) == [ONE_LABEL]

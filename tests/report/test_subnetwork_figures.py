@@ -8,14 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
 
 from mechcore.bench.methods import RANKERS
 from mechcore.report import subnetwork_figures as figures
-
-
-def texts(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_overlap_is_symmetric_with_ones_on_the_diagonal() -> None:
@@ -32,7 +27,7 @@ def test_many_subnetworks_have_no_numbers_in_cells() -> None:
     names = [f"s{i}" for i in range(30)]
     rows = [(a, b, 0.5) for a, b in itertools.combinations(names, 2)]
     figure = figures.head_overlap(pd.DataFrame(rows, columns=["first", "second", "jaccard"]))
-    assert not texts(figure)
+    assert not figure.axes[0].texts
 
 
 def test_lines_of_methods_are_means_over_seeds() -> None:
@@ -60,19 +55,19 @@ def test_every_method_has_a_line_of_its_own_look() -> None:
     assert len(legend.get_texts()) == len(methods)
 
 
+def sizes(rows: list[tuple]) -> pd.DataFrame:
+    columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
+    return pd.DataFrame(rows, columns=columns).assign(full_accuracy=[0.9, 0.95, 0.1, 0.5])
+
+
 @pytest.mark.parametrize("checkpoints", [[100, 200], ["early", "late"]])
 def test_effective_sizes_and_which_are_not_faithful(checkpoints: list) -> None:
-    columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
-    rows = [
-        ("ID", checkpoints[0], 0.5, 0.4, 0.6, 3, 3),
-        ("ID", checkpoints[1], 0.4, 0.4, 0.4, 3, 3),
-        ("OOD", checkpoints[0], 1.0, 1.0, 1.0, 3, 0),
-        ("OOD", checkpoints[1], 0.9, 0.8, 1.0, 3, 3),
-    ]
-    table = pd.DataFrame(rows, columns=columns).assign(full_accuracy=[0.9, 0.95, 0.1, 0.5])
-    figure = figures.effective_sizes(table)
+    first, last = checkpoints
+    rows = [("ID", first, 0.5, 0.4, 0.6, 3, 3), ("ID", last, 0.4, 0.4, 0.4, 3, 3)]
+    rows += [("OOD", first, 1.0, 1.0, 1.0, 3, 0), ("OOD", last, 0.9, 0.8, 1.0, 3, 3)]
+    figure = figures.effective_sizes(sizes(rows))
     left, right = figure.axes
-    xs = checkpoints if checkpoints[0] == 100 else [0, 1]
+    xs = checkpoints if first == 100 else [0, 1]
     assert [line.get_xydata().tolist() for line in left.lines] == [
         [[xs[0], 90], [xs[1], 95]],
         [[xs[0], 10], [xs[1], 50]],
@@ -92,11 +87,8 @@ def test_effective_sizes_and_which_are_not_faithful(checkpoints: list) -> None:
 
 
 def test_every_group_has_a_look_of_its_own() -> None:
-    groups = ["ID", "OOD", "mixed", "main text", "OOD-E"]
-    columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
-    rows = [(group, step, 0.5, 0.4, 0.6, 3, 3) for group in groups for step in (1, 2)]
-    table = pd.DataFrame(rows, columns=columns).assign(full_accuracy=0.9)
-    figure = figures.effective_sizes(table)
+    groups = ["ID", "OOD", "mixed", "main text"]
+    figure = figures.effective_sizes(sizes([(group, 1, 0.5, 0.4, 0.6, 3, 3) for group in groups]))
     left = figure.axes[0]
     looks = {(line.get_color(), line.get_marker()) for line in left.lines}
     assert len(looks) == len(left.lines) == len(groups)
