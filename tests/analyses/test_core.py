@@ -8,17 +8,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from analyses.shown import drawings_of, headlines_of
 from made_up_run import World, write_run
-from pages import with_tables, words_of
+from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.core import Core
 from mechcore.components import ModelShape
 from mechcore.pruning import random_subnetworks
 from mechcore.report import figures, subnetwork_figures
-from mechcore.report.blocks import Drawing, Table
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.tables import core_tables
-from mechcore.wording import SPACE
 
 
 def test_the_sparsities_whose_frequencies_are_compared_are_named() -> None:
@@ -50,8 +49,8 @@ def summed_up(run: RunFolder, **values: Any) -> RunFolder:
 
 
 def headline(run: RunFolder) -> str:
-    (text,) = Core.headlines(run)
-    return text.replace(SPACE, " ")
+    (text,) = headlines_of(Core, run)
+    return text
 
 
 def words(run: RunFolder) -> str:
@@ -72,13 +71,10 @@ def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
     assert words(run).startswith(text)
 
 
-def test_an_empty_core_is_said_to_be_empty(run: RunFolder) -> None:
+def test_an_empty_core_and_one_that_chance_explains_are_said_to_be(run: RunFolder) -> None:
     empty = with_tables(summed_up(run, core_size=0), core=run.tables["core"][:0])
     start = "The heuristic core is empty: no head is in all 6 subnetworks."
     assert headline(empty).startswith(f"{start} If the subnetworks of each seed kept as many")
-
-
-def test_a_p_value_that_is_not_small_is_said_so(run: RunFolder) -> None:
     unsure = summed_up(run, p_value=0.4)
     assert "(p = 0.4). That p-value is not small: a core of this size is no" in headline(unsure)
     assert "not small" not in words(run)
@@ -106,14 +102,12 @@ def test_of_one_subnetwork_its_heads_are_the_core(tmp_path: Path) -> None:
 
 
 def test_core_heads_are_listed_with_what_they_attend_to(run: RunFolder) -> None:
-    (table,) = (block for block in Core.blocks(run) if isinstance(block, Table))
+    (table,) = tables_of(Core.blocks(run))
     attended = run.tables["head_categories"].set_index("component")["category"]
     core = run.tables["core"]["component"]
     assert [row[0] for row in table.rows] == list(core)
     assert [row[-1] for row in table.rows] == [attended[head] for head in core]
-    (table,) = (
-        b for b in Core.blocks(with_tables(run, head_categories=None)) if isinstance(b, Table)
-    )
+    (table,) = tables_of(Core.blocks(with_tables(run, head_categories=None)))
     assert "attends to" not in table.header
 
 
@@ -122,16 +116,14 @@ def test_the_overlap_is_beside_its_chance(run: RunFolder) -> None:
     jaccard, layers = overlap[["jaccard", "expected"]].mean()
     beyond = (overlap["p_value"] < 0.05).sum()
     assert 0 < beyond < len(overlap)
-    frequency, drawing = (b for b in Core.blocks(run) if isinstance(b, Drawing))
+    frequency, drawing = drawings_of(Core.blocks(run))
     assert frequency.caption.endswith("core heads are outlined.")
     assert (
         f"On average {jaccard:.2f}; as many random heads of each layer would share {layers:.2f}. "
         f"Of {len(overlap)} pairs, {beyond} share more than by that chance (p < 0.05, not corrected"
     ) in drawing.caption
     alike = pd.concat([overlap, overlap[:1].assign(p_value=math.nan, expected=math.nan)])
-    _, drawing = (
-        b for b in Core.blocks(with_tables(run, head_overlap=alike)) if isinstance(b, Drawing)
-    )
+    _, drawing = drawings_of(Core.blocks(with_tables(run, head_overlap=alike)))
     assert "1 pair of one seed or ranking, which are alike whatever matters" in drawing.caption
 
 

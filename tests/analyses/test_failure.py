@@ -6,13 +6,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from analyses.shown import headlines_of
 from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.failure import Failure
 from mechcore.main_study.report import findings, sections
 from mechcore.report.blocks import Section
 from mechcore.report.run_folder import RunFolder
-from mechcore.wording import MINUS, SPACE
+from mechcore.wording import MINUS
 
 PLACES = [("all", "all"), ("all", "no"), ("all", "yes"), ("swaps", "no"), ("others", "yes")]
 
@@ -54,7 +55,7 @@ def shown(run: RunFolder) -> Any:
     def of(failure: pd.DataFrame, sets: pd.DataFrame, **more: Any) -> tuple[Section, list[str]]:
         told = with_tables(run, failure=failure, failure_sets=sets, **more)
         (section,) = Failure.sections(told)
-        return section, [text.replace(SPACE, " ") for text in Failure.headlines(told)]
+        return section, headlines_of(Failure, told)
 
     return of
 
@@ -76,7 +77,7 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
         "net +5.0 points [+4.0, +6.0]."
     )
     assert "1 hurts beyond the threshold (L0.H0 +5.0 points without it)" in texts[2]
-    assert f"1 is needed (L0.H1 {MINUS}20.0 points without it)" in texts[2]
+    assert "1 is needed (L0.H1 -20.0 points without it)" in texts[2]
     assert "On no, ablating L0.H0 fixes 30 answers and breaks 10" in texts[2]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from analyses.shown import drawings_of
 from made_up_run import World, write_run
+from pages import tables_of
 
 from mechcore.analyses.heads import Heads
 from mechcore.report import figures
@@ -37,24 +39,16 @@ def with_core(run: RunFolder, categories: list[str]) -> RunFolder:
     return replace(run, tables={**run.tables, "head_categories": table})
 
 
-@pytest.mark.parametrize(
-    ("categories", "said"),
-    [
-        (
-            ["first", "self", "first"],
-            "What the 3 core heads attend to: first (2) and self (1).",
-        ),
-        (["mixed"], "What the core head attends to: mixed (1)."),
-    ],
-)
-def test_the_categories_of_the_core_are_counted(
-    run: RunFolder, categories: list[str], said: str
-) -> None:
-    assert list(Heads.headlines(with_core(run, categories))) == [said]
+def test_the_categories_of_the_core_are_counted(run: RunFolder) -> None:
+    several = with_core(run, ["first", "self", "first"])
+    said = "What the 3 core heads attend to: first (2) and self (1)."
+    assert list(Heads.headlines(several)) == [said]
+    one = with_core(run, ["mixed"])
+    assert list(Heads.headlines(one)) == ["What the core head attends to: mixed (1)."]
 
 
 def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
-    core, every = (block for block in Heads.blocks(run) if isinstance(block, Table))
+    core, every = tables_of(Heads.blocks(run))
     table = run.tables["head_categories"]
     assert [row[0] for row in core.rows] == run.tables["core"]["component"].tolist()
     assert [row[0] for row in every.rows] == table["component"].tolist()
@@ -65,20 +59,17 @@ def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
     assert "over 256 examples" in every.caption
     without = table.drop(columns="ratio_self")
     run = replace(run, tables={**run.tables, "head_categories": without})
-    _, every = (block for block in Heads.blocks(run) if isinstance(block, Table))
+    _, every = tables_of(Heads.blocks(run))
     assert every.rows[0][column] == f"{100 * first.mass_self:.1f}"
 
 
 def test_attention_is_drawn_six_heads_a_figure(run: RunFolder, drawn: list[list[str]]) -> None:
     examples = run.attention_examples
     names = [example.component for example in examples]
-    for some, figures_of in (
-        (examples, ["attention"]),
-        (2 * examples, ["attention-1", "attention-2"]),
-    ):
+    for times, figures_of in ((1, ["attention"]), (2, ["attention-1", "attention-2"])):
         drawn.clear()
-        blocks = list(Heads.blocks(replace(run, attention_examples=some)))
-        assert [b.name for b in blocks if isinstance(b, Drawing)][1:] == figures_of
+        blocks = list(Heads.blocks(replace(run, attention_examples=times * examples)))
+        assert [drawing.name for drawing in drawings_of(blocks)][1:] == figures_of
         assert sum(isinstance(block, View) for block in blocks) == 1
     assert drawn == [[*names, *names[:2]], names[2:]]
 

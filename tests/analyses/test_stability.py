@@ -66,9 +66,9 @@ def test_without_halves_of_the_training_data_the_way_to_them_is_named(run: RunFo
 
 
 def test_masks_that_halves_lack_are_listed(run: RunFolder) -> None:
-    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "target_sparsity": 0.5, "seed": 1}
-    missing = pd.DataFrame([row | {"reason": "it ended elsewhere"}])
+    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "reason": "it ended elsewhere"}
+    missing = pd.DataFrame([row | {"target_sparsity": 0.5, "seed": 1}])
     (section,) = Stability.sections(with_tables(run, missing_half_masks=missing))
     table = tables_of(section.blocks)[-1]
-    assert rows_of(table) == [["half 2", "s0.50-seed1", "it ended elsewhere"]]
+    assert rows_of(table) == [[*row.values()]]
     assert section.files[-1] == "missing_half_masks.csv"
