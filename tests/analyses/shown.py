@@ -1,7 +1,5 @@
 """What an analysis shows of a run, as its tests read it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the core costs, in the numbers of the tables."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -39,29 +37,6 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
         change, low, high = (re.sub(r"^[+-](0\.00)$", r"\1", f"{end:+.2f}") for end in ends)
         assert plain(cells[3]) == f"{change} [{low}, {high}]"
     assert len(controls.rows) == len(run.tables["ablation_controls"].query("subset == 'all'"))
-
-
-def test_named_components_are_called_so(run: RunFolder) -> None:
-    settings = {"analyses": {"ablation": {"components": ["L0.H0"]}}}
-    named = RunFolder(run.path, {**run.config, "settings": settings}, run.tables)
-    assert words_of(Ablation.blocks(named)).startswith("Components are ablated in the full model")
-    worst, _ = Ablation.headlines(named)
-    assert worst.startswith("Of 4 components ablated alone, ")
-
-
-def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
-    config = StudyConfig(
-        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
-        data=data_config(tmp_path / "data"),
-        only=("ablation", "interactions"),
-    )
-    assert "prune" in {job.step.kind for job in make_plan(config).jobs}
-    named = replace(config, analyses=Analyses(ablation=Ablation(("L1.H0", "L2.MLP"))))
-    kinds = [job.step.kind for job in make_plan(named).jobs]
-    assert sorted(kinds) == ["ablation", "describe", "means"]
-
-
-def test_shapley_values_and_dividends_are_listed(run: RunFolder) -> None:
     table = run.tables["interactions"].query("size == 2")
     shares = {
         "shapley": table.assign(shapley=table["interaction"]),
@@ -76,7 +51,32 @@ def test_shapley_values_and_dividends_are_listed(run: RunFolder) -> None:
     assert plain(values.rows[row][3]).startswith(f"{expected:+.2f} [")
 
 
-def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None:
+def test_named_components_and_another_fill_are_told(run: RunFolder) -> None:
+    settings = {"analyses": {"ablation": {"components": ["L0.H0"]}}}
+    named = RunFolder(run.path, {**run.config, "settings": settings}, run.tables)
+    assert words_of(Ablation.blocks(named)).startswith("Components are ablated in the full model")
+    worst, _ = Ablation.headlines(named)
+    assert worst.startswith("Of 4 components ablated alone, ")
+    for fill, what in (("mean", None), ("zero", "zeros"), ("half", "what the fill half gives")):
+        config = {**run.config, "settings": {"analyses": {"fill": fill}}}
+        first, *_ = Ablation.blocks(RunFolder(run.path, config, run.tables))
+        text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
+        assert (first == Paragraph(text, note=True)) == (what is not None)
+
+
+def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
+    config = StudyConfig(
+        model=ModelConfig(source=str(checkpoint_like(tmp_path / "model"))),
+        data=data_config(tmp_path / "data"),
+        only=("ablation", "interactions"),
+    )
+    assert "prune" in {job.step.kind for job in make_plan(config).jobs}
+    named = replace(config, analyses=Analyses(ablation=Ablation(("L1.H0", "L2.MLP"))))
+    kinds = [job.step.kind for job in make_plan(named).jobs]
+    assert sorted(kinds) == ["ablation", "describe", "means"]
+
+
+def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> None:
     worst_sentence, core_sentence = told(run)
     ablation, controls = run.tables["ablation"], run.tables["ablation_controls"]
     singles = ablation.query("kind == 'single' and split == 'ood' and subset == 'all'")
@@ -104,9 +104,6 @@ def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None
     head, core = told(run, ablation_controls=controls.assign(n_controls=0))
     assert core.endswith("too few other heads of each layer to compare that with.")
     assert "of its layer" not in head + "".join(told(run, ablation_controls=None))
-
-
-def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) -> None:
     assert not any("accuracy is higher" in text for text in told(run))
     table = run.tables["ablation"].copy()
     first = (table["set"] == run.core[0]) & (table["split"] == "ood") & (table["subset"] == "all")
@@ -154,11 +151,3 @@ def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder)
     assert without == f"There was no head to ablate: {why}."
     not_run = Paragraph("Not run: the ablation of core heads from the full model.", note=True)
     assert [*Ablation.blocks(with_tables(run, ablation=None))] == [not_run]
-
-
-def test_another_fill_than_the_mean_is_named_first(run: RunFolder) -> None:
-    for fill, what in (("mean", None), ("zero", "zeros"), ("half", "what the fill half gives")):
-        config = {**run.config, "settings": {"analyses": {"fill": fill}}}
-        first, *_ = Ablation.blocks(RunFolder(run.path, config, run.tables))
-        text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
-        assert (first == Paragraph(text, note=True)) == (what is not None)

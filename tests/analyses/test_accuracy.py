@@ -1,7 +1,5 @@
 """The sections on accuracy and on subnetworks say what their tables say, and the summary, too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -65,9 +63,7 @@ def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -
     assert [table.header[3] for table in tables_of(unknown.blocks)[:2]] == ["full model"] * 2
 
 
-def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
-    run: RunFolder, drawn: list[pd.DataFrame]
-) -> None:
+def test_in_domain_subsets_are_drawn_apart(run: RunFolder, drawn: list[pd.DataFrame]) -> None:
     accuracy = run.tables["accuracy"]
     inside = accuracy[accuracy["split"] == "id"].assign(subset="fiction")
     with_subsets = pd.concat([inside, accuracy], ignore_index=True)
@@ -116,9 +112,6 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
             f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
             f"(tiny-id, {inside.max() - inside.min():.1f} points apart)."
         ) in headlines(run)
-
-
-def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) -> None:
     accuracy = run.tables["accuracy"]
     seed = accuracy["seed"].fillna(0).astype(float)
     balanced = (0.5 + seed / 1000).mask(accuracy["split"] == "id")  # one label only in domain
@@ -155,9 +148,6 @@ def test_masks_that_are_missing_are_named(run: RunFolder) -> None:
     (missing,) = (t for t in tables_of(two.blocks) if t.caption.startswith("Masks that are mis"))
     assert rows_of(missing) == [["s0.50-seed9", "sparsity 0.25"], ["s0.90-seed9", "sparsity 0.45"]]
     assert "missing_masks.csv" in two.files
-
-
-def test_without_any_mask_everything_is_about_the_full_model(run: RunFolder) -> None:
     none = with_tables(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
     words = words_of(sections(none)[1].blocks)
     end = "everything here is about the full model."

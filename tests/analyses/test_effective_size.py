@@ -1,7 +1,5 @@
 """Effective sizes, in the numbers of their tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.report.run_folder import RunFolder, read_run
 
 
-def test_sizes_are_drawn_and_told_with_what_their_groups_are(run: RunFolder) -> None:
+def test_sizes_and_missing_masks_are_told_and_listed(run: RunFolder) -> None:
     (section,) = EffectiveSize.sections(run)
     files = ["mean_effective_size.csv", "effective_size.csv"]
     assert (section.id, section.files) == ("effective-size", files)
@@ -23,6 +21,16 @@ def test_sizes_are_drawn_and_told_with_what_their_groups_are(run: RunFolder) -> 
     assert "The table also has main text and rare." in words
     assert "Groups are means over subsets, named under Accuracy. ID: all examples; OOD:" in words
     assert "main text: 2 subsets: so_swap, preposition; rare: 2 subsets: so_swap, absent." in words
+    names = [(100, "s0.50-seed0"), (100, "s0.50-seed1"), (500, "s0.50-seed1")]
+    missing = pd.DataFrame(names, columns=["checkpoint", "subnetwork"]).assign(reason="diverged")
+    changed = with_tables(run, missing_grid_masks=missing)
+    (section,) = EffectiveSize.sections(changed)
+    assert section.files[-1] == "missing_grid_masks.csv"
+    assert rows_of(tables_of(section.blocks)[-1])[2] == ["500", "s0.50-seed1", "diverged"]
+    assert (
+        "their training failed: s0.50-seed0 and s0.50-seed1 at checkpoint 100; s0.50-seed1 at "
+        "checkpoint 500. A seed's effective size"
+    ) in [*EffectiveSize.headlines(changed)][-1]
 
 
 @pytest.mark.parametrize(
@@ -51,26 +59,12 @@ def test_sizes_are_bounds_where_the_sparsest_subnetworks_are_faithful(
         assert f"are faithful on OOD at {where}. Effective sizes there are upper bounds." in text
 
 
-def test_missing_masks_are_told_and_listed(run: RunFolder) -> None:
-    names = [(100, "s0.50-seed0"), (100, "s0.50-seed1"), (500, "s0.50-seed1")]
-    missing = pd.DataFrame(names, columns=["checkpoint", "subnetwork"]).assign(reason="diverged")
-    changed = with_tables(run, missing_grid_masks=missing)
-    (section,) = EffectiveSize.sections(changed)
-    assert section.files[-1] == "missing_grid_masks.csv"
-    assert rows_of(tables_of(section.blocks)[-1])[2] == ["500", "s0.50-seed1", "diverged"]
-    assert (
-        "their training failed: s0.50-seed0 and s0.50-seed1 at checkpoint 100; s0.50-seed1 at "
-        "checkpoint 500. A seed's effective size"
-    ) in [*EffectiveSize.headlines(changed)][-1]
-
-
-def test_one_checkpoint_has_a_size_and_no_change(run: RunFolder) -> None:
+def test_one_checkpoint_has_a_size_and_none_has_no_section(
+    run: RunFolder, tmp_path: Path, new_run: Callable[..., Path]
+) -> None:
     means = run.tables["mean_effective_size"]
     of_one = means[(means["checkpoint"] == "500") & (means["group"] == "ID")]
     first, *_ = headlines_of(EffectiveSize, with_tables(run, mean_effective_size=of_one))
     assert first == "The effective size is 69.0 % at 500 on ID."
-
-
-def test_a_run_without_checkpoints_has_none(tmp_path: Path, new_run: Callable[..., Path]) -> None:
     plain = read_run(new_run(tmp_path / "plain", n_layers=1, n_heads=2, core=()))
     assert [*EffectiveSize.sections(plain)] == []

@@ -1,7 +1,5 @@
 """What the page says of a failure, in the numbers of the tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd
@@ -93,7 +91,7 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
         ({"balanced_accuracy": None, "recalibrated": None}, NETS, "with one label, a moved thre"),
     ],
 )
-def test_what_explains_it_follows_the_rule(
+def test_a_rule_says_what_explains_it(
     outside: dict[str, Any], nets: Any, said: str, shown: Any
 ) -> None:
     _, texts = shown(failure(**outside), sets(**nets))

@@ -1,7 +1,5 @@
 """Subnetworks of halves of the training data: what a study does for them, and what comes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The section on what heads attend to says what its table says, and the summary, too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -45,6 +43,14 @@ def test_the_categories_of_the_core_are_counted(run: RunFolder) -> None:
     assert list(Heads.headlines(several)) == [said]
     one = with_core(run, ["mixed"])
     assert list(Heads.headlines(one)) == ["What the core head attends to: mixed (1)."]
+    run = with_core(run, [])
+    assert list(Heads.headlines(run)) == []
+    picture, note, every, *_ = Heads.blocks(run)
+    assert isinstance(note, Paragraph)
+    assert note.text == "The core is empty, so no head is outlined."
+    assert isinstance(picture, Drawing)
+    assert "outlined" not in picture.caption
+    assert isinstance(every, Table)
 
 
 def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
@@ -61,6 +67,12 @@ def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
     run = replace(run, tables={**run.tables, "head_categories": without})
     _, every = tables_of(Heads.blocks(run))
     assert every.rows[0][column] == f"{100 * first.mass_self:.1f}"
+    (section,) = Heads.sections(run)
+    assert (section.id, list(section.files)) == ("categories", ["head_categories.csv"])
+    (section,) = Heads.sections(replace(run, tables={}))
+    assert [block.text for block in section.blocks if isinstance(block, Paragraph)] == [
+        "Not run: the sorting of heads by what they attend to."
+    ]
 
 
 def test_attention_is_drawn_six_heads_a_figure(run: RunFolder, drawn: list[list[str]]) -> None:
@@ -72,23 +84,3 @@ def test_attention_is_drawn_six_heads_a_figure(run: RunFolder, drawn: list[list[
         assert [drawing.name for drawing in drawings_of(blocks)][1:] == figures_of
         assert sum(isinstance(block, View) for block in blocks) == 1
     assert drawn == [[*names, *names[:2]], names[2:]]
-
-
-def test_without_a_core_no_head_is_outlined(run: RunFolder) -> None:
-    run = with_core(run, [])
-    assert list(Heads.headlines(run)) == []
-    picture, note, every, *_ = Heads.blocks(run)
-    assert isinstance(note, Paragraph)
-    assert note.text == "The core is empty, so no head is outlined."
-    assert isinstance(picture, Drawing)
-    assert "outlined" not in picture.caption
-    assert isinstance(every, Table)
-
-
-def test_the_section_is_called_by_its_id(run: RunFolder) -> None:
-    (section,) = Heads.sections(run)
-    assert (section.id, list(section.files)) == ("categories", ["head_categories.csv"])
-    (section,) = Heads.sections(replace(run, tables={}))
-    assert [block.text for block in section.blocks if isinstance(block, Paragraph)] == [
-        "Not run: the sorting of heads by what they attend to."
-    ]

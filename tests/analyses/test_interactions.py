@@ -1,7 +1,5 @@
 """Interactions of core heads, in the numbers of the table."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +55,13 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     overall = run.tables["interactions"].query("subset == 'all'")
     assert [row[0] for row in rows_of(table)] == overall["set"].tolist()
     assert table.folded == (len(overall) > 40)
+    table = run.tables["interactions"]
+    size = table["interaction"].abs()
+    chosen = table.query("split == 'ood' and subset == 'all' and metric == 'margin'")
+    largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
+    which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
+    margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)
+    assert f"The largest interaction, in either direction, is that of {which}: " in margin
 
 
 @pytest.mark.parametrize(
@@ -79,16 +84,6 @@ def test_a_direction_is_told_where_the_interval_shows_it(
     assert {row[-1] for row in rows_of(shown)} == {verdict}
 
 
-def test_the_largest_interaction_is_the_largest_in_either_direction(run: RunFolder) -> None:
-    table = run.tables["interactions"]
-    size = table["interaction"].abs()
-    chosen = table.query("split == 'ood' and subset == 'all' and metric == 'margin'")
-    largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
-    which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
-    margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)
-    assert f"The largest interaction, in either direction, is that of {which}: " in margin
-
-
 @pytest.mark.parametrize(
     ("end", "words"),
     [
@@ -102,9 +97,8 @@ def test_joint_changes_that_saturate_are_marked(run: RunFolder, end: str, words:
         with_tables(run, interactions=table.assign(**{end: at_end})) for at_end in (False, True)
     )
     margin, accuracy = Interactions.headlines(marked)
-    assert accuracy.endswith(
-        f" The joint change saturates for 7 of 7, as accuracy has little or nothing left {words}"
-    )
+    said = "The joint change saturates for 7 of 7, as accuracy has little or nothing left"
+    assert accuracy.endswith(f" {said} {words}")
     assert "saturates" not in margin + words_of(Interactions.blocks(clear))
     (shown,) = tables_of(Interactions.blocks(marked))
     assert all(("; change saturates" in row[-1]) == ("accuracy" in row[2]) for row in shown.rows)

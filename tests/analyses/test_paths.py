@@ -1,7 +1,5 @@
 """Who reads the core, in the numbers of the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ def test_the_verdict_comes_first(run: RunFolder, blocks: list[Block]) -> None:
     assert (section.id, section.files) == ("readers", [f"{name}.csv" for name in names])
 
 
-def test_readers_the_core_and_the_answer_are_drawn(blocks: list[Block]) -> None:
+def test_readers_the_core_the_answer_and_paths_are_drawn(blocks: list[Block]) -> None:
     spots = nodes_of(blocks)
     # Those with the largest change first, then the core: no other component loses anything.
     assert [*spots][:4] == ["L2.H2", "L3.H0", "L3.MLP", "L0.H3"]
@@ -49,9 +47,6 @@ def test_readers_the_core_and_the_answer_are_drawn(blocks: list[Block]) -> None:
         "points [-5.0, -3.0] in domain. An answer that does not see it: -8.0 points [-9.0, -7.0] "
         "out of domain."
     )
-
-
-def test_paths_are_drawn_with_their_effects(blocks: list[Block]) -> None:
     drawing = drawings_of(blocks)[0]
     names = [spot.name for spot in drawing.spots]
     lines = {}
@@ -69,7 +64,7 @@ def test_paths_are_drawn_with_their_effects(blocks: list[Block]) -> None:
     assert all(line.get_xdata()[0] < line.get_xdata()[1] for line in lines.values())
 
 
-def test_the_components_that_change_most(blocks: list[Block]) -> None:
+def test_the_tables_of_components(blocks: list[Block]) -> None:
     table = tables_of(blocks)[0]
     first, second, third = (dict(zip(table.header, map(plain, r), strict=True)) for r in table.rows)
     assert table.caption.startswith("The 3 components whose information changes most")
@@ -80,6 +75,10 @@ def test_the_components_that_change_most(blocks: list[Block]) -> None:
     assert first["blind to random heads (points)"] == "-0.1"
     assert second["blind to the core (points)"] == "+5.0 [+4.0, +6.0]"
     assert second["blind to the core, in domain (points)"] == "+2.5 [+1.5, +3.5]"
+    table = tables_of(blocks)[-1]
+    assert table.folded
+    assert len(table.rows) == 36
+    assert [*map(plain, table.rows[0])] == ["L2.H2", "-8.0 [-9.0, -7.0]", "-4.0 [-5.0, -3.0]"]
 
 
 def test_information_or_a_moved_threshold(run: RunFolder, blocks: list[Block]) -> None:
@@ -90,16 +89,8 @@ def test_information_or_a_moved_threshold(run: RunFolder, blocks: list[Block]) -
     table = run.tables["core_dependence"]
     ours = table[table["receiver"].isin(["L1.MLP"])].copy()
     ours.loc[ours["metric"] == "information", "blind_change"] = -1e-4  # within its interval
-    assert (
-        "by intervals, being blind to the core changes the threshold alone for L1.MLP. What"
-    ) in words_of(Paths.blocks(with_tables(run, core_dependence=ours)))
-
-
-def test_direct_effects_of_all_components(blocks: list[Block]) -> None:
-    table = tables_of(blocks)[-1]
-    assert table.folded
-    assert len(table.rows) == 36
-    assert [*map(plain, table.rows[0])] == ["L2.H2", "-8.0 [-9.0, -7.0]", "-4.0 [-5.0, -3.0]"]
+    said = "by intervals, being blind to the core changes the threshold alone for L1.MLP. What"
+    assert said in words_of(Paths.blocks(with_tables(run, core_dependence=ours)))
 
 
 def test_one_label_out_of_domain(tmp_path: Path, new_run: Callable[..., Path]) -> None:
@@ -113,15 +104,14 @@ def test_one_label_out_of_domain(tmp_path: Path, new_run: Callable[..., Path]) -
     assert direct.header[1:] == ["margin out of domain (nats)", "margin in domain (nats)"]
 
 
-def test_an_empty_core_and_no_paths(tmp_path: Path, new_run: Callable[..., Path]) -> None:
+def test_an_empty_core_no_paths_and_no_roles(
+    tmp_path: Path, new_run: Callable[..., Path], run: RunFolder
+) -> None:
     empty = read_run(new_run(tmp_path / "empty", paths=True, core=()))
     text = "The core is empty: there is nothing to read, and no path was cut."
     assert [*Paths.blocks(empty)] == [Paragraph(text, note=True)]
     assert [*Paths.headlines(empty)] == []
     assert [*Paths.sections(read_run(new_run(tmp_path / "without")))] == []
-
-
-def test_without_roles_there_is_no_verdict(run: RunFolder) -> None:
     first, *_ = Paths.blocks(with_tables(run, core_verdict=None))
     assert isinstance(first, Paragraph)
     assert first.note

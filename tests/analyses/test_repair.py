@@ -1,7 +1,5 @@
 """What the page says of repairs, in the numbers of the tables; and a small study that has them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,16 +54,13 @@ def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
     assert "The largest gain is that of fine-tune: +20.0 points" in text
 
 
-def test_nothing_is_recommended_that_is_not_shown_or_loses_in_domain(run: RunFolder) -> None:
+def test_what_is_not_shown_or_loses_in_domain_is_not_recommended(run: RunFolder) -> None:
     text = told(run, ladder(threshold=(0.01, 0, 0)))
     assert "no repair is recommended: no gain is shown; the largest, of threshold, is" in text
     assert "On kinds that were not repaired, no gain is shown." in text
     text = told(run, ladder(threshold=(0.1, 0, -0.05)))
     assert "threshold gains on unseen examples of repaired kinds, but loses in domain" in text
     assert "no repair is recommended" in told(run, ladder(random_heads=(0.1, 0, 0)))
-
-
-def test_without_held_out_kinds_nothing_is_said_of_them(run: RunFolder) -> None:
     table = ladder(gates=(0.1, 0.1, 0))
     text = told(run, table[table["place"] != "held-out kinds"])
     assert "too few to hold any out, so nothing is known of other kinds" in text

@@ -1,7 +1,5 @@
 """The page begins with which components are to blame, in the numbers of the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,10 +42,21 @@ def roles(run: RunFolder) -> pd.DataFrame:
     return run.tables["roles"].copy()
 
 
-def test_the_verdict_comes_first(run: RunFolder, roles: pd.DataFrame, section: Section) -> None:
+def test_the_verdict_and_a_list_of_all_components(
+    run: RunFolder, roles: pd.DataFrame, section: Section
+) -> None:
     assert section.blocks[0] == Paragraph(verdict(roles), lead=True)
     assert list(Roles.headlines(run)) == [verdict(roles)]
     assert (section.id, section.files) == ("blame", ["roles.csv"])
+    first, rest = tables_of(section.blocks)
+    assert len(first.rows) == OPEN_ROWS
+    assert (first.folded, rest.folded) == (False, True)
+    names = [row[0] for row in (*first.rows, *rest.rows)]
+    assert len(names) == len(set(names)) == 36
+    # L0.H3 was made to lose 20 points out of domain, and 3 in domain.
+    assert first.rows[0][:3] == ["L0.H3", "needed in both", "yes"]
+    assert plain(first.rows[0][3]).startswith("-19.9 [-20.7, -19.2]")
+    assert first.header[3] == "information out of domain (points)"
 
 
 def test_every_component_is_drawn_with_its_changes(roles: pd.DataFrame, section: Section) -> None:
@@ -61,18 +70,6 @@ def test_every_component_is_drawn_with_its_changes(roles: pd.DataFrame, section:
         assert spot.y.high == pytest.approx(100 * row["information_change_high_ood"])
         assert spot.labelled == (row["role"] != "no detectable effect")
         assert row["role"] in spot.words
-
-
-def test_the_list_has_every_component_once_and_opens_the_first(section: Section) -> None:
-    first, rest = tables_of(section.blocks)
-    assert len(first.rows) == OPEN_ROWS
-    assert (first.folded, rest.folded) == (False, True)
-    names = [row[0] for row in (*first.rows, *rest.rows)]
-    assert len(names) == len(set(names)) == 36
-    # L0.H3 was made to lose 20 points out of domain, and 3 in domain.
-    assert first.rows[0][:3] == ["L0.H3", "needed in both", "yes"]
-    assert plain(first.rows[0][3]).startswith("-19.9 [-20.7, -19.2]")
-    assert first.header[3] == "information out of domain (points)"
 
 
 def test_the_change_with_the_out_of_domain_mean_stands_beside(
@@ -117,10 +114,17 @@ def test_what_holds_on_the_other_half_stands_in_the_list(
     assert not any(header in table.header for table in tables_of(section.blocks))
 
 
-def test_components_without_a_role_come_last(roles: pd.DataFrame) -> None:
+def test_components_without_a_role_come_last_or_are_missing(
+    roles: pd.DataFrame, run: RunFolder
+) -> None:
     order = in_order(roles)["role"].eq("no detectable effect").tolist()
     assert order == sorted(order)
     assert len(order) == len(roles)
+    columns = [name for name in roles if str(name).startswith("information_")]
+    roles.loc[roles["component"] == "L0.H0", columns] = float("nan")
+    section = section_of(RunFolder(run.path, run.config, {"roles": roles}))
+    assert "L0.H0" not in dots_of(section)
+    assert "1 of 36 are not drawn" in drawing_of(section).caption
 
 
 def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous(
@@ -143,9 +147,7 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
         assert dot.y.value == pytest.approx(100 * changes.at[name, "accuracy_change"])
 
 
-def test_components_are_listed_by_accuracy_where_information_is_unknown(
-    run: RunFolder, roles: pd.DataFrame
-) -> None:
+def test_without_information_accuracy_is_listed(run: RunFolder, roles: pd.DataFrame) -> None:
     figures = [name for name in roles if "_change" in name]
     unknown = roles.assign(role="undecided", sure=False, reason_id="too few", reason_ood="too few")
     unknown[figures] = np.nan
@@ -163,16 +165,6 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(
     assert first.rows[0][3].startswith(number(100 * changes[listed[0]], 1, signed=True))
 
 
-def test_missing_components_are_counted(run: RunFolder, roles: pd.DataFrame) -> None:
-    columns = [name for name in roles if str(name).startswith("information_")]
-    roles.loc[roles["component"] == "L0.H0", columns] = float("nan")
-    section = section_of(RunFolder(run.path, run.config, {"roles": roles}))
-    assert "L0.H0" not in dots_of(section)
-    assert "1 of 36 are not drawn" in drawing_of(section).caption
-
-
-def test_without_the_sweep_there_is_no_such_section(
-    tmp_path: Path, new_run: Callable[..., Path]
-) -> None:
+def test_without_a_sweep_there_is_no_section(tmp_path: Path, new_run: Callable[..., Path]) -> None:
     run = read_run(new_run(tmp_path / "run"))
     assert not [*Roles.sections(run), *Roles.headlines(run)]

@@ -1,7 +1,5 @@
 """The smallest subnetwork, and how to get it."""
 
-from __future__ import annotations
-
 import pytest
 from analyses.shown import plain
 from pages import tables_of, with_tables, words_of
@@ -40,8 +38,6 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
 @pytest.mark.parametrize(
     "smallest", [{"within": False}, {"id_accuracy_change": 0.0, "ood_accuracy_change": -0.4}]
 )
-def test_what_is_none_or_loses_much_on_one_label_is_not_for_export(
-    run: RunFolder, smallest: dict[str, float]
-) -> None:
+def test_what_loses_much_is_not_for_export(run: RunFolder, smallest: dict[str, float]) -> None:
     table = run.tables["smallest"].assign(**smallest)
     assert commands(with_tables(run, smallest=table)) == []

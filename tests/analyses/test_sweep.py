@@ -1,7 +1,5 @@
 """What every component costs alone, in the numbers of the table."""
 
-from __future__ import annotations
-
 from analyses.shown import drawings_of
 from pages import rows_of, tables_of, with_tables, words_of
 
@@ -25,11 +23,8 @@ def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     assert [row[4] for row in rows_of(table)] == accuracies
 
 
-def test_sets_without_names_of_components_are_not_drawn(run: RunFolder) -> None:
+def test_what_is_not_drawn(run: RunFolder) -> None:
     named = with_tables(run, sweep=run.tables["sweep"].assign(set="my set"))
     assert drawings_of(Sweep.blocks(named)) == []
-
-
-def test_without_a_sweep_there_is_no_section(run: RunFolder) -> None:
     for table in (None, run.tables["sweep"][:0]):
         assert [*Sweep.sections(with_tables(run, sweep=table))] == []

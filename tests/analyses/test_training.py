@@ -1,7 +1,5 @@
 """A training is told and drawn as its table and its settings are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +21,6 @@ def test_a_training_is_told_in_one_sentence(run: RunFolder) -> None:
         "step (2.1 passes), with a learning rate of up to 2e-05 and seed 7; all settings are under "
         "Method."
     )
-
-
-def test_patience_a_start_from_scratch_and_missing_settings_are_told(run: RunFolder) -> None:
     words = told(run, settings={"training": {**TRAIN_SETTINGS, "patience": 2}})
     assert "The weights are those of the best evaluation on in-domain data, not of the" in words
     settings = {"training": {**TRAIN_SETTINGS, "from_scratch": True}}
@@ -45,9 +40,6 @@ def test_accuracies_of_a_training_are_means_over_named_subsets(run: RunFolder) -
     mean = sum(2 / (3 + late) for late in (1, 2, 3, 4)) / 4
     assert rows_of(table)[1] == ["200", "0.500", "66.7 %", f"{100 * mean:.1f} %"]
     assert [drawing.name for drawing in drawings_of(section.blocks)] == ["training"]
-
-
-def test_without_a_training_there_is_no_section(run: RunFolder) -> None:
     for history in (None, run.tables["training"][:0]):
         without = with_tables(run, training=history)
         assert not [*Train.sections(without), *Train.headlines(without)]
