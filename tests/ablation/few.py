@@ -1,15 +1,17 @@
 """A few examples as the models of `helpers` read them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any
 
 import helpers
 import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 from torch import Tensor
 
+from mechcore.ablation import Ablations
+from mechcore.ablation.effects.information import INFORMATION
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.evaluation.evaluate import Evaluation
@@ -39,9 +41,7 @@ def encoded(name: str = "bert") -> EncodedExamples:
     return encode(Examples("few", frame), tokenizer, max_length=48, **options)
 
 
-def of_margins(
-    margin: Any, label: Any = 1, subsets: Any = "s", clusters: np.ndarray | None = None
-) -> Evaluation:
+def of_margins(margin: Any, label: Any = 1, subsets: Any = "s", clusters: Any = None) -> Evaluation:
     """Answers of a model with these log-odds of the second of two classes, by default the right."""
     margin = np.asarray(margin, dtype=float)
     logits = torch.tensor(np.stack([np.zeros_like(margin), margin], axis=1))
@@ -50,13 +50,65 @@ def of_margins(
     return Evaluation(logits, right, names, "", clusters)
 
 
+SMALL = 0.002
+"""The standard error of a change that is known well."""
+
+
+def information_rows(losses: Any, threshold: Any = None, shift: Any = None) -> pd.DataFrame:
+    """Rows of losses of information with their standard errors, by a threshold and of shifts."""
+    rows = []
+    for name, (loss, error) in losses.items():
+        row: dict[str, Any] = {"set": name, "reason": ""}
+        moved, shifted = ((each or {}).get(name, 0.0) for each in (threshold, shift))
+        figures = ("information", loss, error), ("threshold", moved, SMALL)
+        for figure, value, spread in (*figures, ("shift", shifted, SMALL)):
+            row |= {f"{figure}_change": -value, f"{figure}_change_se": spread}
+            for end, sign in (("low", -1), ("high", 1)):
+                row[f"{figure}_change_{end}"] = -value + sign * 1.96 * spread
+            row[f"{figure}_p"] = 2 * stats.norm.sf(abs(value) / max(spread, 1e-9))
+        rows.append(row)
+    return pd.DataFrame(rows, columns=INFORMATION.required)
+
+
 def means_of(model: Any, data: EncodedExamples, **options: Any) -> MeanActivations:
     return MeanActivations.compute(model, data, **{"n_samples": 0, **options})
 
 
-def plain_logits(
-    model: Any, data: EncodedExamples, means: MeanActivations, values: Tensor
-) -> Tensor:
+def assert_close(found: Ablations, expected: Ablations, atol: float = 2e-5) -> None:
+    """The same answers of the full model and without every set, up to rounding."""
+    assert list(found.without) == list(expected.without)
+    helpers.close(found.full.logits, expected.full.logits, atol)
+    for each, wanted in expected.without.items():
+        got = found.without[each]
+        np.testing.assert_array_equal(got.correct, wanted.correct)
+        np.testing.assert_allclose(got.margin, wanted.margin, rtol=0, atol=atol)
+        np.testing.assert_allclose(got.kl, wanted.kl, rtol=0, atol=atol)
+        if wanted.logits is not None:
+            np.testing.assert_allclose(got.logits, wanted.logits, rtol=0, atol=atol)
+
+
+class Runs:
+    """Notes what runs, and interrupts or forbids the next run."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.stop_at: int | None = None
+        self.error: type[BaseException] = KeyboardInterrupt
+
+    def watched(self, what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            if len(self.done) == self.stop_at:
+                raise self.error
+            self.done.append(what)
+            return real(*args, **options)
+
+        return run
+
+    def until(self, stop_at: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.done, self.stop_at, self.error = [], stop_at, error
+
+
+def plain_logits(model: Any, data: EncodedExamples, means: Any, values: Tensor) -> Tensor:
     """Logits [example, class] of Hugging Face's ``model`` under mask values, by torch hooks."""
 
     def on_z(layer: int, z: Tensor) -> Tensor:
@@ -77,9 +129,7 @@ def plain_logits(
     return torch.stack(rows)
 
 
-def plain_margin(
-    model: Any, data: EncodedExamples, means: MeanActivations, values: Tensor
-) -> Tensor:
+def plain_margin(model: Any, data: EncodedExamples, means: Any, values: Tensor) -> Tensor:
     """Mean margin likewise."""
     total = torch.zeros(())
     logits = plain_logits(model, data, means, values)

@@ -7,8 +7,6 @@ last MLP computes a function of the sum, which the classifier reads as the logit
 more head writes to that logit directly; all others write nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -81,22 +79,12 @@ def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
 
 def _idle(n_layer: int, activation_function: str = "relu") -> Any:
     """A GPT-2 that writes nothing, and whose normalisations do nothing."""
-    classes = ("non-entailment", "entailment")
-    config = hf.GPT2Config(
-        vocab_size=helpers.VOCABULARY,
-        n_positions=48,
-        n_embd=8,
-        n_layer=n_layer,
-        n_head=4,
-        n_inner=4,
-        activation_function=activation_function,
-        layer_norm_epsilon=_EPSILON,
-        pad_token_id=helpers.PAD,
-        bos_token_id=None,
-        eos_token_id=None,
-        id2label=dict(enumerate(classes)),
-        label2id={name: i for i, name in enumerate(classes)},
-    )
+    names = {"id2label": {0: "non-entailment", 1: "entailment"}}
+    names |= {"label2id": {"non-entailment": 0, "entailment": 1}}
+    sizes = {"vocab_size": helpers.VOCABULARY, "n_positions": 48, "n_embd": 8, "n_layer": n_layer}
+    sizes |= {"n_head": 4, "n_inner": 4, "pad_token_id": helpers.PAD}
+    norms = {"activation_function": activation_function, "layer_norm_epsilon": _EPSILON}
+    config = hf.GPT2Config(**names, **sizes, **norms, bos_token_id=None, eos_token_id=None)
     model = hf.GPT2ForSequenceClassification(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -120,10 +108,7 @@ def two_domains(folder: Path, n: int = 400) -> dict[str, pd.DataFrame]:
 
     Texts are a word with the meaning and a clue. One head says what the meaning is, one what the
     clue is, which is right in domain and mostly wrong out of domain, and one which domain it is:
-    0 in every in-domain token, `IDLE_SIZE` in every other.
-
-    Returns:
-        The data by split.
+    0 in every in-domain token, `IDLE_SIZE` in every other. Returns the data by split.
     """
     model, tokenizer = _idle(n_layer=1), Tokenizer(WordLevel(_vocabulary(), unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -178,9 +163,7 @@ def examples(n: int = 12) -> EncodedExamples:
     return encode(Examples("planted", frame), tokenizer, max_length=48)
 
 
-def game(
-    changes: Mapping[str, Any], *, start: Any = None, subsets: list[str] | None = None
-) -> Ablations:
+def game(changes: Mapping[str, Any], *, start: Any = None, subsets: Any = None) -> Ablations:
     """Answers whose changes in margin are these by set, for every example or one number for all."""
     rows = {name: np.atleast_1d(np.asarray(row, dtype=float)) for name, row in changes.items()}
     n = max(map(len, rows.values()))

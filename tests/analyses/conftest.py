@@ -1,7 +1,5 @@
 """The made-up run whose pages the tests of analyses read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,37 +1,33 @@
 """What the core costs, in the numbers of the tables."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from analyses.shown import drawings_of, headlines_of, plain
 from pages import rows_of, tables_of, with_tables, words_of
 from study.sources import checkpoint_like, data_config
 
 from mechcore.analyses.ablation import Ablation
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
-from mechcore.report.blocks import Drawing, Paragraph
+from mechcore.report.blocks import Paragraph
 from mechcore.report.run_folder import RunFolder
 from mechcore.steps.config import ModelConfig
-from mechcore.wording import MINUS, SPACE
 
 
 def told(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:
-    sentences = Ablation.headlines(with_tables(run, **tables))
-    return [text.replace(SPACE, " ").replace(MINUS, "-") for text in sentences]
+    return headlines_of(Ablation, with_tables(run, **tables))
 
 
 def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     (section,) = Ablation.sections(run)
     assert (section.id, section.title) == ("ablation", "Ablation")
     assert section.files == ["ablation.csv", "ablation_controls.csv"]
-    assert [block.name for block in section.blocks if isinstance(block, Drawing)] == [
-        *("ablation-accuracy", "ablation-margin", "ablation-subsets-1"),
-    ]
+    names = ["ablation-accuracy", "ablation-margin", "ablation-subsets-1"]
+    assert [drawing.name for drawing in drawings_of(section.blocks)] == names
     assert words_of(section.blocks).startswith("Core heads are ablated in the full model, alone")
     sets, controls = tables_of(section.blocks)
     ablation = run.tables["ablation"].query("subset == 'all'")
@@ -39,16 +35,33 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     for cells, (_, row) in zip(rows_of(sets), ablation.iterrows(), strict=True):
         ends = (row.margin_change, row.margin_change_low, row.margin_change_high)
         change, low, high = (re.sub(r"^[+-](0\.00)$", r"\1", f"{end:+.2f}") for end in ends)
-        assert cells[3].replace(MINUS, "-") == f"{change} [{low}, {high}]"
+        assert plain(cells[3]) == f"{change} [{low}, {high}]"
     assert len(controls.rows) == len(run.tables["ablation_controls"].query("subset == 'all'"))
+    table = run.tables["interactions"].query("size == 2")
+    shares = {
+        "shapley": table.assign(shapley=table["interaction"]),
+        "dividends": table.assign(dividend=table["interaction"]),
+    }
+    *_, values, beyond = tables_of(Ablation.blocks(with_tables(run, **shares)))
+    assert [values.header[-1], beyond.header[-1]] == ["shapley", "dividend"]
+    overall = table[table["subset"] == "all"]
+    assert [row[0] for row in values.rows] == [row[0] for row in beyond.rows] == [*overall["set"]]
+    row = (overall["metric"] == "margin").argmax()
+    expected = overall.iloc[row]["interaction"]
+    assert plain(values.rows[row][3]).startswith(f"{expected:+.2f} [")
 
 
-def test_named_components_are_called_so(run: RunFolder) -> None:
+def test_named_components_and_another_fill_are_told(run: RunFolder) -> None:
     settings = {"analyses": {"ablation": {"components": ["L0.H0"]}}}
     named = RunFolder(run.path, {**run.config, "settings": settings}, run.tables)
     assert words_of(Ablation.blocks(named)).startswith("Components are ablated in the full model")
     worst, _ = Ablation.headlines(named)
     assert worst.startswith("Of 4 components ablated alone, ")
+    for fill, what in (("mean", None), ("zero", "zeros"), ("half", "what the fill half gives")):
+        config = {**run.config, "settings": {"analyses": {"fill": fill}}}
+        first, *_ = Ablation.blocks(RunFolder(run.path, config, run.tables))
+        text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
+        assert (first == Paragraph(text, note=True)) == (what is not None)
 
 
 def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
@@ -63,23 +76,7 @@ def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
     assert sorted(kinds) == ["ablation", "describe", "means"]
 
 
-def test_shapley_values_and_dividends_are_listed(run: RunFolder) -> None:
-    table = run.tables["interactions"].query("size == 2")
-    shares = {
-        "shapley": table.assign(shapley=table["interaction"]),
-        "dividends": table.assign(dividend=table["interaction"]),
-    }
-    *_, values, beyond = tables_of(Ablation.blocks(with_tables(run, **shares)))
-    assert [values.header[-1], beyond.header[-1]] == ["shapley", "dividend"]
-    overall = table[table["subset"] == "all"]
-    assert len(values.rows) == len(beyond.rows) == len(overall)
-    first = overall.query("metric == 'margin'").iloc[0]
-    (cells,) = [row for row in rows_of(values) if row[0] == first["set"] and "id" in row[1]
-                and "nats" in row[2]]  # fmt: skip
-    assert cells[3].replace(MINUS, "-").startswith(f"{first['interaction']:+.2f} [")
-
-
-def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None:
+def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> None:
     worst_sentence, core_sentence = told(run)
     ablation, controls = run.tables["ablation"], run.tables["ablation_controls"]
     singles = ablation.query("kind == 'single' and split == 'ood' and subset == 'all'")
@@ -104,15 +101,9 @@ def test_the_worst_head_is_the_one_with_the_largest_drop(run: RunFolder) -> None
         f"average (all of 20 sets between {whole.control_low:+.2f} nats and "
         f"{whole.control_high:+.2f} nats, p = 0.048 of so large a change among these; n = 300)."
     )
-    alone = run.tables["ablation_controls"].assign(n_controls=0)
-    head, core = told(run, ablation_controls=alone)
-    assert "of its layer" not in head
+    head, core = told(run, ablation_controls=controls.assign(n_controls=0))
     assert core.endswith("too few other heads of each layer to compare that with.")
-    (head,) = told(run, ablation_controls=None)
-    assert "of its layer" not in head
-
-
-def test_a_core_head_without_which_the_model_is_better_is_named(run: RunFolder) -> None:
+    assert "of its layer" not in head + "".join(told(run, ablation_controls=None))
     assert not any("accuracy is higher" in text for text in told(run))
     table = run.tables["ablation"].copy()
     first = (table["set"] == run.core[0]) & (table["split"] == "ood") & (table["subset"] == "all")
@@ -158,19 +149,5 @@ def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder)
     why = "there is no core, as no mask could be used"
     without = words(ablation=ablation[:0], missing_masks=failed, subnetworks=None)
     assert without == f"There was no head to ablate: {why}."
-    not_run = "Not run: the ablation of core heads from the full model."
-    (block,) = Ablation.blocks(with_tables(run, ablation=None))
-    assert block == Paragraph(not_run, note=True)
-
-
-@pytest.mark.parametrize(
-    ("fill", "what"),
-    [("mean", None), ("zero", "zeros"), ("half", "what the fill half gives")],
-)
-def test_another_fill_than_the_mean_is_named_first(
-    run: RunFolder, fill: str, what: str | None
-) -> None:
-    config = {**run.config, "settings": {"analyses": {"fill": fill}}}
-    first, *_ = Ablation.blocks(RunFolder(run.path, config, run.tables))
-    text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
-    assert (first == Paragraph(text, note=True)) == (what is not None)
+    not_run = Paragraph("Not run: the ablation of core heads from the full model.", note=True)
+    assert [*Ablation.blocks(with_tables(run, ablation=None))] == [not_run]

@@ -1,17 +1,16 @@
 """The sections on accuracy and on subnetworks say what their tables say, and the summary, too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from analyses.shown import drawings_of, headlines_of
 from made_up_run import World, write_run
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.accuracy import Accuracy
 from mechcore.report import figures
-from mechcore.report.blocks import Drawing, Section
+from mechcore.report.blocks import Section
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.wording import SPACE
 
@@ -37,7 +36,7 @@ def sections(run: RunFolder) -> tuple[Section, Section]:
 
 
 def headlines(run: RunFolder) -> str:
-    return " ".join(Accuracy.headlines(run)).replace(SPACE, " ")
+    return " ".join(headlines_of(Accuracy, run))
 
 
 def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -> None:
@@ -60,24 +59,16 @@ def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -
     assert [cell.replace("\u2212", "-") for cell in rows_of(margin)[1][:5]] == [*name, *cells]
     assert [row[1] for row in rows_of(accuracy)][::5] == ["all", "all"]  # out of domain comes first
     assert [row[3] for row in rows_of(accuracy)] == 5 * ["100.0 %"] + ["50.0 %"]
+    unknown, _ = sections(with_tables(run, data=None))
+    assert [table.header[3] for table in tables_of(unknown.blocks)[:2]] == ["full model"] * 2
 
 
-def test_without_counts_of_labels_there_is_no_majority(run: RunFolder) -> None:
-    section, _ = sections(with_tables(run, data=None))
-    assert [table.header[3] for table in tables_of(section.blocks)[:2]] == [
-        "full model",
-        "full model",
-    ]
-
-
-def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(
-    run: RunFolder, drawn: list[pd.DataFrame]
-) -> None:
+def test_in_domain_subsets_are_drawn_apart(run: RunFolder, drawn: list[pd.DataFrame]) -> None:
     accuracy = run.tables["accuracy"]
     inside = accuracy[accuracy["split"] == "id"].assign(subset="fiction")
     with_subsets = pd.concat([inside, accuracy], ignore_index=True)
     section, _ = sections(with_tables(run, accuracy=with_subsets))
-    pictures = [block for block in section.blocks if isinstance(block, Drawing)]
+    pictures = drawings_of(section.blocks)
     folds = ["", "Accuracy on subsets of tiny-id (in-domain)"]
     assert [picture.fold for picture in pictures] == folds
     assert len({picture.name for picture in pictures}) == 2
@@ -100,13 +91,7 @@ def test_groups_have_means_of_the_full_model_and_over_subnetworks(run: RunFolder
     ]
     assert cells["main text"][-2:] == ["2", "so_swap, preposition"]
     assert cells["ID"][-1] == "all examples"
-
-
-def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
-    section, _ = sections(run)
-    (*_, table) = tables_of(section.blocks)
-    (rare,) = (row for row in rows_of(table) if row[0] == "rare")
-    assert rare == ["rare", "n/a", "n/a", "n/a", "2", "so_swap, absent"]
+    assert cells["rare"] == ["n/a", "n/a", "n/a", "2", "so_swap, absent"]  # which lacks a subset
     text = headlines(run)
     assert text.startswith("Macro-averaged over subsets, the full model's accuracy is ")
     assert (
@@ -127,9 +112,6 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
             f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
             f"(tiny-id, {inside.max() - inside.min():.1f} points apart)."
         ) in headlines(run)
-
-
-def test_how_far_subnetworks_are_apart_is_said_of_both_labels(run: RunFolder) -> None:
     accuracy = run.tables["accuracy"]
     seed = accuracy["seed"].fillna(0).astype(float)
     balanced = (0.5 + seed / 1000).mask(accuracy["split"] == "id")  # one label only in domain
@@ -146,53 +128,31 @@ def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder
     assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
     assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
     assert (first.folded, kept.folded) == (False, True)
-    assert (section.id, list(section.files)) == (
-        "subnetworks",
-        ["subnetworks.csv", "accuracy_spread.csv"],
-    )
+    files = ["subnetworks.csv", "accuracy_spread.csv"]
+    assert (section.id, list(section.files)) == ("subnetworks", files)
 
 
 def failed(*target_sparsities: float) -> pd.DataFrame:
-    reasons = [f"sparsity {target_sparsity / 2}" for target_sparsity in target_sparsities]
-    columns = {
-        "subnetwork": [f"s{t:.2f}-seed9" for t in target_sparsities],
-        "seed": 9,
-        "reason": reasons,
-    }
-    return pd.DataFrame({**columns, "target_sparsity": target_sparsities})
+    rows = [(f"s{t:.2f}-seed9", 9, f"sparsity {t / 2}", t) for t in target_sparsities]
+    return pd.DataFrame(rows, columns=["subnetwork", "seed", "reason", "target_sparsity"])
 
 
-@pytest.mark.parametrize(
-    ("target_sparsities", "names", "gone"),
-    [
-        ([0.5], "1 of 7 masks (s0.50-seed9)", ""),
-        (
-            [0.5, 0.9],
-            "2 of 8 masks (s0.50-seed9 and s0.90-seed9)",
-            " No mask of target sparsity 90 % is left.",
-        ),
-    ],
-)
-def test_masks_that_are_missing_are_named(
-    run: RunFolder, target_sparsities: list[float], names: str, gone: str
-) -> None:
-    said = f"Training failed for {names}; everything here is about the others.{gone}"
-    _, section = sections(with_tables(run, missing_masks=failed(*target_sparsities)))
-    assert words_of(section.blocks) == said
-    (missing,) = (
-        t for t in tables_of(section.blocks) if t.caption.startswith("Masks that are missing")
-    )
-    assert rows_of(missing) == [[f"s{t:.2f}-seed9", f"sparsity {t / 2}"] for t in target_sparsities]
-    assert "missing_masks.csv" in section.files
-
-
-def test_without_any_mask_everything_is_about_the_full_model(run: RunFolder) -> None:
+def test_masks_that_are_missing_are_named(run: RunFolder) -> None:
+    _, one = sections(with_tables(run, missing_masks=failed(0.5)))
+    said = "Training failed for {}; everything here is about the others."
+    assert words_of(one.blocks) == said.format("1 of 7 masks (s0.50-seed9)")
+    _, two = sections(with_tables(run, missing_masks=failed(0.5, 0.9)))
+    gone = " No mask of target sparsity 90 % is left."
+    names = "2 of 8 masks (s0.50-seed9 and s0.90-seed9)"
+    assert words_of(two.blocks) == said.format(names) + gone
+    (missing,) = (t for t in tables_of(two.blocks) if t.caption.startswith("Masks that are mis"))
+    assert rows_of(missing) == [["s0.50-seed9", "sparsity 0.25"], ["s0.90-seed9", "sparsity 0.45"]]
+    assert "missing_masks.csv" in two.files
     none = with_tables(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
-    _, section = sections(none)
-    assert words_of(section.blocks).startswith(
-        "Training failed for 1 of 1 mask (s0.50-seed9); everything here is about the full model."
-    )
-    assert "Not run" not in words_of(section.blocks)
+    words = words_of(sections(none)[1].blocks)
+    end = "everything here is about the full model."
+    assert words.startswith(f"Training failed for 1 of 1 mask (s0.50-seed9); {end}")
+    assert "Not run" not in words
 
 
 def test_a_subnetwork_that_stands_out_is_named(run: RunFolder) -> None:
@@ -208,16 +168,15 @@ def test_what_a_run_lacks_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     for section in sections(read_run(tmp_path)):
         assert words_of(section.blocks).startswith("Not run: ")
-        assert len(section.blocks) == 1
-        assert section.files == []
+        assert (len(section.blocks), section.files) == (1, [])
 
 
 def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None:
     notes = {tile.label: tile.note for tile in Accuracy.tiles(run)}
     outside = notes["Full model, out-of-domain"]
     assert outside.endswith("] on tiny-ood, all examples of 4 subsets")
-    full = (
-        run.tables["accuracy"].query("subnetwork == 'full' and subset == 'all'").set_index("split")
+    full = run.tables["accuracy"].query(
+        "subnetwork == 'full' and subset == 'all' and split == 'id'"
     )
-    low, high = (100 * full.at["id", f"accuracy_{end}"] for end in ("low", "high"))
+    low, high = (100 * full[f"accuracy_{end}"].item() for end in ("low", "high"))
     assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"

@@ -1,24 +1,21 @@
 """The heuristic core: what is compared is named, and the page says what the tables say."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from analyses.shown import drawings_of, headlines_of
 from made_up_run import World, write_run
-from pages import with_tables, words_of
+from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.core import Core
 from mechcore.components import ModelShape
 from mechcore.pruning import random_subnetworks
 from mechcore.report import figures, subnetwork_figures
-from mechcore.report.blocks import Drawing, Table
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.tables import core_tables
-from mechcore.wording import SPACE
 
 
 def test_the_sparsities_whose_frequencies_are_compared_are_named() -> None:
@@ -50,8 +47,8 @@ def summed_up(run: RunFolder, **values: Any) -> RunFolder:
 
 
 def headline(run: RunFolder) -> str:
-    (text,) = Core.headlines(run)
-    return text.replace(SPACE, " ")
+    (text,) = headlines_of(Core, run)
+    return text
 
 
 def words(run: RunFolder) -> str:
@@ -62,83 +59,61 @@ def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
     text = headline(run)
     assert text.startswith("4 of 32 heads are in all 6 subnetworks: L0.H3, L1.H5, L2.H2, L3.H0.")
     chance = run.tables["core_summary"]["expected_by_chance"].iloc[0]
-    assert (
-        f"{chance:.2f} would be shared by all on average (p = 2.3 \u00d7 10\u207b\u2077)." in text
-    )
+    assert f"{chance:.2f} would be shared by all on average (p = 2.3 \u00d7 10\u207b" in text
     assert text.endswith(
         "Each core head would be kept by at least 36.8 % of further seeds (lower bound of 95 %, "
         "for one head)."
     )
     assert words(run).startswith(text)
-
-
-def test_an_empty_core_is_said_to_be_empty(run: RunFolder) -> None:
     empty = with_tables(summed_up(run, core_size=0), core=run.tables["core"][:0])
     start = "The heuristic core is empty: no head is in all 6 subnetworks."
     assert headline(empty).startswith(f"{start} If the subnetworks of each seed kept as many")
-
-
-def test_a_p_value_that_is_not_small_is_said_so(run: RunFolder) -> None:
     unsure = summed_up(run, p_value=0.4)
     assert "(p = 0.4). That p-value is not small: a core of this size is no" in headline(unsure)
     assert "not small" not in words(run)
 
 
-def test_agreement_of_sparsities_is_told_as_far_as_it_is_known(run: RunFolder) -> None:
+def test_what_is_told_as_far_as_it_is_known(run: RunFolder) -> None:
     assert "at the lowest target sparsity (50 %) and at the highest (70 %) correlates" in words(run)
     assert "How often each head is kept" not in words(summed_up(run, spearman_rho=math.nan))
     alike = words(summed_up(run, spearman_p=math.nan))
     assert alike.endswith("rho = 0.79. It has no p-value, since the two share seeds or a ranking.")
+    without = {name: run.tables[name][:0] for name in ("subnetworks", "core", "core_summary")}
+    failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "reason": ["sparsity 0.1"]})
+    said = words(with_tables(run, **without, missing_masks=failed))
+    assert said == "There is no core, as no mask could be used."
+    assert words(with_tables(run, core_summary=None)).startswith("Not run: ")
 
 
-def test_a_core_of_one_seed_or_ranking_is_not_compared_with_chance(run: RunFolder) -> None:
+def test_a_core_of_one_seed_or_subnetwork_is_not_compared(run: RunFolder, tmp_path: Path) -> None:
     alike = run.tables["head_overlap"].assign(p_value=math.nan)
     text = headline(with_tables(run, head_overlap=alike))
     assert text.endswith("share heads whatever matters: take several seeds.")
     assert "would be shared by all on average" not in text
-
-
-def test_of_one_subnetwork_its_heads_are_the_core(tmp_path: Path) -> None:
     world = World(seeds=(0,), target_sparsities=(0.5,), core=("L0.H3",))
     text = headline(read_run(write_run(tmp_path / "one", world)))
     assert text.startswith("1 of 32 heads is in the one subnetwork: L0.H3.")
     assert text.endswith("With one subnetwork, its heads are the core by definition.")
 
 
-def test_core_heads_are_listed_with_what_they_attend_to(run: RunFolder) -> None:
-    (table,) = (block for block in Core.blocks(run) if isinstance(block, Table))
+def test_core_heads_are_listed_and_their_overlap_is_beside_its_chance(run: RunFolder) -> None:
+    (table,) = tables_of(Core.blocks(run))
     attended = run.tables["head_categories"].set_index("component")["category"]
     core = run.tables["core"]["component"]
     assert [row[0] for row in table.rows] == list(core)
     assert [row[-1] for row in table.rows] == [attended[head] for head in core]
-    (table,) = (
-        b for b in Core.blocks(with_tables(run, head_categories=None)) if isinstance(b, Table)
-    )
+    (table,) = tables_of(Core.blocks(with_tables(run, head_categories=None)))
     assert "attends to" not in table.header
-
-
-def test_the_overlap_is_beside_its_chance(run: RunFolder) -> None:
     overlap = run.tables["head_overlap"]
     jaccard, layers = overlap[["jaccard", "expected"]].mean()
     beyond = (overlap["p_value"] < 0.05).sum()
     assert 0 < beyond < len(overlap)
-    frequency, drawing = (b for b in Core.blocks(run) if isinstance(b, Drawing))
+    frequency, drawing = drawings_of(Core.blocks(run))
     assert frequency.caption.endswith("core heads are outlined.")
     assert (
         f"On average {jaccard:.2f}; as many random heads of each layer would share {layers:.2f}. "
         f"Of {len(overlap)} pairs, {beyond} share more than by that chance (p < 0.05, not corrected"
     ) in drawing.caption
     alike = pd.concat([overlap, overlap[:1].assign(p_value=math.nan, expected=math.nan)])
-    _, drawing = (
-        b for b in Core.blocks(with_tables(run, head_overlap=alike)) if isinstance(b, Drawing)
-    )
+    _, drawing = drawings_of(Core.blocks(with_tables(run, head_overlap=alike)))
     assert "1 pair of one seed or ranking, which are alike whatever matters" in drawing.caption
-
-
-def test_no_core_for_want_of_masks_is_not_one_that_was_not_looked_for(run: RunFolder) -> None:
-    without = {name: run.tables[name][:0] for name in ("subnetworks", "core", "core_summary")}
-    failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "reason": ["sparsity 0.1"]})
-    assert words(with_tables(run, **without, missing_masks=failed)) == (
-        "There is no core, as no mask could be used."
-    )
-    assert words(with_tables(run, core_summary=None)).startswith("Not run: ")

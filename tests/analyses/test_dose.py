@@ -1,7 +1,5 @@
 """Doses, in the numbers of their table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pages import tables_of

@@ -1,18 +1,17 @@
 """What the page says of a failure, in the numbers of the tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd
 import pytest
+from analyses.shown import headlines_of
 from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.failure import Failure
 from mechcore.main_study.report import findings, sections
 from mechcore.report.blocks import Section
 from mechcore.report.run_folder import RunFolder
-from mechcore.wording import MINUS, SPACE
+from mechcore.wording import MINUS
 
 PLACES = [("all", "all"), ("all", "no"), ("all", "yes"), ("swaps", "no"), ("others", "yes")]
 
@@ -54,7 +53,7 @@ def shown(run: RunFolder) -> Any:
     def of(failure: pd.DataFrame, sets: pd.DataFrame, **more: Any) -> tuple[Section, list[str]]:
         told = with_tables(run, failure=failure, failure_sets=sets, **more)
         (section,) = Failure.sections(told)
-        return section, [text.replace(SPACE, " ") for text in Failure.headlines(told)]
+        return section, headlines_of(Failure, told)
 
     return of
 
@@ -76,7 +75,7 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
         "net +5.0 points [+4.0, +6.0]."
     )
     assert "1 hurts beyond the threshold (L0.H0 +5.0 points without it)" in texts[2]
-    assert f"1 is needed (L0.H1 {MINUS}20.0 points without it)" in texts[2]
+    assert "1 is needed (L0.H1 -20.0 points without it)" in texts[2]
     assert "On no, ablating L0.H0 fixes 30 answers and breaks 10" in texts[2]
 
 
@@ -92,7 +91,7 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
         ({"balanced_accuracy": None, "recalibrated": None}, NETS, "with one label, a moved thre"),
     ],
 )
-def test_what_explains_it_follows_the_rule(
+def test_a_rule_says_what_explains_it(
     outside: dict[str, Any], nets: Any, said: str, shown: Any
 ) -> None:
     _, texts = shown(failure(**outside), sets(**nets))

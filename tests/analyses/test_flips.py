@@ -1,7 +1,5 @@
 """The answers that flip without a component, in a table."""
 
-from __future__ import annotations
-
 from pages import rows_of, tables_of, with_tables
 
 from mechcore.analyses.flips import Flips
@@ -19,9 +17,6 @@ def test_texts_that_flip_are_in_a_table_of_what_does_something(run: RunFolder) -
     assert cells["text"][0] == "so_swap 1 saw L0.H3 \u2016 a bird"
     assert cells["answer without"] == ("entailment",) * 3
     assert cells["margin without (nats)"] == ("\u22122.00",) * 3
-
-
-def test_without_roles_or_flips_of_what_does_something_there_is_no_table(run: RunFolder) -> None:
     idle = run.tables["flips"].query("component != 'L0.H3'")
     assert len(idle)
     for tables in ({"roles": None}, {"flips": None}, {"flips": idle}):

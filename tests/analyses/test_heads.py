@@ -1,11 +1,11 @@
 """The section on what heads attend to says what its table says, and the summary, too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
+from analyses.shown import drawings_of
 from made_up_run import World, write_run
+from pages import tables_of
 
 from mechcore.analyses.heads import Heads
 from mechcore.report import figures
@@ -37,53 +37,12 @@ def with_core(run: RunFolder, categories: list[str]) -> RunFolder:
     return replace(run, tables={**run.tables, "head_categories": table})
 
 
-@pytest.mark.parametrize(
-    ("categories", "said"),
-    [
-        (
-            ["first", "self", "first"],
-            "What the 3 core heads attend to: first (2) and self (1).",
-        ),
-        (["mixed"], "What the core head attends to: mixed (1)."),
-    ],
-)
-def test_the_categories_of_the_core_are_counted(
-    run: RunFolder, categories: list[str], said: str
-) -> None:
-    assert list(Heads.headlines(with_core(run, categories))) == [said]
-
-
-def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
-    core, every = (block for block in Heads.blocks(run) if isinstance(block, Table))
-    table = run.tables["head_categories"]
-    assert [row[0] for row in core.rows] == run.tables["core"]["component"].tolist()
-    assert [row[0] for row in every.rows] == table["component"].tolist()
-    assert (core.folded, every.folded) == (False, True)
-    first = table.iloc[0]
-    column = every.header.index("self")
-    assert every.rows[0][column] == f"{100 * first.mass_self:.1f} ({first.ratio_self:.1f}\u00d7)"
-    assert "over 256 examples" in every.caption
-    without = table.drop(columns="ratio_self")
-    run = replace(run, tables={**run.tables, "head_categories": without})
-    _, every = (block for block in Heads.blocks(run) if isinstance(block, Table))
-    assert every.rows[0][column] == f"{100 * first.mass_self:.1f}"
-
-
-def test_attention_is_drawn_six_heads_a_figure(run: RunFolder, drawn: list[list[str]]) -> None:
-    examples = run.attention_examples
-    names = [example.component for example in examples]
-    for some, figures_of in (
-        (examples, ["attention"]),
-        (2 * examples, ["attention-1", "attention-2"]),
-    ):
-        drawn.clear()
-        blocks = list(Heads.blocks(replace(run, attention_examples=some)))
-        assert [b.name for b in blocks if isinstance(b, Drawing)][1:] == figures_of
-        assert sum(isinstance(block, View) for block in blocks) == 1
-    assert drawn == [[*names, *names[:2]], names[2:]]
-
-
-def test_without_a_core_no_head_is_outlined(run: RunFolder) -> None:
+def test_the_categories_of_the_core_are_counted(run: RunFolder) -> None:
+    several = with_core(run, ["first", "self", "first"])
+    said = "What the 3 core heads attend to: first (2) and self (1)."
+    assert list(Heads.headlines(several)) == [said]
+    one = with_core(run, ["mixed"])
+    assert list(Heads.headlines(one)) == ["What the core head attends to: mixed (1)."]
     run = with_core(run, [])
     assert list(Heads.headlines(run)) == []
     picture, note, every, *_ = Heads.blocks(run)
@@ -94,10 +53,34 @@ def test_without_a_core_no_head_is_outlined(run: RunFolder) -> None:
     assert isinstance(every, Table)
 
 
-def test_the_section_is_called_by_its_id(run: RunFolder) -> None:
+def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
+    core, every = tables_of(Heads.blocks(run))
+    table = run.tables["head_categories"]
+    assert [row[0] for row in core.rows] == run.tables["core"]["component"].tolist()
+    assert [row[0] for row in every.rows] == table["component"].tolist()
+    assert (core.folded, every.folded) == (False, True)
+    first = table.iloc[0]
+    column = every.header.index("self")
+    assert every.rows[0][column] == f"{100 * first.mass_self:.1f} ({first.ratio_self:.1f}\u00d7)"
+    assert "over 256 examples" in every.caption
+    without = table.drop(columns="ratio_self")
+    run = replace(run, tables={**run.tables, "head_categories": without})
+    _, every = tables_of(Heads.blocks(run))
+    assert every.rows[0][column] == f"{100 * first.mass_self:.1f}"
     (section,) = Heads.sections(run)
     assert (section.id, list(section.files)) == ("categories", ["head_categories.csv"])
     (section,) = Heads.sections(replace(run, tables={}))
     assert [block.text for block in section.blocks if isinstance(block, Paragraph)] == [
         "Not run: the sorting of heads by what they attend to."
     ]
+
+
+def test_attention_is_drawn_six_heads_a_figure(run: RunFolder, drawn: list[list[str]]) -> None:
+    examples = run.attention_examples
+    names = [example.component for example in examples]
+    for times, figures_of in ((1, ["attention"]), (2, ["attention-1", "attention-2"])):
+        drawn.clear()
+        blocks = list(Heads.blocks(replace(run, attention_examples=times * examples)))
+        assert [drawing.name for drawing in drawings_of(blocks)][1:] == figures_of
+        assert sum(isinstance(block, View) for block in blocks) == 1
+    assert drawn == [[*names, *names[:2]], names[2:]]

@@ -1,7 +1,5 @@
 """Interactions of core heads, in the numbers of the table."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from analyses.shown import drawings_of, headlines_of
 from pages import rows_of, tables_of, with_tables, words_of
 from study.sources import checkpoint_like, data_config
 
@@ -17,16 +16,15 @@ from mechcore.analyses.interactions import Interactions
 from mechcore.errors import InputError
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import make_plan
-from mechcore.report.blocks import Drawing, Paragraph
+from mechcore.report.blocks import Paragraph
 from mechcore.report.run_folder import RunFolder
 from mechcore.steps.config import ModelConfig
-from mechcore.wording import MINUS
 
 
 def told(run: RunFolder, **changes: Any) -> list[str]:
     """The sentences with columns changed; numbers that are None are missing."""
     table = run.tables["interactions"].assign(**changes)
-    return [*Interactions.headlines(with_tables(run, interactions=table))]
+    return headlines_of(Interactions, with_tables(run, interactions=table))
 
 
 @pytest.mark.parametrize(("metric", "scale", "digits"), [("accuracy", 100, 1), ("margin", 1, 2)])
@@ -44,54 +42,19 @@ def test_superadditive_sets_are_counted_from_the_intervals(
     ) in sentence
     ends = f"[{scale * top.low:+.{digits}f}, {scale * top.high:+.{digits}f}]"
     value = f"an interaction of {scale * top.interaction:+.{digits}f}"
-    plain = sentence.replace("\u00a0", " ").replace(MINUS, "-")
-    assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", plain)
+    assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", sentence)
 
 
 def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     (section,) = Interactions.sections(run)
     assert (section.id, section.files) == ("interactions", ["interactions.csv"])
     assert [*map(Paragraph, Interactions.headlines(run))] == section.blocks[:2]
-    assert [block.name for block in section.blocks if isinstance(block, Drawing)] == [
-        *("interactions", "interactions-subsets"),
-    ]
+    names = ["interactions", "interactions-subsets"]
+    assert [drawing.name for drawing in drawings_of(section.blocks)] == names
     (table,) = tables_of(section.blocks)
     overall = run.tables["interactions"].query("subset == 'all'")
     assert [row[0] for row in rows_of(table)] == overall["set"].tolist()
     assert table.folded == (len(overall) > 40)
-
-
-def verdicts(run: RunFolder, **changes: Any) -> set[str]:
-    table = run.tables["interactions"].assign(floor=False, **changes)
-    (shown,) = tables_of(Interactions.blocks(with_tables(run, interactions=table)))
-    return {row[-1] for row in rows_of(shown)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "verdict", "n_superadditive", "n_subadditive"),
-    [
-        ({"low": -1.0, "high": 1.0}, "includes zero", 0, 0),
-        ({"low": -1.0, "high": -0.01, "p_adjusted": 0.06}, "not after correction", 0, 0),
-        ({"low": float("nan"), "high": float("nan")}, "not known", 0, 0),
-        ({"low": -0.5, "high": -0.01}, "superadditive", 7, 0),
-        ({"low": 0.01, "high": 0.5}, "subadditive", 0, 7),
-    ],
-)
-def test_a_direction_is_told_where_the_interval_shows_it(
-    run: RunFolder,
-    changes: dict[str, float],
-    verdict: str,
-    n_superadditive: int,
-    n_subadditive: int,
-) -> None:
-    counts = f"{n_superadditive} of 7 joint sets are superadditive and {n_subadditive} subadditive"
-    if verdict == "not known":
-        counts = "the intervals of all 7 joint sets are not known, so no direction is shown"
-    assert all(counts in sentence for sentence in told(run, **changes))
-    assert verdicts(run, **changes) == {verdict}
-
-
-def test_the_largest_interaction_is_the_largest_in_either_direction(run: RunFolder) -> None:
     table = run.tables["interactions"]
     size = table["interaction"].abs()
     chosen = table.query("split == 'ood' and subset == 'all' and metric == 'margin'")
@@ -99,6 +62,26 @@ def test_the_largest_interaction_is_the_largest_in_either_direction(run: RunFold
     which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
     margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)
     assert f"The largest interaction, in either direction, is that of {which}: " in margin
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "verdict", "counts"),
+    [
+        (-1.0, 1.0, 0.01, "includes zero", "0 of 7 joint sets are superadditive and 0 subadd"),
+        (-1.0, -0.01, 0.06, "not after correction", "0 of 7 joint sets are superadditive and 0"),
+        (*[float("nan")] * 2, 0.01, "not known", "the intervals of all 7 joint sets are not known"),
+        (-0.5, -0.01, 0.01, "superadditive", "7 of 7 joint sets are superadditive and 0 subadd"),
+        (0.01, 0.5, 0.01, "subadditive", "0 of 7 joint sets are superadditive and 7 subadditive"),
+    ],
+)
+def test_a_direction_is_told_where_the_interval_shows_it(
+    run: RunFolder, low: float, high: float, p: float, verdict: str, counts: str
+) -> None:
+    changes = {"low": low, "high": high, "p_adjusted": p, "floor": False}
+    assert all(counts in sentence for sentence in told(run, **changes))
+    table = run.tables["interactions"].assign(**changes)
+    (shown,) = tables_of(Interactions.blocks(with_tables(run, interactions=table)))
+    assert {row[-1] for row in rows_of(shown)} == {verdict}
 
 
 @pytest.mark.parametrize(
@@ -114,17 +97,14 @@ def test_joint_changes_that_saturate_are_marked(run: RunFolder, end: str, words:
         with_tables(run, interactions=table.assign(**{end: at_end})) for at_end in (False, True)
     )
     margin, accuracy = Interactions.headlines(marked)
-    assert accuracy.endswith(
-        f" The joint change saturates for 7 of 7, as accuracy has little or nothing left {words}"
-    )
+    said = "The joint change saturates for 7 of 7, as accuracy has little or nothing left"
+    assert accuracy.endswith(f" {said} {words}")
     assert "saturates" not in margin + words_of(Interactions.blocks(clear))
     (shown,) = tables_of(Interactions.blocks(marked))
     assert all(("; change saturates" in row[-1]) == ("accuracy" in row[2]) for row in shown.rows)
-    captions = [
-        next(block.caption for block in Interactions.blocks(run) if isinstance(block, Drawing))
-        for run in (clear, marked)
-    ]
-    assert ["Hollow marks" in caption for caption in captions] == [False, True]
+    first, second = (drawings_of(Interactions.blocks(of))[0].caption for of in (clear, marked))
+    assert "Hollow marks" in second
+    assert "Hollow marks" not in first
 
 
 def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
@@ -132,11 +112,11 @@ def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
         return words_of(Interactions.blocks(with_tables(run, **tables)))
 
     none = run.tables["interactions"][:0]
-    few = "There is no interaction to report: fewer than two core heads were ablated."
-    assert words(interactions=none) == few
+    nothing = "There is no interaction to report: "
+    assert words(interactions=none) == f"{nothing}fewer than two core heads were ablated."
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
     without = words(interactions=none, missing_masks=failed, subnetworks=None)
-    assert without == f"{few.partition(':')[0]}: there is no core, as no mask could be used."
+    assert without == f"{nothing}there is no core, as no mask could be used."
     assert words(interactions=None) == "Not run: the joint ablation of sets of core heads."
 
 

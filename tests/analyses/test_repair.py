@@ -1,7 +1,5 @@
 """What the page says of repairs, in the numbers of the tables; and a small study that has them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +7,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import transformers as hf
+from analyses.shown import headlines_of, plain
 from main_study.small_study import CONFIG
 from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.repair import Repair
 from mechcore.errors import InputError
-from mechcore.main_study.config import Analyses
+from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.config import DataConfig
 from mechcore.study.run import run_study
-from mechcore.wording import SPACE
 
 PLACES = ("repaired kinds", "held-out kinds", "in domain")
 
@@ -39,8 +37,7 @@ def ladder(**gains: tuple[float, float, float]) -> pd.DataFrame:
 
 
 def told(run: RunFolder, table: pd.DataFrame) -> str:
-    headlines = Repair.headlines(with_tables(run, repair=table))
-    return " ".join(headlines).replace(SPACE, " ")
+    return " ".join(headlines_of(Repair, with_tables(run, repair=table)))
 
 
 def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
@@ -57,16 +54,13 @@ def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
     assert "The largest gain is that of fine-tune: +20.0 points" in text
 
 
-def test_nothing_is_recommended_that_is_not_shown_or_loses_in_domain(run: RunFolder) -> None:
+def test_what_is_not_shown_or_loses_in_domain_is_not_recommended(run: RunFolder) -> None:
     text = told(run, ladder(threshold=(0.01, 0, 0)))
     assert "no repair is recommended: no gain is shown; the largest, of threshold, is" in text
     assert "On kinds that were not repaired, no gain is shown." in text
     text = told(run, ladder(threshold=(0.1, 0, -0.05)))
     assert "threshold gains on unseen examples of repaired kinds, but loses in domain" in text
     assert "no repair is recommended" in told(run, ladder(random_heads=(0.1, 0, 0)))
-
-
-def test_without_held_out_kinds_nothing_is_said_of_them(run: RunFolder) -> None:
     table = ladder(gates=(0.1, 0.1, 0))
     text = told(run, table[table["place"] != "held-out kinds"])
     assert "too few to hold any out, so nothing is known of other kinds" in text
@@ -78,32 +72,29 @@ def test_the_ladder_and_the_gates_are_shown(run: RunFolder) -> None:
         {"component": ["L0.H0", "L0.H1"], "gate": [0.2, 0.9], "low": 0.1, "high": 0.9}
         | {"permuted": 0.8, "sign": ["down", ""]}
     )
-    transfer = pd.DataFrame(
-        [(a, b, 0.1 if a == b else -0.1) for a in "ab" for b in "ab"],
-        columns=["repaired", "tested", "change"],
-    )
+    changes = [(a, b, 0.1 if a == b else -0.1) for a in "ab" for b in "ab"]
+    transfer = pd.DataFrame(changes, columns=["repaired", "tested", "change"])
     tables = {"repair": ladder(gates=(0.1, 0.1, 0)), "repair_gates": gates}
     told = with_tables(run, **tables, repair_transfer=transfer)
     (section,) = Repair.sections(told)
     first, *_ = shown = tables_of(section.blocks)
     assert [row[0] for row in first.rows] == ["none", "gates"]
-    assert first.rows[1][1:4] == ["70.0 %".replace(" ", SPACE), "+10.0 [+9.5, +10.5]", "gain"]
-    assert "L0.H0 (0.20) moved farther than with permuted labels in every run" in words_of(
-        section.blocks
-    )
+    assert [*map(plain, first.rows[1][1:4])] == ["70.0 %", "+10.0 [+9.5, +10.5]", "gain"]
+    moved = "L0.H0 (0.20) moved farther than with permuted labels in every run"
+    assert moved in words_of(section.blocks)
     assert any(table.caption.startswith("Transfer") for table in shown)
     assert [*Repair.blocks(run)] == [*Repair.headlines(run)] == []
 
 
+def study_of(step: Repair, **data: Any) -> StudyConfig:
+    examples = DataConfig(max_train=16, max_id=16, max_ood=80, **data)
+    return replace(CONFIG, only=("repair",), data=examples, analyses=Analyses(repair=step))
+
+
+@pytest.mark.usefixtures("no_drawings")
 def test_a_study_repairs_and_saves_checkpoints(tmp_path: Path) -> None:
     step = Repair(("threshold", "gates"), (24,), 1, 2, 4, guard_examples=8, save=("gates",))
-    config = replace(
-        CONFIG,
-        only=("repair",),
-        data=DataConfig(max_train=16, max_id=16, max_ood=80),
-        analyses=Analyses(repair=step),
-    )
-    run_study(config, tmp_path / "run")
+    run_study(study_of(step), tmp_path / "run")
     run = read_run(tmp_path / "run")
     table = run.tables["repair"]
     assert set(table["rung"]) == {"none", "threshold", "gates"}
@@ -125,11 +116,5 @@ def test_a_study_repairs_and_saves_checkpoints(tmp_path: Path) -> None:
 def test_what_cannot_be_repaired_is_refused_before_any_work(
     step: Repair, data: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    config = replace(
-        CONFIG,
-        only=("repair",),
-        data=DataConfig(max_train=16, max_id=16, max_ood=80, **data),
-        analyses=Analyses(repair=step),
-    )
     with pytest.raises(InputError, match=message):
-        run_study(config, tmp_path / "run")
+        run_study(study_of(step, **data), tmp_path / "run")

@@ -1,13 +1,13 @@
 """The page begins with which components are to blame, in the numbers of the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from analyses.shown import drawings_of, plain
 from pages import tables_of, with_tables
 
 from mechcore.ablation.effects.confirmation import confirmation
@@ -25,7 +25,7 @@ def section_of(run: RunFolder) -> Section:
 
 
 def drawing_of(section: Section) -> Drawing:
-    return next(block for block in section.blocks if isinstance(block, Drawing))
+    return drawings_of(section.blocks)[0]
 
 
 def dots_of(section: Section) -> dict[str, Any]:
@@ -37,17 +37,29 @@ def section(run: RunFolder) -> Section:
     return section_of(run)
 
 
-def test_the_verdict_comes_first(run: RunFolder, section: Section) -> None:
-    roles = run.table("roles")
-    assert roles is not None
+@pytest.fixture
+def roles(run: RunFolder) -> pd.DataFrame:
+    return run.tables["roles"].copy()
+
+
+def test_the_verdict_and_a_list_of_all_components(
+    run: RunFolder, roles: pd.DataFrame, section: Section
+) -> None:
     assert section.blocks[0] == Paragraph(verdict(roles), lead=True)
     assert list(Roles.headlines(run)) == [verdict(roles)]
     assert (section.id, section.files) == ("blame", ["roles.csv"])
+    first, rest = tables_of(section.blocks)
+    assert len(first.rows) == OPEN_ROWS
+    assert (first.folded, rest.folded) == (False, True)
+    names = [row[0] for row in (*first.rows, *rest.rows)]
+    assert len(names) == len(set(names)) == 36
+    # L0.H3 was made to lose 20 points out of domain, and 3 in domain.
+    assert first.rows[0][:3] == ["L0.H3", "needed in both", "yes"]
+    assert plain(first.rows[0][3]).startswith("-19.9 [-20.7, -19.2]")
+    assert first.header[3] == "information out of domain (points)"
 
 
-def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Section) -> None:
-    roles = run.table("roles")
-    assert roles is not None
+def test_every_component_is_drawn_with_its_changes(roles: pd.DataFrame, section: Section) -> None:
     spots = dots_of(section)
     assert set(spots) == set(roles["component"])
     for _, row in roles.iterrows():
@@ -60,22 +72,9 @@ def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Sect
         assert row["role"] in spot.words
 
 
-def test_the_list_has_every_component_once_and_opens_the_first(section: Section) -> None:
-    first, rest = tables_of(section.blocks)
-    assert len(first.rows) == OPEN_ROWS
-    assert (first.folded, rest.folded) == (False, True)
-    names = [row[0] for row in (*first.rows, *rest.rows)]
-    assert len(names) == len(set(names)) == 36
-    # L0.H3 was made to lose 20 points out of domain, and 3 in domain.
-    assert first.rows[0][:3] == ["L0.H3", "needed in both", "yes"]
-    assert first.rows[0][3].startswith("\u221219.9 [\u221220.7, \u221219.2]")
-    assert first.header[3] == "information out of domain (points)"
-
-
 def test_the_change_with_the_out_of_domain_mean_stands_beside(
-    run: RunFolder, section: Section
+    run: RunFolder, roles: pd.DataFrame, section: Section
 ) -> None:
-    roles = run.tables["roles"]
     ends = ("", "_low", "_high")
     own = {f"information_change{e}_ood_mean": roles[f"information_change{e}_ood"] / 2 for e in ends}
     both = section_of(with_tables(run, roles=roles.assign(**own)))
@@ -83,13 +82,14 @@ def test_the_change_with_the_out_of_domain_mean_stands_beside(
     header = "the same with the out-of-domain mean (points)"
     assert after.header == [*before.header[:4], header, *before.header[4:]]
     # Half of 19.9 points (19.2 to 20.7), before these are rounded.
-    assert after.rows[0][4] == "\u221210.0 [\u221210.4, \u22129.6]"
+    assert plain(after.rows[0][4]) == "-10.0 [-10.4, -9.6]"
     assert "a role must hold with both" in after.caption
     assert "a role must hold with both" not in before.caption
 
 
-def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None:
-    roles = run.tables["roles"]
+def test_what_holds_on_the_other_half_stands_in_the_list(
+    run: RunFolder, roles: pd.DataFrame, section: Section
+) -> None:
     halves = {"confirmed": roles["component"] == "L0.H3", "reason_confirmed": ""}
     for place, change in (("id", -0.02), ("ood", -0.15)):
         halves |= {
@@ -98,29 +98,33 @@ def test_what_holds_on_the_other_half_stands_in_the_list(run: RunFolder) -> None
             f"information_change_confirmed_{place}": change,
             f"information_change_confirmed_se_{place}": 0.01,
         }
-    both = (
-        section_of(with_tables(run, roles=roles.assign(**halves))),
-        section_of(run),
+    halved = roles.assign(**halves)
+    of_halves = section_of(with_tables(run, roles=halved))
+    texts, before = (
+        [each.text for each in of.blocks if isinstance(each, Paragraph)]
+        for of in (of_halves, section)
     )
-    texts = [[each.text for each in s.blocks if isinstance(each, Paragraph)] for s in both]
-    assert texts[0][0] == texts[1][0]
-    assert texts[0][1] == confirmation(roles.assign(**halves))
-    assert texts[0][2:] == texts[1][1:]
+    assert texts == [before[0], confirmation(halved), *before[1:]]
     header = "on the other half"
-    first, rest = tables_of(both[0].blocks)
+    first, rest = tables_of(of_halves.blocks)
     column = first.header.index(header)
-    assert first.rows[0][column] == "\u221215.0 out of domain, \u22122.0 in domain, confirmed"
+    assert plain(first.rows[0][column]) == "-15.0 out of domain, -2.0 in domain, confirmed"
     assert {row[column] for row in (*first.rows[1:], *rest.rows)} == {""}
     assert header in first.caption
-    assert not any(header in table.header for table in tables_of(both[1].blocks))
+    assert not any(header in table.header for table in tables_of(section.blocks))
 
 
-def test_components_without_a_role_come_last(run: RunFolder) -> None:
-    roles = run.table("roles")
-    assert roles is not None
+def test_components_without_a_role_come_last_or_are_missing(
+    roles: pd.DataFrame, run: RunFolder
+) -> None:
     order = in_order(roles)["role"].eq("no detectable effect").tolist()
     assert order == sorted(order)
     assert len(order) == len(roles)
+    columns = [name for name in roles if str(name).startswith("information_")]
+    roles.loc[roles["component"] == "L0.H0", columns] = float("nan")
+    section = section_of(RunFolder(run.path, run.config, {"roles": roles}))
+    assert "L0.H0" not in dots_of(section)
+    assert "1 of 36 are not drawn" in drawing_of(section).caption
 
 
 def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous(
@@ -135,9 +139,7 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
     ax, dots = drawing_of(section).figure.axes[0], dots_of(section)
     assert ax.get_ylabel() == "accuracy out of domain: change without it (points)"
     assert all(CANNOT_TELL in dot.words for dot in dots.values())
-    sweep = run.table("sweep")
-    assert sweep is not None
-    changes = sweep[(sweep["split"] == "ood") & (sweep["subset"] == "all")].set_index("set")
+    changes = run.tables["sweep"].query("split == 'ood' and subset == 'all'").set_index("set")
     # Heads of the core have their own ablation, whose made-up numbers differ.
     alone = {name: dot for name, dot in dots.items() if name not in run.core}
     assert len(alone) == 32
@@ -145,8 +147,7 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
         assert dot.y.value == pytest.approx(100 * changes.at[name, "accuracy_change"])
 
 
-def test_components_are_listed_by_accuracy_where_information_is_unknown(run: RunFolder) -> None:
-    roles = run.tables["roles"]
+def test_without_information_accuracy_is_listed(run: RunFolder, roles: pd.DataFrame) -> None:
     figures = [name for name in roles if "_change" in name]
     unknown = roles.assign(role="undecided", sure=False, reason_id="too few", reason_ood="too few")
     unknown[figures] = np.nan
@@ -154,9 +155,8 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(run: Run
     first, rest = tables_of(section.blocks)
     assert first.caption.startswith("Components by what they do to accuracy out of domain: ")
     assert first.header[3:5] == ["accuracy out of domain (points)", "accuracy in domain (points)"]
-    singles = run.singles
-    assert singles is not None
-    overall = singles[(singles["subset"] == "all") & (singles["split"] == "ood")]
+    assert run.singles is not None
+    overall = run.singles.query("split == 'ood' and subset == 'all'")
     changes = overall.drop_duplicates("set").set_index("set")["accuracy_change"]
     listed = [row[0] for table in (first, rest) for row in table.rows]
     sizes = [abs(changes[name]) for name in listed]
@@ -165,19 +165,6 @@ def test_components_are_listed_by_accuracy_where_information_is_unknown(run: Run
     assert first.rows[0][3].startswith(number(100 * changes[listed[0]], 1, signed=True))
 
 
-def test_missing_components_are_counted(run: RunFolder) -> None:
-    roles = run.table("roles")
-    assert roles is not None
-    gone = roles.copy()
-    columns = [name for name in gone if str(name).startswith("information_")]
-    gone.loc[gone["component"] == "L0.H0", columns] = float("nan")
-    section = section_of(RunFolder(run.path, run.config, {"roles": gone}))
-    assert "L0.H0" not in dots_of(section)
-    assert "1 of 36 are not drawn" in drawing_of(section).caption
-
-
-def test_without_the_sweep_there_is_no_such_section(
-    tmp_path: Path, new_run: Callable[..., Path]
-) -> None:
+def test_without_a_sweep_there_is_no_section(tmp_path: Path, new_run: Callable[..., Path]) -> None:
     run = read_run(new_run(tmp_path / "run"))
     assert not [*Roles.sections(run), *Roles.headlines(run)]

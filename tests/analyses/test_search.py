@@ -1,25 +1,21 @@
 """The sets that a search found, in the numbers of the tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 import pytest
+from analyses.shown import drawings_of, headlines_of, plain
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.search import Search
 from mechcore.main_study.config import Analyses, StudyConfig
-from mechcore.report.blocks import Drawing
 from mechcore.report.run_folder import RunFolder
-from mechcore.study.step import plain
-from mechcore.wording import SPACE
+from mechcore.study.step import plain as as_settings
 
 
 def with_settings(run: RunFolder, search: Search) -> RunFolder:
     study = StudyConfig(analyses=Analyses(search=search))
-    return replace(run, config={**run.config, "settings": plain(study)})
+    return replace(run, config={**run.config, "settings": as_settings(study)})
 
 
 def raced(run: RunFolder, decisions: list[tuple[str, int]]) -> RunFolder:
@@ -33,8 +29,7 @@ def raced(run: RunFolder, decisions: list[tuple[str, int]]) -> RunFolder:
 
 
 def told(run: RunFolder, table: pd.DataFrame) -> list[str]:
-    sentences = Search.headlines(with_tables(run, superadditive=table))
-    return [text.replace(SPACE, " ") for text in sentences]
+    return headlines_of(Search, with_tables(run, superadditive=table))
 
 
 def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolder) -> None:
@@ -42,25 +37,29 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
     assert (section.id, section.title) == ("search", "Search for superadditive sets")
     assert section.files == ["superadditive.csv", "screening.csv"]
     words = words_of(section.blocks)
-    assert words.startswith(
-        "Screening by gradients ranked 496 pairs of components, and the best 1 were ablated exactly"
-    )
+    ranked = "Screening by gradients ranked 496 pairs of components, and the best 1 were ablated"
+    assert words.startswith(ranked)
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     for sentence in told(run, run.tables["superadditive"]):
-        assert sentence in words
-    (drawing,) = [block for block in section.blocks if isinstance(block, Drawing)]
-    assert drawing.name == "superadditive"
+        assert sentence in plain(words)
+    assert [drawing.name for drawing in drawings_of(section.blocks)] == ["superadditive"]
     (table,) = tables_of(section.blocks)
     place = "tiny-ood (out-of-domain)"
     first, _, _, last = rows_of(table)
     assert first[:3] == ["L0.H3+L1.H5", place, "margin (nats)"]
-    assert first[-3:] == ["\u22121.50 [\u22122.25, \u22120.75]", "\u22121.50", "superadditive"]
+    assert [*map(plain, first[-3:])] == ["-1.50 [-2.25, -0.75]", "-1.50", "superadditive"]
     assert last[:3] == ["L1.H2+L3.MLP", place, "accuracy (points)"]
     exact = words_of(Search.blocks(with_settings(run, Search(screening_by="exact"))))
     assert exact.startswith("Screening by exact ranked 496 pairs of components, and")
+    none = with_tables(run, superadditive=run.tables["superadditive"][:0])
+    assert words_of(Search.blocks(none)) == "The search found no set."
+    assert [*Search.headlines(none)] == []
+    assert [*Search.sections(with_tables(run, superadditive=None))] == []
 
 
-def test_superadditive_sets_are_counted_from_the_intervals(run: RunFolder) -> None:
+def test_superadditive_sets_are_counted_and_the_largest_is_that_of_the_half_that_chose(
+    run: RunFolder,
+) -> None:
     table = run.tables["superadditive"]
     first = (table["set"] == "L0.H3+L1.H5") & (table["metric"] == "accuracy")
     margin, accuracy = told(run, table.assign(high=table["high"].where(~first, 0.1), floor=first))
@@ -71,9 +70,6 @@ def test_superadditive_sets_are_counted_from_the_intervals(run: RunFolder) -> No
     assert "0 are superadditive on accuracy" in told(run, table.assign(p_adjusted=0.06))[1]
     unknown = told(run, table.assign(low=float("nan"), high=float("nan")))
     assert all("is known on the other half" in text for text in unknown)
-
-
-def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
     # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
     table = run.tables["superadditive"].copy()
     column = "interaction_in_search"
@@ -83,8 +79,8 @@ def test_the_largest_set_is_that_of_the_half_that_chose(run: RunFolder) -> None:
         table[end] = table[end].mask(first, value)
     margin, accuracy = told(run, table)
     name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
-    assert f"{name} \u22120.15 nats [\u22120.25, \u22120.05]." in margin
-    assert f"{name} \u221215.0 points [\u221225.0, \u22125.0]." in accuracy
+    assert f"{name} -0.15 nats [-0.25, -0.05]." in margin
+    assert f"{name} -15.0 points [-25.0, -5.0]." in accuracy
 
 
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None:
@@ -100,30 +96,16 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None
     assert "The table shows" not in words
     assert "Screening" not in words
 
-
-@pytest.mark.parametrize("decision", ["below", "top"])
-def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
-    run: RunFolder, decision: str
-) -> None:
-    words = words_of(Search.blocks(raced(run, [(decision, 90)] * 30)))
-    assert "The table shows the 2 largest; race.csv has all." in words
+    for decision in ("below", "top"):
+        many = words_of(Search.blocks(raced(run, [(decision, 90)] * 30)))
+        assert "The table shows the 2 largest; race.csv has all." in many
 
 
 @pytest.mark.parametrize(("n", "drawings"), [(40, []), (41, ["atlas"])])
-def test_a_race_of_many_pairs_has_an_atlas_whatever_it_found(
-    run: RunFolder, n: int, drawings: list[str]
-) -> None:
-    many: Any = raced(run, [("within", 90)] * n)
+def test_a_race_of_many_pairs_has_an_atlas(run: RunFolder, n: int, drawings: list[str]) -> None:
+    many = raced(run, [("within", 90)] * n)
     none = with_tables(many, superadditive=run.tables["superadditive"][:0])
     for searched, before in ((many, ["superadditive"]), (none, [])):
         blocks = [*Search.blocks(searched)]
-        names = [block.name for block in blocks if isinstance(block, Drawing)]
-        assert names == [*before, *drawings]
+        assert [drawing.name for drawing in drawings_of(blocks)] == [*before, *drawings]
         assert words_of(blocks).startswith(f"A race decided {n} sets of 2 components")
-
-
-def test_a_search_that_found_nothing_says_so(run: RunFolder) -> None:
-    none = with_tables(run, superadditive=run.tables["superadditive"][:0])
-    assert words_of(Search.blocks(none)) == "The search found no set."
-    assert [*Search.headlines(none)] == []
-    assert [*Search.sections(with_tables(run, superadditive=None))] == []

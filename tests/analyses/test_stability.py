@@ -1,7 +1,5 @@
 """Stability, in the numbers of the tables of other analyses."""
 
-from __future__ import annotations
-
 import pandas as pd
 from pages import rows_of, tables_of, with_tables, words_of
 
@@ -40,9 +38,6 @@ def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> No
         (row["compared"], f"{100 * row['target_sparsity']:.0f} %")
         for row in run.tables["half_overlap"].to_dict("records")
     }
-
-
-def test_it_is_told_in_the_summary(run: RunFolder) -> None:
     outside, inside, cores = Stability.headlines(run)
     assert outside == (
         "Random halves of tiny-ood (out-of-domain) rank 36 components by their change of margin "
@@ -57,18 +52,15 @@ def test_it_is_told_in_the_summary(run: RunFolder) -> None:
     assert "rho = 0.80; their choices of the one that matters most overlap" in first
 
 
-def test_without_halves_of_the_training_data_the_way_to_them_is_named(run: RunFolder) -> None:
+def test_halves_that_lack_masks_or_that_were_not_made(run: RunFolder) -> None:
     examples = with_tables(run, half_cores=None, half_overlap=None)
     blocks = [*Stability.blocks(examples)]
     assert "--with halves (analyses: halves) finds subnetworks again" in words_of(blocks)
     assert len(tables_of(blocks)) == 1
     assert [*Stability.sections(with_tables(examples, **dict.fromkeys(RANKINGS)))] == []
-
-
-def test_masks_that_halves_lack_are_listed(run: RunFolder) -> None:
-    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "target_sparsity": 0.5, "seed": 1}
-    missing = pd.DataFrame([row | {"reason": "it ended elsewhere"}])
+    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "reason": "it ended elsewhere"}
+    missing = pd.DataFrame([row | {"target_sparsity": 0.5, "seed": 1}])
     (section,) = Stability.sections(with_tables(run, missing_half_masks=missing))
     table = tables_of(section.blocks)[-1]
-    assert rows_of(table) == [["half 2", "s0.50-seed1", "it ended elsewhere"]]
+    assert rows_of(table) == [[*row.values()]]
     assert section.files[-1] == "missing_half_masks.csv"

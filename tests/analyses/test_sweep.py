@@ -1,12 +1,9 @@
 """What every component costs alone, in the numbers of the table."""
 
-from __future__ import annotations
-
-import pytest
+from analyses.shown import drawings_of
 from pages import rows_of, tables_of, with_tables, words_of
 
 from mechcore.analyses.sweep import Sweep
-from mechcore.report.blocks import Drawing
 from mechcore.report.run_folder import RunFolder
 
 
@@ -15,10 +12,8 @@ def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     assert (section.id, section.title) == ("sweep", "Every component alone")
     assert section.files == ["sweep.csv", "information.csv"]
     assert words_of(section.blocks) == "Each of 36 components was ablated alone."
-    drawings = [block for block in section.blocks if isinstance(block, Drawing)]
-    assert [drawing.name for drawing in drawings] == [
-        *("single-changes-accuracy", "single-changes-margin"),
-    ]
+    names = ["single-changes-accuracy", "single-changes-margin"]
+    assert [drawing.name for drawing in drawings_of(section.blocks)] == names
     (table,) = tables_of(section.blocks)
     assert table.caption.startswith("All 36 components, each ablated alone")
     assert table.folded
@@ -28,12 +23,8 @@ def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     assert [row[4] for row in rows_of(table)] == accuracies
 
 
-def test_sets_without_names_of_components_are_not_drawn(run: RunFolder) -> None:
+def test_what_is_not_drawn(run: RunFolder) -> None:
     named = with_tables(run, sweep=run.tables["sweep"].assign(set="my set"))
-    assert not any(isinstance(block, Drawing) for block in Sweep.blocks(named))
-
-
-@pytest.mark.parametrize("rows", [None, 0])
-def test_without_a_sweep_there_is_no_section(run: RunFolder, rows: int | None) -> None:
-    table = None if rows is None else run.tables["sweep"][:rows]
-    assert [*Sweep.sections(with_tables(run, sweep=table))] == []
+    assert drawings_of(Sweep.blocks(named)) == []
+    for table in (None, run.tables["sweep"][:0]):
+        assert [*Sweep.sections(with_tables(run, sweep=table))] == []

@@ -1,7 +1,5 @@
 """What circuits answer, computed by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -31,7 +29,7 @@ def tokens(*slots: int) -> np.ndarray:
     return np.array([[0, *slots, 0]], dtype=float)
 
 
-def test_heads_copy_add_and_relay() -> None:
+def test_heads_copy_add_relay_and_stand_in() -> None:
     first = Copy(A, 0, {"kept": 1, ANSWER: 2})
     circuit = Circuit(2, [first, Copy(B, 1, {ANSWER: -1}), Relay(C, "kept", {ANSWER: 5})])
     text = tokens(1, -1)
@@ -43,9 +41,6 @@ def test_heads_copy_add_and_relay() -> None:
             assert found == pytest.approx(answer, abs=1e-6)
     some = circuit.answers(text, [4], causal=True, without=[A], means={A: 0.5})
     assert some == pytest.approx(0.5 * 2 + 0.5 * 5 + 1)
-
-
-def test_a_backup_wakes_when_the_other_is_gone() -> None:
     gate = Gate(0, "size", ("seen",), {"there": 1})
     heads = [Copy(A, 0, {"seen": 1, ANSWER: 2}), Copy(B, 0, {ANSWER: 2}, unless="there")]
     circuit, mlp = Circuit(1, heads, [gate]), Component(0)
@@ -70,12 +65,13 @@ def test_means_are_over_tokens_that_are_no_padding() -> None:
 
 
 def test_programs_that_cannot_be() -> None:
+    copy = Copy(A, 0, {ANSWER: 1})
     with pytest.raises(InputError, match=r"L0\.H0 has two things to do"):
-        Circuit(1, [Copy(A, 0, {ANSWER: 1}), Copy(A, 0, {ANSWER: 1})])
+        Circuit(1, [copy, copy])
     with pytest.raises(InputError, match=r"copies slot 3; expected 0 to 1"):
         Circuit(2, [Copy(A, 3, {ANSWER: 1})])
     with pytest.raises(InputError, match=r"distractor L0\.H0 writes to a feature that is read"):
         Circuit(1, [Relay(B, "x", {ANSWER: 1})], distractors=[Copy(A, 0, {"x": 1})])
-    circuit = Circuit(1, [Copy(A, 0, {ANSWER: 1})])
+    circuit = Circuit(1, [copy])
     with pytest.raises(InputError, match="needs means"):
         circuit.answers(tokens(1), [3], causal=True, without=[A])

@@ -1,7 +1,5 @@
 """Circuits of a ranking: areas by hand, beside MIB's own, and against one evaluation per mask."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ SCORES = np.argsort(-ORDER.astype(float)).reshape(2, 5) - 4.0  # some below zero
 BY_RANK = np.argsort(-SCORES.ravel())
 
 
-def test_areas_by_hand() -> None:
+def test_areas_and_ranks_by_hand(cases: Cases) -> None:
     shares, f = [0, 0.5, 1], np.array([0.0, 1.5, 1.0])
     # Trapezoids: (0 + 1.5) / 4 + (1.5 + 1) / 4 = 1; of |1 - f| 1, 0.5, 0: 1.5 / 4 + 0.5 / 4 = 0.5.
     assert cpr(shares, f) == pytest.approx(1)
@@ -30,6 +28,17 @@ def test_areas_by_hand() -> None:
     # 1 of nothing, 5 of everything: 3 is half of the way, 6 is beyond it.
     np.testing.assert_allclose(faithfulness([1, 3, 6, 5], 5, 1), [0, 0.5, 1.25, 1])
     assert np.isnan(faithfulness([1.0], 1, 1)).all()
+    scores, shape = np.array([[0.0, -3.0, 1.0], [1.0, 2.0, 0.0]]), ModelShape(2, 2)
+    names = list(map(str, ranked(scores, shape)))
+    assert names == ["L1.H1", "L0.MLP", "L1.H0", "L0.H0", "L1.MLP", "L0.H1"]
+    with pytest.raises(MismatchError, match=r"found the shape \(3, 2\); the model has 2 layers"):
+        ranked(scores.T, shape)
+    given: Any = (cases.get("bert").model, SCORES, encoded())
+    with pytest.raises(InputError, match="metric is 'loss'; expected 'accuracy' or"):
+        faithfulness_of(*given, metric="loss", fill="zero", split="ood")  # type: ignore[arg-type]
+    means = means_of(given[0], given[2], n_samples=16)
+    with pytest.raises(InputError, match=r"accuracy is 0\.2857\d* for the full model and 0\.2857"):
+        faithfulness_of(*given, means, metric="accuracy", split="ood")
 
 
 OF_MIB = [
@@ -81,21 +90,3 @@ def test_circuits_are_those_of_evaluate(cases: Cases, fill: Any) -> None:
     assert found.cpr == pytest.approx((f.sum() - 0.5) / N, abs=1e-3)
     assert found.cmd == pytest.approx((np.abs(1 - f).sum() - 0.5) / N, abs=1e-3)
     assert "CPR=" in repr(found)
-
-
-def test_what_cannot_be_faithful(cases: Cases) -> None:
-    given: Any = (cases.get("bert").model, SCORES, encoded())
-    with pytest.raises(InputError, match="metric is 'loss'; expected 'accuracy' or"):
-        faithfulness_of(*given, metric="loss", fill="zero", split="ood")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"accuracy is 0\.2857\d* for the full model and 0\.2857"):
-        faithfulness_of(
-            *given, means_of(given[0], given[2], n_samples=16), metric="accuracy", split="ood"
-        )
-
-
-def test_components_by_falling_score() -> None:
-    scores, shape = np.array([[0.0, -3.0, 1.0], [1.0, 2.0, 0.0]]), ModelShape(2, 2)
-    names = list(map(str, ranked(scores, shape)))
-    assert names == ["L1.H1", "L0.MLP", "L1.H0", "L0.H0", "L1.MLP", "L0.H1"]
-    with pytest.raises(MismatchError, match=r"found the shape \(3, 2\); the model has 2 layers"):
-        ranked(scores.T, shape)

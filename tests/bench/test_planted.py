@@ -1,7 +1,5 @@
 """Planted transformers answer as their circuits do, with everything ablated that can be."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 
@@ -65,7 +63,7 @@ def test_every_ablated_set_answers_as_the_program(family: str, norms: bool, tmp_
         np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 if norms else 1e-4)
 
 
-def test_what_is_true_of_planted_pairs() -> None:
+def test_what_is_true_of_planted_circuits() -> None:
     """Each cue is right in 95 %, so both in 0.9025 and neither in 0.0025 of the texts."""
     all_three = ["L0.H1+L1.H3", "L0.H1+L1.MLP", "L1.H3+L1.MLP"]
     expected: dict[str, dict[str, float]] = {
@@ -77,10 +75,7 @@ def test_what_is_true_of_planted_pairs() -> None:
     for name, sizes in expected.items():
         found = CATALOGUE[f"{name}-encoder"].truth().interactions or {}
         assert {str(pair): size for pair, size in found.items()} == pytest.approx(sizes)
-
-
-def test_the_heuristic_is_the_core_and_the_comparison_generalises() -> None:
-    """In domain the cue alone is right in 98 %; out of domain it is in 2 %, and the other wins."""
+    # In domain the cue alone is right in 98 %; out of domain it is in 2 %, and the other wins.
     for family in ("encoder", "decoder"):
         planted = CATALOGUE[f"heuristic-{family}"]
         truth, oracle = planted.truth(), planted.oracle

@@ -1,7 +1,5 @@
 """Ways to predict interactions: each against loops of its own."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math
@@ -30,9 +28,6 @@ DATA = examples()
 def predict(name: str, request: PairRequest) -> dict[str, float]:
     found = PREDICTORS[name](request).interactions
     return {str(pair): value for pair, value in found.items()}
-
-
-# -- against loops over the plain model -----------------------------------------------------------
 
 
 class Plain:
@@ -89,7 +84,8 @@ def assert_near(found: dict[str, float], expected: dict[str, float], tolerance: 
     assert max(map(abs, expected.values())) > 20 * tolerance
 
 
-def test_exact_interactions_are_those_of_four_runs(plain: Plain, decoder: Plain) -> None:
+def test_exact_and_hessian_are_those_of_four_runs(plain: Plain, decoder: Plain) -> None:
+    """Of the model without them and, for second derivatives, of finite differences."""
     for model in (plain, decoder):
         margins = {
             without: model.margin(dict.fromkeys(without, 0.0))
@@ -97,10 +93,6 @@ def test_exact_interactions_are_those_of_four_runs(plain: Plain, decoder: Plain)
         }
         expected = model.by_pair(lambda a, b, m=margins: m[a, b] + m[()] - m[a,] - m[b,])
         assert_near(predict("exact", model.request), expected, 1e-5)
-
-
-def test_the_hessian_is_that_of_finite_differences(plain: Plain, decoder: Plain) -> None:
-    for model in (plain, decoder):
         expected = model.by_pair(lambda a, b, of=model: of.mixed(a, b, 1.0))
         assert_near(predict("hessian", model.request), expected, 2e-4)
 
@@ -109,12 +101,8 @@ def test_the_integrated_hessian_is_a_weighted_mean_on_the_way_down(plain: Plain)
     assert N_POINTS == 4
     points = [1 / 8, 3 / 8, 5 / 8, 7 / 8]
     weights = [-t * math.log(t) for t in points]
-    expected = plain.by_pair(
-        lambda a, b: (
-            sum(w * plain.mixed(a, b, t) for w, t in zip(weights, points, strict=True))
-            / sum(weights)
-        )
-    )
+    mixed = {pair: [plain.mixed(*pair, t) for t in points] for pair in PAIRS}
+    expected = plain.by_pair(lambda a, b: np.average(mixed[a, b], weights=weights))
     assert_near(predict("integrated-hessian", plain.request), expected, 2e-4)
 
 
@@ -136,9 +124,6 @@ def test_co_ablation_is_the_growth_of_an_effect_on_the_answers(plain: Plain) -> 
 
     expected = plain.by_pair(lambda a, b: -(grown(b, a) + grown(a, b)) / 2)
     assert_near(predict("co-ablation", plain.request), expected, 2e-6)
-
-
-# -- the proxy on games ---------------------------------------------------------------------------
 
 
 def played(monkeypatch: pytest.MonkeyPatch, change: Any, n: int) -> Any:
@@ -167,27 +152,19 @@ def test_the_proxy_recovers_every_pair_of_a_game(monkeypatch: pytest.MonkeyPatch
     found, seen = played(monkeypatch, change, n)
     got = {str(pair): value for pair, value in found.interactions.items()}
     pairs = itertools.combinations(range(n), 2)
-    assert got == pytest.approx(
-        {f"L0.H{i}+L0.H{j}": both[i, j] for i, j in pairs}, abs=3e-3
-    )  # shrunk
+    expected = {f"L0.H{i}+L0.H{j}": both[i, j] for i, j in pairs}
+    assert got == pytest.approx(expected, abs=3e-3)  # shrunk
     assert len(set(seen)) == len(seen)
     assert {len(each) for each in seen} == {1, 2, 3, 4, 5, 6}
     assert found.cost == Cost(forwards=1 + len(seen))
-
-
-def test_the_proxy_needs_different_masks() -> None:
     request = PairRequest(None, DATA, None, parse_components(["L0.H0", "L0.H1", "L0.H2"]))
     message = "proxy: 4 different sets of 3 components; expected at least 10"
     with pytest.raises(InputError, match=message):
         predict("proxy", request)
 
 
-# -- all of them ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("name", "backwards"),
-    [("screening", 4), ("hessian", 7), ("integrated-hessian", 28)],
+    ("name", "backwards"), [("screening", 4), ("hessian", 7), ("integrated-hessian", 28)]
 )
 def test_costs_are_passes(
     cases: Cases, monkeypatch: pytest.MonkeyPatch, name: str, backwards: int

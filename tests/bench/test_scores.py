@@ -1,7 +1,5 @@
 """Scores against known truth, by hand and by their properties."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -39,6 +37,19 @@ def test_rankings_by_hand() -> None:
     scores[1, 2] = 0.5
     assert node_auroc(scores, truth, SHAPE) == pytest.approx(7.5 / 8)
     assert node_auroc(np.zeros((2, 3)), truth, SHAPE) == 0.5
+    scores = np.arange(6.0).reshape(2, 3)
+    for names, n in (((), 0), (map(str, SHAPE.components), 6)):
+        with pytest.raises(InputError, match=f"{n} of 6 are a true component; expected some that"):
+            node_auroc(scores, truth_of(*names), SHAPE)
+    with pytest.raises(InputError, match=r"the true component L2\.H0 has none"):
+        node_auroc(scores, truth_of("L0.H0", "L2.H0"), SHAPE)
+    for bad in (math.nan, math.inf):
+        wrong = scores.copy()
+        wrong[1, 2] = bad
+        with pytest.raises(InputError, match=rf"found {bad} for L1\.MLP; expected a finite number"):
+            node_auroc(wrong, truth_of("L0.H0"), SHAPE)
+    with pytest.raises(MismatchError, match=r"found the shape \(6,\); the model has 2 layers"):
+        node_auroc(scores.ravel(), truth_of("L0.H0"), SHAPE)
 
 
 @settings(max_examples=20)
@@ -55,22 +66,6 @@ def test_right_and_reversed_rankings(draw: st.DataObject) -> None:
     assert node_auroc(-scores, truth, shape) == 0
 
 
-def test_what_is_no_ranking() -> None:
-    scores = np.arange(6.0).reshape(2, 3)
-    for names, n in (((), 0), (map(str, SHAPE.components), 6)):
-        with pytest.raises(InputError, match=f"{n} of 6 are a true component; expected some that"):
-            node_auroc(scores, truth_of(*names), SHAPE)
-    with pytest.raises(InputError, match=r"the true component L2\.H0 has none"):
-        node_auroc(scores, truth_of("L0.H0", "L2.H0"), SHAPE)
-    for bad in (math.nan, math.inf):
-        wrong = scores.copy()
-        wrong[1, 2] = bad
-        with pytest.raises(InputError, match=rf"found {bad} for L1\.MLP; expected a finite number"):
-            node_auroc(wrong, truth_of("L0.H0"), SHAPE)
-    with pytest.raises(MismatchError, match=r"found the shape \(6,\); the model has 2 layers"):
-        node_auroc(scores.ravel(), truth_of("L0.H0"), SHAPE)
-
-
 PAIRS = truth_of("L0.H0", interactions=by_pair(_01=2.0, _23=-0.5))
 
 
@@ -82,6 +77,18 @@ def test_pairs_by_hand() -> None:
     assert sign_accuracy(predicted, PAIRS) == 0
     assert sign_accuracy(by_pair(_01=1.0, _23=0.3), PAIRS) == 0.5
     assert sign_accuracy(by_pair(_01=0.0, _23=-0.3), PAIRS) == 0.5  # 0 has no sign
+    with pytest.raises(InputError, match="its interactions are unknown"):
+        pair_auroc(by_pair(_01=1.0), truth_of("L0.H0"))
+    with pytest.raises(InputError, match=r"the true pair L0\.H2\+L0\.H3 has none"):
+        pair_auroc(by_pair(_01=1.0, _02=1.0), PAIRS)
+    with pytest.raises(InputError, match=r"predicted: found nan for L0\.H0\+L0\.H1"):
+        sign_accuracy(by_pair(_01=math.nan, _23=1.0), PAIRS)
+    # An interaction that is written down as 0 is none.
+    nothing = truth_of("L0.H0", interactions=by_pair(_01=0.0))
+    with pytest.raises(InputError, match="0 of 1 are a true pair"):
+        pair_auroc(by_pair(_01=1.0), nothing)
+    with pytest.raises(InputError, match="no pair truly interacts"):
+        sign_accuracy(by_pair(_01=1.0), nothing)
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=6, max_size=6), st.integers(1, 5))
@@ -95,21 +102,6 @@ def test_right_and_reversed_pairs(sizes: list[float], n_true: int) -> None:
     assert (pair_auroc(right, truth), sign_accuracy(right, truth)) == (1, 1)
     other = {pair: 0.0 if pair in true else 1.0 for pair in pairs}
     assert (pair_auroc(other, truth), sign_accuracy(other, truth)) == (0, 0)
-
-
-def test_what_no_pairs_can_be_compared_with() -> None:
-    with pytest.raises(InputError, match="its interactions are unknown"):
-        pair_auroc(by_pair(_01=1.0), truth_of("L0.H0"))
-    with pytest.raises(InputError, match=r"the true pair L0\.H2\+L0\.H3 has none"):
-        pair_auroc(by_pair(_01=1.0, _02=1.0), PAIRS)
-    with pytest.raises(InputError, match=r"predicted: found nan for L0\.H0\+L0\.H1"):
-        sign_accuracy(by_pair(_01=math.nan, _23=1.0), PAIRS)
-    # An interaction that is written down as 0 is none.
-    nothing = truth_of("L0.H0", interactions=by_pair(_01=0.0))
-    with pytest.raises(InputError, match="0 of 1 are a true pair"):
-        pair_auroc(by_pair(_01=1.0), nothing)
-    with pytest.raises(InputError, match="no pair truly interacts"):
-        sign_accuracy(by_pair(_01=1.0), nothing)
 
 
 def test_masks_by_hand() -> None:

@@ -1,7 +1,5 @@
 """Running a benchmark without the processes that it starts: what they do is done here."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Intervals by cluster cover as they should where intervals by example do not, and so do tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

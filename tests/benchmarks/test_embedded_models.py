@@ -1,7 +1,5 @@
 """The script that trains the embedded models."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

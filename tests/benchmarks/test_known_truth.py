@@ -1,7 +1,5 @@
 """The shipped models of known truth follow the programs that they were trained for."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark of races, in small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -16,11 +14,9 @@ def test_a_race_is_checked_by_an_exact_sweep(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = ["--components=L0.MLP,L1.H4,L2.MLP,L3.MLP", "--examples=60", "--means=100"]
     csv = tmp_path / "race.csv"
-    benchmark("racing", monkeypatch).main(
-        [*options, goal, "--checked=3", "--threads=1", f"--csv={csv}"]
-    )
+    options = ["--components=L0.MLP,L1.H4,L2.MLP,L3.MLP", "--examples=60", "--means=100", goal]
+    benchmark("racing", monkeypatch).main([*options, "--checked=3", "--threads=1", f"--csv={csv}"])
     shown = capsys.readouterr().out
     assert shown.startswith("6 pairs: ")
     assert "(recall 1.000), 0 others found" in shown
@@ -31,9 +27,8 @@ def test_error_rates_on_planted_circuits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     csv = tmp_path / "planted.csv"
-    benchmark("racing", monkeypatch).main(
-        ["--planted", "--runs=2", "--examples=100", f"--csv={csv}"]
-    )
+    options = ["--planted", "--runs=2", "--examples=100", f"--csv={csv}"]
+    benchmark("racing", monkeypatch).main(options)
     assert "wrong at most: 0.000 (allowed: 0.05)" in capsys.readouterr().out
     table = pd.read_csv(csv)
     assert len(table) == 8 * 2 * 2

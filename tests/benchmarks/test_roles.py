@@ -1,7 +1,5 @@
 """Lost information, moved thresholds and roles are told rightly as often as they should be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,26 +16,25 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("design", ["other biases", "other biases, skewed", "more noise"])
 def test_intervals_of_a_change_that_is_0_have_it_in_them(simulation: Any, design: str) -> None:
-    assert 0.93 <= simulation.coverage(design, 2, 200, 1000) <= 0.97
+    assert 0.93 <= simulation.coverage(design, 2, 200, 400) <= 0.97
 
 
 def test_and_those_of_three_labels(simulation: Any) -> None:
-    for design in ("other biases", "more noise"):
-        assert 0.9 <= simulation.coverage(design, 3, 100, 200) <= 0.98
+    assert 0.9 <= simulation.coverage("other biases", 3, 100, 100) <= 0.98
 
 
 def test_planted_components_get_their_roles_and_idle_ones_none(simulation: Any) -> None:
-    tables = list(simulation.judged(3000, 7, 100))
+    tables = list(simulation.judged(3000, 7, 25))
     for component, wanted in simulation.PLANTED.items():
         roles = [table.set_index("component")["role"][component] for table in tables]
-        assert roles.count(wanted) >= 95
+        assert roles.count(wanted) >= 0.95 * 25
     discoveries = np.mean([simulation.false_discoveries(table) for table in tables], axis=0)
     assert (discoveries <= 0.05).all()
 
 
-def test_few_of_the_components_with_a_role_are_idle_where_planted_ones_have_six_effects(
+def test_few_components_with_a_role_are_idle_where_others_have_six_effects(
     simulation: Any,
 ) -> None:
-    tables = list(simulation.judged(1500, 27, 15, kept=0.9, all_effects=True))
+    tables = list(simulation.judged(1500, 27, 5, kept=0.9, all_effects=True))
     assert not any((table["role"][:5] == NONE).any() for table in tables)
     assert np.mean([simulation.false_discoveries(table)[0] for table in tables]) <= 0.05

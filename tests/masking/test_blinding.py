@@ -1,10 +1,7 @@
 """Cut paths against plain torch loops over Hugging Face's layers, ablation and written-out sums."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path as File
@@ -43,9 +40,6 @@ SIZES: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-
-
-# -- the oracle: one component after another, by Hugging Face's own modules ------------------------
 
 
 @dataclass
@@ -95,21 +89,15 @@ class Plain:
             mixed = {name: seen[name].clone() for name in "qkv"}
             for (head, what), who in swapped.items():
                 view = self._at(layer, self._stream(layer, who))
-                size = self.z_size
-                groups = mixed[what].shape[-1] // size
-                at = head * groups // HEADS
-                mixed[what][..., at * size : (at + 1) * size] = view[what][
-                    ..., at * size : (at + 1) * size
-                ]
+                size = helpers.D_MODEL // HEADS
+                group = head * mixed[what].shape[-1] // size // HEADS
+                columns = slice(group * size, (group + 1) * size)
+                mixed[what][..., columns] = view[what][..., columns]
             whole = [head for head in range(HEADS) if (head, "all") in blind_to]
             z = self._at(layer, self._stream(layer), force=mixed)["z"]
             z[:, :, whole] = found[:, :, whole]
             found = z
         return found
-
-    @property
-    def z_size(self) -> int:
-        return helpers.D_MODEL // HEADS
 
     def _written(self, layer: int, blind_to: Collection[Component]) -> tuple[Tensor, Tensor]:
         """What attention and MLP of a layer add, for somebody blind to some."""
@@ -250,8 +238,11 @@ class Loaded:
         return self.means.z.float(), self.means.mlp.float()
 
 
+Load = Callable[[str], Loaded]
+
+
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Load:
     folder: File = tmp_path_factory.mktemp("checkpoints")
 
     @cache
@@ -300,9 +291,7 @@ SETS = {
 
 
 @pytest.mark.parametrize(("name", "paths"), [(n, p) for n, sets in SETS.items() for p in sets])
-def test_cut_paths_are_those_of_a_plain_loop(
-    loaded: Callable[[str], Loaded], name: str, paths: str
-) -> None:
+def test_cut_paths_are_those_of_a_plain_loop(loaded: Load, name: str, paths: str) -> None:
     of = loaded(name)
     rows = texts((6, 9))
     found = logits(of.model, paths, of.means, padded(rows))
@@ -311,10 +300,11 @@ def test_cut_paths_are_those_of_a_plain_loop(
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)
     whole = forward(of.model, padded(rows))
     assert (found - whole).abs().max() > 1e-4  # something changed
+    assert torch.equal(logits(of.model, PathSet.of([]), of.means, padded(rows)), whole)
 
 
 def test_what_is_not_kept_is_cut_as_in_a_circuit_of_edges(
-    loaded: Callable[[str], Loaded],
+    loaded: Load,
 ) -> None:
     """A circuit keeps some edges; every receiver reads the fill along all others (AutoCircuit)."""
     of = loaded("gpt2")
@@ -325,9 +315,6 @@ def test_what_is_not_kept_is_cut_as_in_a_circuit_of_edges(
     found = logits(of.model, cut, of.means, padded([row]))
     expected = of.plain.run(row[None], cut, *of.fills)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-# -- written out ----------------------------------------------------------------------------------
 
 
 def test_without_norms_a_path_carries_its_difference_alone() -> None:
@@ -341,19 +328,9 @@ def test_without_norms_a_path_carries_its_difference_alone() -> None:
     pytest.importorskip("transformer_lens.HookedTransformer")
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-    cfg = HookedTransformerConfig(
-        n_layers=2,
-        n_heads=2,
-        d_model=2,
-        d_head=1,
-        d_vocab=2,
-        d_vocab_out=2,
-        n_ctx=1,
-        attn_only=True,
-        normalization_type=None,
-        device="cpu",
-    )
-    model = HookedTransformer(cfg)
+    sizes: dict[str, Any] = {"n_layers": 2, "n_heads": 2, "d_model": 2, "d_head": 1, "d_vocab": 2}
+    sizes |= {"d_vocab_out": 2, "n_ctx": 1, "attn_only": True, "normalization_type": None}
+    model = HookedTransformer(HookedTransformerConfig(**sizes, device="cpu"))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -364,23 +341,17 @@ def test_without_norms_a_path_carries_its_difference_alone() -> None:
         second.W_V[0, 1, 0], second.W_O[0, 0, 0] = 1.0, 5.0
         model.unembed.W_U.copy_(torch.eye(2))
     batch = {"input_ids": torch.zeros(1, 1, dtype=torch.long)}
-    options: dict[str, Any] = {"means": None, "batch": batch, "fill": "zero"}
     sets = {"": (76, 15), "L0.H0>L1.H0": (66, 15), "L0.H0>L1.H0.v": (66, 15)}
     sets |= {"L0.H1>L1.H0": (61, 15), "L0.H0+L0.H1>L1.H0": (51, 15), "L0.H0>L1.H0.q": (76, 15)}
     sets |= {"L0.H0>answer": (76, 13), "L1.H0>answer": (1, 15), "L0.H0>L1.H0+answer": (66, 13)}
     for paths, expected in sets.items():
-        found = logits(model, PathSet.of(paths) if paths else PathSet.of([]), **options)
+        found = logits(model, PathSet.of(paths or []), None, batch, fill="zero")
         assert found[0, 0].tolist() == list(expected), paths
-
-
-# -- laws -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_all_paths_out_of_a_set_are_its_ablation(
-    loaded: Callable[[str], Loaded], name: str, fill: str, tmp_path: File
-) -> None:
+def test_all_paths_out_of_a_set_are_its_ablation(loaded: Load, name: str, fill: str) -> None:
     model = loaded(name).model
     model.double()
     try:
@@ -411,17 +382,8 @@ def every_path_out_of(senders: Sequence[Component], model: Any) -> PathSet:
     return PathSet.of(found)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_blind_to_nothing_changes_nothing(loaded: Callable[[str], Loaded], name: str) -> None:
-    of = loaded(name)
-    batch = padded(texts())
-    assert torch.equal(logits(of.model, PathSet.of([]), of.means, batch), forward(of.model, batch))
-
-
 @pytest.mark.parametrize("what", ["k", "v"])
-def test_a_group_is_blind_to_all_that_one_of_its_heads_is(
-    loaded: Callable[[str], Loaded], what: str
-) -> None:
+def test_a_group_is_blind_to_all_that_one_of_its_heads_is(loaded: Load, what: str) -> None:
     of = loaded("llama")  # heads 2 and 3 share keys and values
     apart, both = (
         logits(of.model, paths, of.means, padded(texts()))
@@ -435,9 +397,7 @@ def test_a_group_is_blind_to_all_that_one_of_its_heads_is(
 
 @settings(max_examples=6, deadline=None)
 @given(st.data())
-def test_sets_side_by_side_are_each_alone(
-    loaded: Callable[[str], Loaded], draw: st.DataObject
-) -> None:
+def test_sets_side_by_side_are_each_alone(loaded: Load, draw: st.DataObject) -> None:
     of = loaded(draw.draw(st.sampled_from(sorted(CLASSES))))
     possible = every_path_out_of(ModelShape.of(of.model).components, of.model).paths
     sets = [
@@ -451,21 +411,12 @@ def test_sets_side_by_side_are_each_alone(
         torch.testing.assert_close(mine, alone, rtol=0, atol=1e-5)
 
 
-# -- state and errors -----------------------------------------------------------------------------
-
-
-@contextmanager
-def unchanged(model: Any) -> Iterator[None]:
-    before = hook_counts(model)
-    yield
-    assert hook_counts(model) == before
-
-
-def test_hooks_go_also_after_an_error(loaded: Callable[[str], Loaded]) -> None:
+def test_hooks_go_also_after_an_error(loaded: Load) -> None:
     of = loaded("bert")
-    cut = blind(of.model, "L0.H1>L1.H2", of.means)
-    with unchanged(of.model), pytest.raises(ZeroDivisionError), cut:
+    before = hook_counts(of.model)
+    with pytest.raises(ZeroDivisionError), blind(of.model, "L0.H1>L1.H2", of.means):
         raise ZeroDivisionError
+    assert hook_counts(of.model) == before
     cut, again = (blind(of.model, "L0.H1>L1.H2", of.means) for _ in range(2))
     with cut, pytest.raises(MechcoreError, match="masked already"), again:
         pass
@@ -487,24 +438,22 @@ def test_hooks_go_also_after_an_error(loaded: Callable[[str], Loaded]) -> None:
         ("L0.H1>L1.H2+L1.H2.q", "blind in all that it reads, and in L1.H2.q separately"),
     ],
 )
-def test_what_is_refused(loaded: Callable[[str], Loaded], paths: str, message: str) -> None:
+def test_what_is_refused(loaded: Load, paths: str, message: str) -> None:
     of = loaded("bert")
-    refused = pytest.raises(InputError, match=message)
-    with unchanged(of.model), refused, blind(of.model, paths, of.means):
+    before = hook_counts(of.model)
+    with pytest.raises(InputError, match=message), blind(of.model, paths, of.means):
         pass
+    assert hook_counts(of.model) == before
 
 
-def test_side_by_side_is_refused_where_it_is(loaded: Callable[[str], Loaded]) -> None:
-    assert runs_in_parallel(loaded("neox").model)
-    assert not runs_in_parallel(loaded("bert").model)
-    refused = pytest.raises(InputError, match="attention and MLP of a layer run side by side")
-    with refused, blind(loaded("neox").model, "L1.H0>L1.MLP", loaded("neox").means):
-        pass
-
-
-def test_no_sets_and_no_means(loaded: Callable[[str], Loaded]) -> None:
-    of = loaded("bert")
-    with pytest.raises(InputError, match="no set of paths"), blind(of.model, [], of.means):
-        pass
-    with pytest.raises(InputError, match="needs means"), blind(of.model, "L0.H1>L1.H2"):
-        pass
+def test_side_by_side_no_sets_and_no_means_are_refused(loaded: Load) -> None:
+    of, parallel = loaded("bert"), loaded("neox")
+    assert runs_in_parallel(parallel.model)
+    assert not runs_in_parallel(of.model)
+    for model, paths, means, message in (
+        (parallel.model, "L1.H0>L1.MLP", parallel.means, "attention and MLP of a layer run side"),
+        (of.model, [], of.means, "no set of paths"),
+        (of.model, "L0.H1>L1.H2", None, "needs means"),
+    ):
+        with pytest.raises(InputError, match=message), blind(model, paths, means):
+            pass

@@ -1,14 +1,12 @@
 """The counterfactual fill against activations patched by hand with plain torch hooks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import D_MODEL, N_HEADS, N_LAYERS, Case, Cases, captured, torch_hooks
+from helpers import D_MODEL, N_HEADS, N_LAYERS, Case, Cases, captured, padded, torch_hooks
 from pruning.oracles import encoded_for
 from torch import Tensor
 
@@ -33,9 +31,7 @@ def plain(data: EncodedExamples) -> EncodedExamples:
     return replace(data, token_type_ids=None)
 
 
-def by_hand(
-    case: Case, values: Tensor, row: list[int], pair: list[int], means: MeanActivations
-) -> Tensor:
+def by_hand(case: Case, values: Tensor, row: Any, pair: Any, means: MeanActivations) -> Tensor:
     """Hugging Face's logits of one text, patched with activations of another one."""
     z, mlp = captured(case.reference, torch.tensor(pair))
 
@@ -89,13 +85,8 @@ def test_each_row_may_have_a_mask_and_padding_any_side(cases: Cases) -> None:
     data, pairs, means = prepared(case)
     masks = torch.rand(N, N_LAYERS, N_HEADS + 1, dtype=torch.float64)
     batch = data.rows(range(N))
-    width = batch["input_ids"].shape[1]
-    left = {
-        name: torch.stack(
-            [t.roll(width - len(ids)) for t, ids in zip(batch[name], data.input_ids, strict=True)]
-        )
-        for name in ("input_ids", "attention_mask")
-    } | {"index": batch["index"]}
+    left = padded([torch.tensor(ids) for ids in data.input_ids], "left")
+    left["index"] = batch["index"]
     assert not torch.equal(left["input_ids"], batch["input_ids"])
     with torch.no_grad(), masked(case.model, Mask(masks), means, Counterfactual.of(pairs)) as run:
         found = run.rows(left)
@@ -105,9 +96,14 @@ def test_each_row_may_have_a_mask_and_padding_any_side(cases: Cases) -> None:
         torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-6)
 
 
+def turned(data: EncodedExamples) -> EncodedExamples:
+    """The same examples, beginning with the sixth."""
+    return data.part([*range(5, len(data)), *range(5)])
+
+
 def test_all_engines_agree(case: Case) -> None:
     data = encoded_for(case.architecture, 12)
-    pairs = data.part([*range(5, 12), *range(5)])
+    pairs = turned(data)
     means = MeanActivations.compute(case.model, data)
     options: dict[str, Any] = {"fill": Counterfactual.of(pairs), "split": "ood", "batch_size": 5}
     sets = ["L0.H0", "L1.H1+L0.MLP", "L1.MLP"]
@@ -138,20 +134,16 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
         drops = named.changes(each, "margin")
         np.testing.assert_array_equal(drops, given.changes(other, "margin"))
         assert np.abs(drops).max() > 1e-4
+    unnamed: Any = {"fill": lambda *given: fill_of(*given[:2], "mean", 0)}
     with pytest.raises(InputError, match="partial results tell fills by their names"):
-        ablate(
-            *arguments,
-            fill=lambda *given: fill_of(*given[:2], "mean", 0),
-            state=tmp_path / "other",
-            **options,
-        )
+        ablate(*arguments, **unnamed, state=tmp_path / "other", **options)
 
 
 def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:
     case, data = cases.get("bert"), encoded_for("bert", 12)
     arguments = case.model, ["L0.H0"], data, MeanActivations.compute(case.model, data)
     options: dict[str, Any] = {"split": "ood", "state": tmp_path / "state"}
-    pairs = data.part([*range(5, 12), *range(5)])
+    pairs = turned(data)
     first, again = (ablate(*arguments, fill=Counterfactual.of(pairs), **options) for _ in range(2))
     for each in first.without:
         np.testing.assert_array_equal(first.changes(each, "margin"), again.changes(each, "margin"))
@@ -161,15 +153,13 @@ def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:
         ablate(case.model, ["L0.H0"], data.part(range(5)), None, fill=Counterfactual.of(pairs))
 
 
-def test_in_a_race_an_example_has_the_pair_that_it_has_in_a_sweep(
-    cases: Cases, tmp_path: Any
-) -> None:
+def test_in_a_race_an_example_has_the_pair_of_a_sweep(cases: Cases, tmp_path: Any) -> None:
     case = cases.get("bert")
     data = labelled(encoded_for("bert", 40), ["entailment", "neutral"] * 20)
     means = MeanActivations.compute(case.model, data)
     names = ["L0.H0+L1.MLP", "L0.H1+L1.H2"]
     members = [name for pair in names for name in pair.split("+")]
-    for fill in ("counterfactual", Counterfactual.of(data.part([*range(5, 40), *range(5)]))):
+    for fill in ("counterfactual", Counterfactual.of(turned(data))):
         options: dict[str, Any] = {"fill": fill, "split": "ood", "seed": 4}
         folder = tmp_path / f"race-{isinstance(fill, str)}"
         found = race(case.model, names, data, means, least=1e-9, state=folder, **options)
@@ -182,11 +172,8 @@ def test_in_a_race_an_example_has_the_pair_that_it_has_in_a_sweep(
 
 def test_pairs_have_another_label_and_the_nearest_length() -> None:
     lengths = [4, 4, 9, 5, 5, 20]
-    data = replace(
-        plain(encoded_for("bert", 6)),
-        input_ids=[[7 + i] * n for i, n in enumerate(lengths)],
-    )
-    data = labelled(data, ["a", "a", "a", "b", "b", "c"])
+    data = labelled(plain(encoded_for("bert", 6)), ["a", "a", "a", "b", "b", "c"])
+    data = replace(data, input_ids=[[7 + i] * n for i, n in enumerate(lengths)])
     drawn = [paired(data, seed).input_ids for seed in range(20)]
     chosen = [{one[row][0] - 7 for one in drawn} for row in range(6)]
     # 4 tokens: one of 5; 9: one of 5 (4 away; the 20 is 11 away); 5: one of 4; 20: the 9.
@@ -194,9 +181,6 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
     assert drawn[0] == paired(data, 0).input_ids
     with pytest.raises(InputError, match="at least two labels; found 'a': pass pairs of your own"):
         paired(data.part([0, 1]))
-
-
-def test_labels_are_told_apart_by_name_and_all_are_needed() -> None:
     data = labelled(plain(encoded_for("bert", 4)), ["Not_A", "not-a", "b", "B"])
     names = [paired(data, seed).examples.frame["label"].str.lower().tolist() for seed in range(5)]
     assert all(each == ["b", "b"] for each in (one[:2] for one in names))
@@ -211,14 +195,14 @@ def test_what_is_refused(cases: Cases) -> None:
     case = cases.get("bert")
     data, pairs, means = prepared(case)
     mask, model = Mask.full(case.model).without(*ABLATED), case.model
-    with pytest.raises(InputError, match="needs the paired example of every example; pass fill="):
-        evaluate(model, data, mask=mask, means=means, fill="counterfactual", in_domain=False)
-    fill = Counterfactual.of(pairs)
-    with pytest.raises(InputError, match="needs means where an example is longer than its pair"):
-        evaluate(model, data, mask=mask, fill=fill, in_domain=False)
-    short = Counterfactual.of(pairs.part(range(3)))
-    with pytest.raises(InputError, match=r"has 3 pairs, but the batch holds example 6"):
-        evaluate(model, data, mask=mask, means=means, fill=short, in_domain=False)
+    fill, short = Counterfactual.of(pairs), Counterfactual.of(pairs.part(range(3)))
+    for given, of, message in (
+        ("counterfactual", means, "needs the paired example of every example; pass fill="),
+        (fill, None, "needs means where an example is longer than its pair"),
+        (short, means, "has 3 pairs, but the batch holds example 6"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate(model, data, mask=mask, means=of, fill=given, in_domain=False)
     batch = data.rows([0, 1])
     unknown = {name: tensor for name, tensor in batch.items() if name != "index"}
     with masked(model, mask, means, fill) as run:

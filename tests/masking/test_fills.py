@@ -52,9 +52,6 @@ def test_a_registered_fill_is_as_weights_edited_by_hand(case: Case) -> None:
     whole = reference_logits(case.reference, rows)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4, check_dtype=False)
     assert (found - whole).abs().max() > 1e-3
-
-
-def test_what_a_fill_needs_is_asked_for(case: Case) -> None:
     assert fill_of(case.model, None, "ones", 0).values("mlp", 0, None, None).mean() == 1
     with pytest.raises(InputError, match=r"fill 'half' needs means; pass MeanActivations\.compute"):
         fill_of(case.model, None, "half", 0)
@@ -73,18 +70,12 @@ def _damaged(values: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("change", "error", "found"),
     [
-        (
-            _samples,
-            InputError,
-            r"gave \(3, 4, 4\) for heads; expected a tensor \(4, 4\), \[head, d_h",
-        ),
+        (_samples, InputError, r"gave \(3, 4, 4\) for heads; expected a tensor \(4, 4\), \[head"),
         (_damaged, NotFiniteError, "gave values that are NaN or infinite"),
         (lambda values: None, InputError, "gave NoneType for heads; expected a tensor"),
     ],
 )
-def test_fills_of_something_else_are_named(
-    cases: Cases, change: Any, error: type[InputError], found: str
-) -> None:
+def test_fills_of_other_things_are_named(cases: Cases, change: Any, error: Any, found: str) -> None:
     class Other(Fill):
         def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Any:
             return change(getattr(self.means, kind)[layer])
@@ -96,8 +87,6 @@ def test_fills_of_something_else_are_named(
     with refused, masked(model, mask, means, Other) as run:
         run(batch)
 
-
-# -- what is no mask, no means or no fill ---------------------------------------------------------
 
 NO_MASK = r"mask: found {}; expected a Mask, as by Mask\.full\(model\)"
 NO_MEANS = r"means: found {}; expected MeanActivations: MeanActivations\.compute\(model, data\), or"

@@ -8,7 +8,17 @@ import helpers
 import pytest
 import torch
 import transformers as hf
-from helpers import Case, Cases, edited, hook_counts, padded, reference_logits, texts, torch_hooks
+from helpers import (
+    Case,
+    Cases,
+    close,
+    edited,
+    hook_counts,
+    padded,
+    reference_logits,
+    texts,
+    torch_hooks,
+)
 
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError, MechcoreError, MismatchError
@@ -22,9 +32,7 @@ ABLATIONS = {
     "heads of two layers": ["L1.H3", "L0.H0"],
     "one MLP": ["L0.MLP"],
     "heads and MLPs": ["L0.H2", "L1.H1", "L1.H0", "L1.MLP"],
-    "everything": [
-        f"{layer}.{part}" for layer in range(helpers.N_LAYERS) for part in [0, 1, 2, 3, "mlp"]
-    ],
+    "everything": [str(component) for component in ModelShape(2, 4).components],
 }
 MASKS = torch.rand(3, helpers.N_LAYERS, 5, generator=torch.Generator().manual_seed(0))
 
@@ -45,60 +53,47 @@ def masked_logits(model: Any, mask: Mask, means: Any, batch: Any, **options: Any
         return run(batch)
 
 
-def as_edit(
-    components: Sequence[str], z: torch.Tensor, mlp: torch.Tensor
-) -> tuple[dict[tuple[int, int], torch.Tensor], dict[int, torch.Tensor]]:
+def as_edit(components: Sequence[str], z: torch.Tensor, mlp: torch.Tensor) -> tuple[Any, Any]:
     """The vectors that stand in for ablated components, in the form of `helpers.edited`."""
     parsed = [Component.parse(name) for name in components]
     heads = {(c.layer, c.head): z[c.layer, c.head] for c in parsed if c.head is not None}
     return heads, {c.layer: mlp[c.layer] for c in parsed if c.head is None}
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, atol: float) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+def hooked_logits(reference: Any, rows: Any, mask: torch.Tensor, z: Any, mlp: Any) -> torch.Tensor:
+    """Hugging Face's, by torch hooks; fills are functions of layer and number of positions."""
+
+    def mix(m: torch.Tensor, x: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+        return m.to(x) * x + (1 - m.to(x)) * fill.to(x)
+
+    with torch_hooks(
+        reference,
+        lambda layer, x: mix(mask[layer, :4, None], x, z(layer, x.shape[1])),
+        lambda layer, x: mix(mask[layer, 4], x, mlp(layer, x.shape[1])),
+    ):
+        return reference_logits(reference, rows)
 
 
-# -- against edited weights -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ablation", ABLATIONS)
-def test_mean_ablation_equals_editing_the_weights(case64: Case, ablation: str) -> None:
-    model, components = case64.model, ABLATIONS[ablation]
-    means = means_of(model)
-    rows = texts()
-    other = edited(case64.reference, *as_edit(components, means.z, means.mlp))
-    expected = reference_logits(other, rows)
-    found = masked_logits(model, Mask.full(model).without(components), means, padded(rows))
-    close(found, expected, 1e-6)
+@pytest.mark.parametrize(
+    ("ablation", "fill"), [*((name, "mean") for name in ABLATIONS), ("heads and MLPs", "zero")]
+)
+def test_ablation_equals_editing_the_weights(case64: Case, ablation: str, fill: Any) -> None:
+    model, components, rows = case64.model, ABLATIONS[ablation], texts()
+    means = means_of(model) if fill == "mean" else None
+    zeros = torch.zeros(2, 4, model.cfg.d_head), torch.zeros(2, helpers.D_MODEL)
+    values = zeros if means is None else (means.z, means.mlp)
+    expected = reference_logits(edited(case64.reference, *as_edit(components, *values)), rows)
+    mask = Mask.full(model).without(components)
+    close(masked_logits(model, mask, means, padded(rows), fill=fill), expected, 1e-6)
     assert (expected - reference_logits(case64.reference, rows)).abs().max() > 1e-2
 
 
-def test_zero_ablation_equals_zeroing_the_weights(case64: Case) -> None:
-    components = ABLATIONS["heads and MLPs"]
-    model, rows = case64.model, texts()
-    d_head = model.cfg.d_head
-    nothing = as_edit(components, torch.zeros(2, 4, d_head), torch.zeros(2, helpers.D_MODEL))
-    expected = reference_logits(edited(case64.reference, *nothing), rows)
-    mask = Mask.full(model).without(components)
-    close(masked_logits(model, mask, None, padded(rows), fill="zero"), expected, 1e-6)
-
-
-@pytest.mark.parametrize("index", range(len(MASKS)))
-def test_continuous_masks_equal_plain_torch_hooks(case64: Case, index: int) -> None:
-    model, rows, mask = case64.model, texts(), Mask(MASKS[index])
-    means = means_of(model)
-
-    def on_z(layer: int, z: torch.Tensor) -> torch.Tensor:
-        m = MASKS[index][layer, :4, None].double()
-        return m * z + (1 - m) * means.z[layer]
-
-    def on_mlp(layer: int, out: torch.Tensor) -> torch.Tensor:
-        m = MASKS[index][layer, 4].double()
-        return m * out + (1 - m) * means.mlp[layer]
-
-    with torch_hooks(case64.reference, on_z, on_mlp):
-        expected = reference_logits(case64.reference, rows)
-    close(masked_logits(model, mask, means, padded(rows)), expected, 1e-6)
+@pytest.mark.parametrize("values", MASKS)
+def test_continuous_masks_equal_plain_torch_hooks(case64: Case, values: torch.Tensor) -> None:
+    rows, means = texts(), means_of(case64.model)
+    fills = (lambda layer, n: means.z[layer]), (lambda layer, n: means.mlp[layer])
+    expected = hooked_logits(case64.reference, rows, values, *fills)
+    close(masked_logits(case64.model, Mask(values), means, padded(rows)), expected, 1e-6)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -106,17 +101,8 @@ def test_means_per_position_stand_at_their_position(case: Case, side: str) -> No
     model, rows = case.model, texts((8, 3, 6, 1))
     means = means_of(model, per_position=True)
     mask = Mask(MASKS[0]).without("0.1", "1.mlp")
-
-    def on_z(layer: int, z: torch.Tensor) -> torch.Tensor:
-        m = mask.values[layer, :4, None]
-        return m * z + (1 - m) * means.z[: z.shape[1], layer].float()
-
-    def on_mlp(layer: int, out: torch.Tensor) -> torch.Tensor:
-        m = mask.values[layer, 4]
-        return m * out + (1 - m) * means.mlp[: out.shape[1], layer].float()
-
-    with torch_hooks(case.reference, on_z, on_mlp):
-        expected = reference_logits(case.reference, rows)
+    fills = (lambda layer, n: means.z[:n, layer]), (lambda layer, n: means.mlp[:n, layer])
+    expected = hooked_logits(case.reference, rows, mask.values, *fills)
     for extra, noise in ((0, None), (4, 1)):
         batch = padded(rows, side, extra, noise)
         close(masked_logits(model, mask, means, batch), expected, 1e-5)
@@ -139,9 +125,6 @@ def test_means_per_position_need_positions_that_occurred(cases: Cases) -> None:
         model(torch.stack(texts((4, 4))))
 
 
-# -- exactness ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
 def test_a_mask_of_ones_gives_the_unmasked_logits_bit_for_bit(case: Case, fill: Any) -> None:
     model, batch = case.model, padded(texts(), extra=2)
@@ -153,15 +136,12 @@ def test_a_mask_of_ones_gives_the_unmasked_logits_bit_for_bit(case: Case, fill: 
     for mask in (plain, trained):
         assert torch.equal(masked_logits(model, mask, means, batch, fill=fill), expected)
     # Under one zero every hook of that layer runs, and still nothing else changes.
-    assert not torch.equal(
-        masked_logits(model, plain.without("0.0"), means, batch, fill=fill), expected
-    )
+    ablated = masked_logits(model, plain.without("0.0"), means, batch, fill=fill)
+    assert not torch.equal(ablated, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kept_outputs_stay_bit_for_bit_and_ablated_ones_are_the_mean(
-    case: Case, dtype: torch.dtype
-) -> None:
+def test_kept_outputs_stay_bit_for_bit_and_others_are_means(case: Case, dtype: torch.dtype) -> None:
     model = case.model if dtype == torch.float32 else load_model(case.path, dtype=dtype)
     batch, means = padded(texts()), means_of(model)
     seen: dict[str, torch.Tensor] = {}
@@ -187,9 +167,6 @@ def test_kept_outputs_stay_bit_for_bit_and_ablated_ones_are_the_mean(
     assert torch.equal(after[hook_mlp_out(1)], mean)
 
 
-# -- batches of masks -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_batched_masks_equal_one_at_a_time_in_order(case: Case, fill: Any, side: str) -> None:
@@ -212,20 +189,11 @@ def test_rows_given_to_the_model_itself_are_ordered_mask_by_mask(case: Case) -> 
         expected = run(batch)
         direct = model(repeated["input_ids"], attention_mask=repeated["attention_mask"])
     close(direct.unflatten(0, (3, 5)), expected, 1e-6)
-
-
-def test_a_number_of_rows_that_does_not_fit_the_masks_is_an_error(case: Case) -> None:
-    model, batch = case.model, padded(texts())
-    before = hook_counts(model)
     with (
         pytest.raises(InputError, match="5 rows for 3 masks; expected the batch repeated once"),
         masked(model, Mask(MASKS), means_of(model)),
     ):
         model(batch["input_ids"], attention_mask=batch["attention_mask"])
-    assert hook_counts(model) == before
-
-
-# -- one mask for every row -----------------------------------------------------------------------
 
 
 def masks_for_rows(n_rows: int) -> Mask:
@@ -241,9 +209,7 @@ def logits_by_row(model: Any, masks: Mask, means: Any, batch: Any, **options: An
 
 @pytest.mark.parametrize("per_position", [False, True])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_rows_are_those_run_alone_under_their_own_mask(
-    case: Case, per_position: bool, side: str
-) -> None:
+def test_rows_are_those_alone_under_their_mask(case: Case, per_position: bool, side: str) -> None:
     model, rows = case.model, texts((8, 3, 6, 1, 8))
     means, masks = means_of(model, per_position=per_position), masks_for_rows(5)
     batch = padded(rows, side, extra=2, noise=4)
@@ -279,16 +245,12 @@ def test_as_many_masks_as_rows_are_needed(case: Case) -> None:
         assert run(batch).shape == (5, 5, 3)
 
 
-# -- gradients ------------------------------------------------------------------------------------
-
 FLOAT32_INSIDE = ("llama", "mistral", "qwen2")
 """Hugging Face normalises and takes their softmax in float32, whatever the weights are."""
 
 
 @pytest.mark.parametrize(("n_masks", "fill"), [(None, "mean"), (2, "zero")])
-def test_gradients_are_those_of_finite_differences(
-    case64: Case, n_masks: int | None, fill: Any
-) -> None:
+def test_gradients_are_those_of_finite_differences(case64: Case, n_masks: Any, fill: Any) -> None:
     rough = case64.architecture in FLOAT32_INSIDE
     step, tolerance = (1e-2, 1e-3) if rough else (1e-4, 1e-6)
     model, batch = case64.model, padded(texts((5, 3)))
@@ -318,9 +280,6 @@ def test_gradients_are_those_of_finite_differences(
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-# -- values that change inside the block ----------------------------------------------------------
-
-
 def _in_place(mask: Mask) -> None:
     mask.values[..., 1, [0, 4]] = torch.tensor([0.0, 0.25])
 
@@ -334,10 +293,7 @@ def _by_an_optimiser(mask: Mask) -> None:
     torch.optim.SGD([mask.values], lr=0.25).step()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [_in_place, _others, _by_an_optimiser],
-)
+@pytest.mark.parametrize("change", [_in_place, _others, _by_an_optimiser])
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("several", [False, True])
 def test_values_changed_inside_the_block_count_everywhere(
@@ -355,7 +311,7 @@ def test_values_changed_inside_the_block_count_everywhere(
         before = run(batch).detach()
         with torch.no_grad():
             change(mask)
-        found, of_the_model = run(batch), model(rows["input_ids"], **rest_of(rows))
+        found, of_the_model = run(batch), model(rows.pop("input_ids"), **rows)
     assert mask.values.requires_grad or not found.requires_grad
     expected = masked_logits(model, Mask(mask.values.detach().clone()), means, batch)
     assert torch.equal(found, expected)
@@ -363,17 +319,10 @@ def test_values_changed_inside_the_block_count_everywhere(
     assert (expected - before).abs().max() > 1e-3
 
 
-def rest_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: each for name, each in batch.items() if name != "input_ids"}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda mask: mask.values.add_(1),
-            r"mask: found the value 2\.0; expected values from 0 to",
-        ),
+        (lambda mask: mask.values.add_(1), r"mask: found the value 2\.0; expected values from 0"),
         (lambda mask: mask.values.fill_(float("nan")), "mask: found the value nan"),
         (
             lambda mask: setattr(mask, "values", mask.values[None]),
@@ -384,9 +333,7 @@ def rest_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         (lambda mask: setattr(mask, "values", [[1] * 5] * 2), "mask: found list; expected a non-"),
     ],
 )
-def test_values_that_are_none_of_a_mask_are_refused_later_too(
-    cases: Cases, change: Any, message: str
-) -> None:
+def test_values_of_no_mask_are_refused_later(cases: Cases, change: Any, message: str) -> None:
     model, batch = cases.get("bert").model, padded(texts())
     mask = Mask.full(model)
     with masked(model, mask, means_of(model)) as run:
@@ -396,9 +343,6 @@ def test_values_that_are_none_of_a_mask_are_refused_later_too(
     if "inside the block" not in message:
         with pytest.raises(InputError, match=message), masked(model, mask, None):
             pass
-
-
-# -- resampling -----------------------------------------------------------------------------------
 
 
 def test_resampling_puts_in_outputs_of_random_tokens(case: Case) -> None:
@@ -414,14 +358,10 @@ def test_resampling_puts_in_outputs_of_random_tokens(case: Case) -> None:
         (hook_z(1), "1.2", means.samples_z[:, 1, 2]),
         (hook_mlp_out(0), "0.mlp", means.samples_mlp[:, 0]),
     ):
-        mask = Mask.full(model).without(component)
+        mask, see = Mask.full(model).without(component), [(name, look)]
         seen.clear()
         for seed in (0, 0, 1):
-            with (
-                torch.no_grad(),
-                masked(model, mask, means, "resample", seed=seed) as run,
-                model.hooks(fwd_hooks=[(name, look)]),
-            ):
+            with masked(model, mask, means, "resample", seed=seed) as run, model.hooks(see):
                 run(batch)
         there = [x[:, :, 2] if component == "1.2" else x for x in seen]
         distances = (there[0].flatten(0, 1)[:, None] - samples).abs().amax(-1)
@@ -432,10 +372,7 @@ def test_resampling_puts_in_outputs_of_random_tokens(case: Case) -> None:
         assert not torch.equal(there[0], there[2])
 
 
-# -- entering and leaving -------------------------------------------------------------------------
-
-
-def test_hooks_are_gone_after_the_block_and_after_an_error_in_it(case: Case) -> None:
+def test_hooks_are_gone_after_the_block_and_a_mask_is_not_masked(case: Case) -> None:
     model, batch = case.model, padded(texts())
     means = means_of(model)
     counts = hook_counts(model)
@@ -457,9 +394,6 @@ def test_hooks_are_gone_after_the_block_and_after_an_error_in_it(case: Case) -> 
         assert torch.equal(forward(model, batch), expected)
         with masked(model, Mask(MASKS[0]), means):  # and it can be masked again
             pass
-
-
-def test_masking_a_masked_model_is_refused_and_harms_nothing(case: Case) -> None:
     model, batch = case.model, padded(texts())
     means = means_of(model)
     with torch.no_grad():
@@ -513,9 +447,6 @@ def test_what_cannot_be_masked_is_refused_before_anything_is_hooked(cases: Cases
         assert hook_counts(model) == counts
     with masked(model, full, means):
         pass
-
-
-# -- language models and HookedTransformer --------------------------------------------------------
 
 
 @pytest.mark.parametrize("ablation", ["heads and MLPs", "everything"])
@@ -579,9 +510,6 @@ def test_a_hooked_encoder_equals_edited_weights(ablation: str) -> None:
             expected = forward(model, {"input_ids": row[None]})[0]
             for logits in found:  # an encoder's rows come back with their padding on the right
                 close(logits[i, : len(row)], expected, 1e-5)
-
-
-# -- written-out numbers --------------------------------------------------------------------------
 
 
 def test_hand_computed_gpt2_bridge(tmp_path: Any) -> None:

@@ -1,7 +1,5 @@
 """Masks through the layers as functions against hooks: answers and gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

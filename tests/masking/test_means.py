@@ -24,16 +24,9 @@ D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
 
 
 def slow_means(reference: Any, rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token after the other, in float64."""
-    z_sum = mlp_sum = torch.tensor(0.0, dtype=torch.float64)
-    tokens = 0
-    for row in rows:
-        z, mlp = captured(reference, row)
-        for position in range(len(row)):
-            z_sum = z_sum + z[:, position].double()
-            mlp_sum = mlp_sum + mlp[:, position].double()
-            tokens += 1
-    return z_sum / tokens, mlp_sum / tokens
+    """Over the tokens of one text after the other, in float64."""
+    z, mlp = zip(*(captured(reference, row) for row in rows), strict=True)
+    return torch.cat(z, 1).double().mean(1), torch.cat(mlp, 1).double().mean(1)
 
 
 def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-5) -> None:
@@ -69,23 +62,16 @@ def test_means_per_position_count_from_the_first_real_token(case: Case, side: st
         close(means.mlp[position], mlp)
 
 
-def test_what_cannot_be_averaged(cases: Cases) -> None:
-    model = cases.get("bert").model
+def test_what_cannot_be_averaged_leaves_no_hook(cases: Cases) -> None:
+    model = cases.get("gpt2").model
+    before = helpers.hook_counts(model)
     with pytest.raises(InputError, match="n_samples is -1"):
         MeanActivations.compute(model, padded(texts()), n_samples=-1)
     with pytest.raises(InputError, match="no batch; expected at least one"):
         MeanActivations.compute(model, iter([]))
-
-
-def test_an_error_in_a_batch_leaves_no_hook(cases: Cases) -> None:
-    model = cases.get("gpt2").model
-    before = helpers.hook_counts(model)
     with pytest.raises(InputError, match="no input_ids"):
         MeanActivations.compute(model, [padded(texts()), {"labels": [1]}])
     assert helpers.hook_counts(model) == before
-
-
-# -- samples --------------------------------------------------------------------------------------
 
 
 def occurring(reference: Any, rows: list[torch.Tensor]) -> torch.Tensor:
@@ -124,30 +110,20 @@ def test_samples_are_tokens_that_occurred_each_at_most_once(case: Case, side: st
     assert len(MeanActivations.compute(case.model, batches, n_samples=0).samples_z) == 0
 
 
-def test_samples_depend_on_the_seed_alone(cases: Cases) -> None:
-    model = cases.get("bert").model
-    draws = [
-        MeanActivations.compute(model, [padded(texts())], n_samples=5, seed=seed).samples_z
-        for seed in (3, 3, 4)
-    ]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-
-
-def test_samples_are_drawn_uniformly(cases: Cases) -> None:
+def test_samples_are_drawn_uniformly_by_the_seed_alone(cases: Cases) -> None:
     case = cases.get("bert")
     rows = texts((4, 2, 3, 1, 2))
     tokens = occurring(case.reference, rows)
     batches = [padded(rows[:1]), padded(rows[1:2]), padded(rows[2:4], "left"), padded(rows[4:])]
-    draws, n_samples = 72, 4
     inclusions: Counter[int] = Counter()
     first: Counter[int] = Counter()
-    for seed in range(draws):
-        found = origins(
-            MeanActivations.compute(case.model, batches, n_samples=n_samples, seed=seed), tokens
-        )
+    for seed in range(72):
+        drawn = MeanActivations.compute(case.model, batches, n_samples=4, seed=seed)
+        found = origins(drawn, tokens)
         inclusions.update(found)
         first[found[0]] += 1
+    again = MeanActivations.compute(case.model, batches, n_samples=4, seed=71)
+    assert torch.equal(again.samples_z, drawn.samples_z)
     # Each of the 12 tokens is in a sample of 4 with probability 1/3: in 24 +- 4 of 72.
     assert set(inclusions) == set(range(12))
     assert all(abs(count - 24) < 4 * 4 for count in inclusions.values())
@@ -155,15 +131,11 @@ def test_samples_are_drawn_uniformly(cases: Cases) -> None:
     assert all(abs(first[token] - 6) < 4 * 2.3 for token in range(12))
 
 
-# -- files and identity ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("per_position", [False, True])
 def test_saved_means_read_back(cases: Cases, tmp_path: Path, per_position: bool) -> None:
     case = cases.get("llama")
-    means = MeanActivations.compute(
-        case.model, padded(texts()), per_position=per_position, n_samples=3
-    )
+    options = {"per_position": per_position, "n_samples": 3}
+    means = MeanActivations.compute(case.model, padded(texts()), **options)
     means.save(tmp_path / "new" / "means.safetensors")
     loaded = MeanActivations.load(tmp_path / "new" / "means.safetensors", case.model)
     for name in ("z", "mlp", "counts", "samples_z", "samples_mlp"):
@@ -219,35 +191,24 @@ def test_files_that_hold_no_means_are_refused(cases: Cases, tmp_path: Path) -> N
         make()
         with pytest.raises(InputError, match="not means written by mechcore"):
             MeanActivations.load(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"z": torch.ones(2, 4)}, "z has the shape (2, 4), expected (2, 4, 4)"),
-        ({"mlp": torch.ones(3, 16)}, "mlp has the shape (3, 16), expected (2, 16)"),
-        ({"counts": torch.ones(3)}, "counts has the shape (3,), expected ()"),
-        ({"samples_mlp": torch.ones(1, 2, 16)}, "samples_mlp has the shape (1, 2, 16)"),
-    ],
-)
-def test_parts_that_do_not_belong_together_are_refused(
-    cases: Cases, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+    path = tmp_path / "means.safetensors"
     means = MeanActivations.compute(cases.get("bert").model, padded(texts()), n_samples=2)
-    replace(means, **changes).save(tmp_path / "means.safetensors")
-    with pytest.raises(InputError, match=re.escape(f"not means written by mechcore ({message}")):
-        MeanActivations.load(tmp_path / "means.safetensors")
-
-
-# -- HookedTransformer and HookedEncoder ----------------------------------------------------------
+    for name, size, message in (
+        ("z", (2, 4), "z has the shape (2, 4), expected (2, 4, 4)"),
+        ("mlp", (3, 16), "mlp has the shape (3, 16), expected (2, 16)"),
+        ("counts", (3,), "counts has the shape (3,), expected ()"),
+        ("samples_mlp", (1, 2, 16), "samples_mlp has the shape (1, 2, 16)"),
+    ):
+        changes: dict[str, Any] = {name: torch.ones(size)}
+        replace(means, **changes).save(path)
+        with pytest.raises(InputError, match=re.escape(f"written by mechcore ({message}")):
+            MeanActivations.load(path)
 
 
 @pytest.mark.hooked
 @pytest.mark.parametrize("per_position", [False, True])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_hooked_transformer_and_bridge_have_the_same_means(
-    cases: Cases, side: str, per_position: bool
-) -> None:
+def test_hooked_and_bridge_have_the_same_means(cases: Cases, side: str, per_position: bool) -> None:
     case = cases.get("gpt2-lm")
     batch = padded(texts(), side, extra=2, noise=4)
     bridged, hooked = (

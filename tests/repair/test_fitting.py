@@ -1,7 +1,5 @@
 """Rungs on planted models that fail for a known reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
 from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
 from mechcore.repair.fitting import Fitting, Settings, logits_of, subset_folds
-from mechcore.repair.ladder import (
-    Labelled,
-    Outcome,
-    outcomes,
-    repair_examples,
-    runs_of,
-    transfer,
-)
+from mechcore.repair.ladder import Labelled, Outcome, outcomes, repair_examples, runs_of, transfer
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import gates_table, recommended, repair_table
 
@@ -80,9 +71,8 @@ def accuracies(world: World, weights: Any, n: int = 40) -> list[float]:
 
 def fitting(world: World, n: int = 40) -> Fitting:
     rows = np.flatnonzero(world.outside.subset < 3)[:n]
-    examples = repair_examples(
-        world.outside, rows, world.guard, logits_of(world.model, world.guard, {})
-    )
+    told = logits_of(world.model, world.guard, {})
+    examples = repair_examples(world.outside, rows, world.guard, told)
     return Fitting(world.model, examples, QUICK)
 
 
@@ -142,15 +132,12 @@ def test_the_guard_keeps_the_model_as_it_is_in_domain(worlds: Any) -> None:
     world = worlds("threshold")
     free, guarded = fitting(world), fitting(world)
     guarded.settings = replace(QUICK, guard=1e4)
-    told = logits_of(world.model, world.inside.data, {})
-    moved = [
-        (logits_of(world.model, world.inside.data, f.fit("threshold").weights) - told).abs().max()
-        for f in (free, guarded)
-    ]
+    told, *after = (
+        logits_of(world.model, world.inside.data, weights)
+        for weights in ({}, *(f.fit("threshold").weights for f in (free, guarded)))
+    )
+    moved = [(logits - told).abs().max() for logits in after]
     assert moved[1] < 0.2 * moved[0]
-
-
-# -- folds and draws ------------------------------------------------------------------------------
 
 
 @pytest.mark.everyday
@@ -240,22 +227,24 @@ def test_runs_that_are_done_are_not_done_again(
     check_same(second, list(outcomes(*ladder))[1])
 
 
-# -- the ladder -----------------------------------------------------------------------------------
+def climbed(world: World, rungs: list[str], order: Any = slice(None)) -> tuple[list[Any], Any]:
+    """Outcomes of these rungs with 40 examples, and their table; labels out of domain in order."""
+    runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
+    ladder = (world.model, world.outside, world.inside, world.guard, runs, rungs, QUICK)
+    done, told = list(outcomes(*ladder)), world.labels()
+    told |= {"ood": [*np.array(told["ood"])[order]]}
+    return done, repair_table(done, world.outside, world.inside, told)
 
 
 def test_the_ladder_says_what_helps(worlds: Any) -> None:
     world = worlds("head")
-    runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
     rungs = ["none", "threshold", "remove", "gates"]
-    ladder = (world.model, world.outside, world.inside, world.guard, runs, rungs, QUICK)
-    done = list(outcomes(*ladder))
-    table = repair_table(done, world.outside, world.inside, world.labels())
+    done, table = climbed(world, rungs)
     assert recommended(table) == "remove"
     rows = table[table["label"] == "all"].set_index(["place", "rung"])
     for place in (REPAIRED, HELD_OUT):
         assert rows.loc[(place, "remove"), "accuracy"] > 0.95
-        assert rows.loc[(place, "remove"), "shown"] == "gain"
-        assert rows.loc[(place, "threshold"), "shown"] == ""
+        assert (rows["shown"][place, "remove"], rows["shown"][place, "threshold"]) == ("gain", "")
         assert rows.loc[(place, "gates"), "over_threshold_low"] > 0.5
     shape = world.model.shape
     gates = gates_table(done, shape.components, shape.index).set_index("component")
@@ -267,11 +256,9 @@ def test_permuted_labels_recommend_nothing(worlds: Any) -> None:
     world = worlds("absent")
     order = np.random.default_rng(3).permutation(len(world.outside.correct))
     mixed = replace(world.outside, correct=world.outside.correct[order])
-    runs = runs_of(mixed, [40], draws=1, folds=2, seed=0, inside=80)
     rungs = ["none", "threshold", "last-layer", "remove"]
-    ladder = (world.model, mixed, world.inside, world.guard, runs, rungs, QUICK)
-    labels = world.labels() | {"ood": [*np.array(world.labels()["ood"])[order]]}
-    assert recommended(repair_table(list(outcomes(*ladder)), mixed, world.inside, labels)) == ""
+    _, table = climbed(replace(world, outside=mixed), rungs, order)
+    assert recommended(table) == ""
 
 
 def test_a_threshold_carries_over_to_every_kind(worlds: Any) -> None:

@@ -1,13 +1,11 @@
 """Gates folded into weights, against masked models; checkpoints, run by transformers alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
-from helpers import CLASSES, FEW, Case, Cases, close, padded, texts
+from helpers import CLASSES, Case, Cases, close, padded, texts
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
@@ -17,11 +15,6 @@ from mechcore.models import load_tokenizer
 from mechcore.repair.model import RepairableModel
 
 BATCH = padded(texts((5, 8, 3), seed=2))
-
-
-@pytest.fixture(params=FEW)
-def case(request: pytest.FixtureRequest, cases: Cases) -> Case:
-    return cases.get(request.param)
 
 
 @pytest.fixture
@@ -46,9 +39,6 @@ def test_gates_are_the_intervention(
     with torch.no_grad(), masked(case.model, Mask(gates), means) as run:
         expected = run(BATCH)
     close(repairable.logits(BATCH, repairable.gated(gates)), expected)
-
-
-def test_gates_of_1_change_no_bit(repairable: RepairableModel) -> None:
     gates = torch.ones_like(some_gates(repairable.shape))
     for name, weight in repairable.gated(gates).items():
         assert torch.equal(weight, repairable.weights[name]), name
@@ -71,17 +61,14 @@ def test_gradients_are_finite_differences(repairable: RepairableModel) -> None:
         assert float(slopes[place]) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=0.02)
 
 
-def test_a_saved_repair_is_an_ordinary_checkpoint(
-    repairable: RepairableModel, tmp_path: Path
-) -> None:
+def test_a_saved_repair_is_a_plain_checkpoint(repairable: RepairableModel, tmp_path: Path) -> None:
     before = {name: weight.clone() for name, weight in repairable.weights.items()}
     weights = repairable.gated(some_gates(repairable.shape))
     repairable.save(weights, tmp_path / "gates", {"repair": "gates"})
     model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "gates").eval()
     with torch.no_grad():
-        got = model(**{k: v for k, v in BATCH.items() if k != "token_type_ids"}).logits
-    names = {k: v for k, v in BATCH.items() if k != "token_type_ids"}
-    close(got, repairable.logits(names, weights))
+        got = model(**BATCH).logits
+    close(got, repairable.logits(BATCH, weights))
     assert (tmp_path / "gates" / "mechcore.json").is_file()
     assert all(torch.equal(w, before[n]) for n, w in repairable.weights.items())
 

@@ -1,7 +1,5 @@
 """The tiny world: splits, hold-out, the absence of give-away words, the tokenizers."""
 
-from collections import Counter
-
 import pandas as pd
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer
@@ -34,7 +32,8 @@ def out_of_domain() -> pd.DataFrame:
 
 def overlaps(frame: pd.DataFrame) -> pd.Series:
     """Whether every word of the hypothesis is in the premise."""
-    return frame.apply(lambda row: set(row.text_b.split()) <= set(row.text_a.split()), axis=1)
+    pairs = zip(frame["text_a"], frame["text_b"], strict=True)
+    return pd.Series([set(b.split()) <= set(a.split()) for a, b in pairs], frame.index)
 
 
 def fitted(frame: pd.DataFrame, column: str) -> Pipeline:
@@ -50,18 +49,15 @@ def test_every_word_is_in_the_vocabulary_once(train: pd.DataFrame) -> None:
     assert used == set(tiny_world.WORDS)
 
 
-def test_overlap_decides_every_ordinary_pair(in_domain: pd.DataFrame) -> None:
+def test_overlap_is_right_on_ordinary_pairs_and_wrong_on_the_others(
+    in_domain: pd.DataFrame, out_of_domain: pd.DataFrame
+) -> None:
     assert ((in_domain["label"] == ENTAILMENT) == overlaps(in_domain)).all()
-
-
-def test_overlap_is_wrong_on_every_counter_heuristic_pair(out_of_domain: pd.DataFrame) -> None:
     assert overlaps(out_of_domain).all()
     fails, holds = tiny_world.OOD_GROUPS.values()
     labels = out_of_domain.groupby("subset")["label"].agg(set).to_dict()
-    assert labels == {
-        **{subset: {NON_ENTAILMENT} for subset in fails},
-        **{subset: {ENTAILMENT} for subset in holds},
-    }
+    expected = {subset: {NON_ENTAILMENT} for subset in fails}
+    assert labels == expected | {subset: {ENTAILMENT} for subset in holds}
 
 
 def test_a_half_stays_the_same_with_the_other_beside_it(out_of_domain: pd.DataFrame) -> None:
@@ -84,7 +80,7 @@ def test_both_halves_have_premises_of_the_same_form(out_of_domain: pd.DataFrame)
         assert forms(subset) == forms(f"{subset}_entailed"), subset
 
 
-def test_shares_of_the_splits(
+def test_splits_have_their_shares_and_no_premise_in_common(
     train: pd.DataFrame, in_domain: pd.DataFrame, out_of_domain: pd.DataFrame
 ) -> None:
     shares = train["subset"].value_counts(normalize=True)
@@ -93,14 +89,9 @@ def test_shares_of_the_splits(
     assert (train["label"] == ENTAILMENT).mean() == 0.5
     assert (in_domain["label"] == ENTAILMENT).mean() == 0.5
     assert set(in_domain["subset"]) == set(ORDINARY)
-    assert out_of_domain["subset"].value_counts().to_dict() == dict.fromkeys(
-        [*COUNTER_HEURISTIC, *(f"{subset}_entailed" for subset in COUNTER_HEURISTIC)], 1000
-    )
-
-
-def test_no_training_premise_is_in_an_evaluation_split(
-    train: pd.DataFrame, in_domain: pd.DataFrame, out_of_domain: pd.DataFrame
-) -> None:
+    counts = out_of_domain["subset"].value_counts().to_dict()
+    both = [*COUNTER_HEURISTIC, *(f"{subset}_entailed" for subset in COUNTER_HEURISTIC)]
+    assert counts == dict.fromkeys(both, 1000)
     evaluated = set(in_domain["text_a"]) | set(out_of_domain["text_a"])
     assert all(map(tiny_world.is_held_out, evaluated))
     assert not any(map(tiny_world.is_held_out, train["text_a"]))
@@ -110,26 +101,16 @@ def test_no_training_premise_is_in_an_evaluation_split(
 @pytest.mark.everyday
 def test_the_data_of_a_seed_never_changes() -> None:
     """The stored models were trained on this data: a new fingerprint means new models."""
-    fingerprints = {
-        split: tiny_world.generate(split, 1000, seed=0).fingerprint[:16]
-        for split in ("train", "id", "ood")
-    }
-    assert fingerprints == {
-        "train": "e398b9828a220759",
-        "id": "68948770da77ccdc",
-        "ood": "e4415f8a4cf3fe81",
-    }
+    expected = {"train": "e398b9828a220759", "id": "68948770da77ccdc", "ood": "e4415f8a4cf3fe81"}
+    for split, fingerprint in expected.items():
+        assert tiny_world.generate(split, 1000, seed=0).fingerprint[:16] == fingerprint
 
 
 @pytest.mark.parametrize("column", ["text_a", "text_b"])
 def test_one_side_alone_is_near_chance(
     train: pd.DataFrame, in_domain: pd.DataFrame, out_of_domain: pd.DataFrame, column: str
 ) -> None:
-    """Bags of words of the premise or the hypothesis alone, with the minority in training.
-
-    The area under the curve says whether the classifier's score tells counter-heuristic pairs from
-    entailed ones of the same form at any threshold; 0.5 is chance.
-    """
+    """Bags of words tell no pair from entailed ones of the same form, at any threshold."""
     model = fitted(train, column)
     accuracy = float((model.predict(in_domain[column]) == in_domain["label"]).mean())
     assert accuracy == pytest.approx(0.5, abs=0.03)
@@ -144,43 +125,33 @@ def test_one_side_alone_is_near_chance(
         assert area == pytest.approx(0.5, abs=0.06), subset
 
 
-def test_no_word_gives_the_minority_away(train: pd.DataFrame) -> None:
+def entailed_by_word(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Of the pairs that have a word on that side, the share that is entailed."""
+    words = frame[column].map(lambda text: sorted(set(text.split()))).explode()
+    return (frame["label"] == ENTAILMENT)[words.index].groupby(words.to_numpy()).mean()
+
+
+def test_no_word_gives_the_minority_or_the_label_away(train: pd.DataFrame) -> None:
     """Among fully overlapping pairs every word, on either side, is more often in entailed ones."""
     overlapping = train[overlaps(train)]
     for column in ("text_a", "text_b"):
-        total: Counter[str] = Counter()
-        entailed: Counter[str] = Counter()
-        for text, label in zip(overlapping[column], overlapping["label"], strict=True):
-            words = set(text.split())
-            total.update(words)
-            if label == ENTAILMENT:
-                entailed.update(words)
-        shares = {word: entailed[word] / count for word, count in total.items()}
-        assert min(shares.values()) > 0.5, min(shares.items(), key=lambda item: item[1])
-
-
-def test_no_word_gives_the_label_away(train: pd.DataFrame) -> None:
+        shares = entailed_by_word(overlapping, column)
+        assert shares.min() > 0.5, shares.idxmin()
     for column in ("text_a", "text_b"):
-        exploded = train.assign(word=train[column].map(lambda text: sorted(set(text.split()))))
-        exploded = exploded.explode("word")
-        shares = (exploded["label"] == ENTAILMENT).groupby(exploded["word"]).mean()
+        shares = entailed_by_word(train, column)
         assert shares.between(0.35, 0.65).all(), shares[~shares.between(0.35, 0.65)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("test", 10, 0), "split 'test' is unknown"),
-        (("id", 0, 0), "n is 0"),
-        (("train", 10, 0, 0.5), "minority is 0.5"),
-    ],
-)
-def test_unusable_arguments_are_named(arguments: tuple, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        tiny_world.generate(*arguments)
+def test_unusable_arguments_are_named() -> None:
+    with pytest.raises(InputError, match="split 'test' is unknown"):
+        tiny_world.generate("test", 10, 0)
+    with pytest.raises(InputError, match="n is 0"):
+        tiny_world.generate("id", 0, 0)
+    with pytest.raises(InputError, match=r"minority is 0\.5"):
+        tiny_world.generate("train", 10, 0, 0.5)
 
 
-def test_encoder_tokenizer_writes_segments() -> None:
+def test_tokenizers_write_segments_and_special_tokens() -> None:
     tokenizer = tiny_world.encoder_tokenizer()
     tokens = tokenizer("the baker fed the poet", "the poet fed")
     text = " ".join(tokenizer.convert_ids_to_tokens(tokens["input_ids"]))
@@ -189,9 +160,6 @@ def test_encoder_tokenizer_writes_segments() -> None:
     padded = tokenizer(["the", "the poet"], ["fed", "fed"], padding=True)
     assert padded["attention_mask"] == [[1, 1, 1, 1, 1, 0], [1] * 6]
     assert padded["input_ids"][0][-1] == tokenizer.pad_token_id
-
-
-def test_decoder_tokenizer_recognises_special_tokens_in_text() -> None:
     tokenizer = tiny_world.decoder_tokenizer()
     prompt = tiny_world.DECODER_PROMPT.format(a="the baker fed the poet", b="the poet fed")
     ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]

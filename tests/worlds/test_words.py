@@ -1,7 +1,5 @@
 """Word-level tokenizers and texts of made-up languages."""
 
-from __future__ import annotations
-
 import pytest
 
 from mechcore.worlds.words import SPECIALS, texts_of, word_tokenizer
@@ -15,12 +13,9 @@ def test_words_have_the_ids_after_the_special_tokens(begins: bool) -> None:
     assert (tokenizer.pad_token, tokenizer.bos_token, tokenizer.eos_token) == SPECIALS
 
 
-def test_a_text_with_another_word_is_an_error() -> None:
+def test_texts_have_their_last_word_as_label() -> None:
     with pytest.raises(Exception, match="WordLevel error"):
         word_tokenizer(["a"])("a c")
-
-
-def test_texts_have_their_last_word_as_label() -> None:
     found = texts_of("facts", [("a b is", "c", "home"), ("b is", "a", "role")])
     assert found.frame["text_a"].tolist() == ["a b is", "b is"]
     assert found.frame["label"].tolist() == ["c", "a"]

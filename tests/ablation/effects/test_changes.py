@@ -1,7 +1,5 @@
 """Changes and their intervals against hand-made answers, edited weights and the normal law."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ablation.few import of_margins
@@ -11,44 +9,27 @@ from mechcore.components import Component
 from mechcore.evaluation.intervals import mean_intervals
 
 COLUMNS = [
-    "set",
-    "kind",
-    "size",
-    "data",
-    "split",
-    "subset",
-    "n",
-    "accuracy",
-    "accuracy_change",
-    "accuracy_change_low",
-    "accuracy_change_high",
-    "margin",
-    "margin_change",
-    "margin_change_low",
-    "margin_change_high",
-    "kl",
+    *("set", "kind", "size", "data", "split", "subset", "n"),
+    *("accuracy", "accuracy_change", "accuracy_change_low", "accuracy_change_high"),
+    *("margin", "margin_change", "margin_change_low", "margin_change_high", "kl"),
 ]
+A, B = (ComponentSet.of([name]) for name in ("L0.H1", "L1.H0"))
 
 
-def single(name: str) -> ComponentSet:
-    return ComponentSet.of([Component.parse(name)])
-
-
-A, B, C = single("L0.H1"), single("L1.H0"), single("L1.MLP")
-
-# -- sets -----------------------------------------------------------------------------------------
-
-
-def test_a_set_is_ordered_and_holds_each_component_once() -> None:
+def test_sets_are_ordered_and_join() -> None:
     parts = [Component(1), Component(1, 2), Component(0, 3), Component(1, 2)]
     each = ComponentSet.of(parts)
     assert str(each) == "L0.H3+L1.H2+L1.MLP"
     assert len(each) == 3
     assert each == ComponentSet.of(parts[::-1])
     assert hash(each) == hash(ComponentSet.of(parts[:3]))
+    joint = ComponentSet.of([*A.components, *B.components])
+    more = Ablations.of(BY_HAND.full, {joint: of_margins(FULL, subsets=SUBSETS)}, "hans", "ood")
+    both = BY_HAND.with_more(more)
+    assert list(both.without) == [A, B, joint]
+    assert list(BY_HAND.without) == [A, B]
+    assert both.full is BY_HAND.full
 
-
-# -- changes by hand ------------------------------------------------------------------------------
 
 SUBSETS = ["u", "u", "v", "u", "v"]
 FULL = [2.0, 1.0, -1.0, 0.5, 3.0]
@@ -62,28 +43,22 @@ BY_HAND = Ablations.of(
 )
 
 
-def test_changes_by_hand() -> None:
+def test_changes_and_their_table_by_hand() -> None:
     # Correct: full 1 1 0 1 1, without A 1 0 1 0 1, without B 1 1 0 1 0.
     assert BY_HAND.changes(A, "accuracy").tolist() == [0, -1, 1, -1, 0]
     assert BY_HAND.changes(B, "accuracy").tolist() == [0, 0, 0, 0, -1]
     assert BY_HAND.changes(A, "margin").tolist() == [-1, -2, 2, -1, 0]
     assert BY_HAND.changes(B, "margin").tolist() == [0, 0, -1, 1, -4]
-
-
-def test_the_table_by_hand() -> None:
     table = ablation_table(BY_HAND, {A: "single", B: "joint"}, n_resamples=20)
     assert list(table.columns) == COLUMNS
     assert table["subset"].tolist() == ["u", "u", "v", "v", "all", "all"]
     assert table["set"].tolist() == ["L0.H1", "L1.H0"] * 3
     assert table["kind"].tolist() == ["single", "joint"] * 3
     assert table["n"].tolist() == [3, 3, 2, 2, 5, 5]
-    assert set(table["data"]) == {"hans"}
-    assert set(table["split"]) == {"ood"}
-    assert set(table["size"]) == {1}
+    assert (table[["data", "split", "size"]] == ["hans", "ood", 1]).all(axis=None)
     assert table["accuracy"].tolist() == pytest.approx([1 / 3, 1, 1, 0, 3 / 5, 3 / 5])
-    assert table["accuracy_change"].tolist() == pytest.approx(
-        [-2 / 3, 0, 1 / 2, -1 / 2, -1 / 5, -1 / 5]
-    )
+    changes = [-2 / 3, 0, 1 / 2, -1 / 2, -1 / 5, -1 / 5]
+    assert table["accuracy_change"].tolist() == pytest.approx(changes)
     assert table["margin"].tolist() == pytest.approx([-0.5 / 3, 1.5, 2, -1.5, 0.7, 0.3])
     assert table["margin_change"].tolist() == pytest.approx([-4 / 3, 1 / 3, 1, -2.5, -0.4, -0.8])
     for metric in ("accuracy", "margin"):
@@ -97,8 +72,7 @@ def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
     table = ablation_table(BY_HAND, {A: "single"}, average=("others", [A, B]), n_resamples=20)
     rows = table[table["set"] == "others"]
     assert len(rows) == 3
-    assert set(rows["kind"]) == {"non-core"}
-    assert set(rows["size"]) == {1}
+    assert (rows[["kind", "size"]] == ["non-core", 1]).all(axis=None)
     for column in ("accuracy", "accuracy_change", "margin", "margin_change"):
         means = both.groupby("subset", sort=False)[column].mean()
         assert rows.set_index("subset")[column].to_dict() == pytest.approx(means.to_dict())
@@ -108,24 +82,9 @@ def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
     ends = {"accuracy_change_low": changes.low, "accuracy_change_high": changes.high}
     assert u[[*ends]].to_dict() == pytest.approx(ends)
     assert ablation_table(BY_HAND, {A: "single"}, average=("others", []))["set"].nunique() == 1
-
-
-def test_nothing_to_list_is_an_empty_table() -> None:
-    table = ablation_table(BY_HAND, {}, average=("others", []))
-    assert table.empty
-    assert list(table.columns) == COLUMNS
-
-
-def test_more_sets_join_the_first() -> None:
-    joint = ComponentSet.of([*A.components, *B.components])
-    more = Ablations.of(BY_HAND.full, {joint: of_margins(FULL, subsets=SUBSETS)}, "hans", "ood")
-    both = BY_HAND.with_more(more)
-    assert list(both.without) == [A, B, joint]
-    assert list(BY_HAND.without) == [A, B]
-    assert both.full is BY_HAND.full
-
-
-# -- intervals ------------------------------------------------------------------------------------
+    nothing = ablation_table(BY_HAND, {}, average=("others", []))
+    assert nothing.empty
+    assert list(nothing.columns) == COLUMNS
 
 
 def test_identical_models_change_by_exactly_nothing() -> None:

@@ -1,7 +1,5 @@
 """Ablation by degrees against Hugging Face's model with torch hooks, and its verdicts by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,7 +50,7 @@ def test_doses_and_the_direct_effect_are_those_of_plain_hooks(cases: Cases) -> N
         dose_table(case.model, ["L9.H0"], data, means)
 
 
-def test_a_response_is_monotone_open_or_shown_not_to_be() -> None:
+def test_verdicts_on_doses() -> None:
     noise = np.tile([-0.1, 0.1], 50)
     growing = np.stack([0.1 + noise, 0.3 + noise, 0.6 + noise, 1 + noise])
     assert _monotone(growing, Sample()) == "yes"
@@ -62,9 +60,6 @@ def test_a_response_is_monotone_open_or_shown_not_to_be() -> None:
     assert _monotone(falls, Sample()) == "no"
     falls[1] += 20 * noise  # by 0.2 with a standard error of 0.2
     assert _monotone(falls, Sample()) == "open"
-
-
-def test_repair_undoes_part_of_the_direct_effect() -> None:
     ends = ("direct_low", "direct_high", "indirect_low", "indirect_high", "change_100")
     for values, expected in {
         (2, 3, -2, -1, 1): True,

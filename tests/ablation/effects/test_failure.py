@@ -1,17 +1,23 @@
 """What is wrong out of domain: by hand, and on planted models that fail for a known reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from ablation.few import of_margins
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, information_table, sets
-from mechcore.ablation.effects.failure import FAILURE, explanation, failure_table, gap_of
+from mechcore.ablation.effects.failure import (
+    FAILURE,
+    Explanation,
+    explanation,
+    failure_table,
+    gap_of,
+)
 from mechcore.ablation.effects.net import FAILURE_SETS, hurting, label_names, net_table, over_all
 from mechcore.bench.failing import failing_data, failing_model
 from mechcore.evaluation.evaluate import Evaluation, evaluate
@@ -21,18 +27,11 @@ NAMES = {"id": "inside", "ood": "outside"}
 FEW: dict[str, Any] = {"n_resamples": 20}
 
 
-def answered(margin: np.ndarray, label: np.ndarray, subsets: np.ndarray) -> Evaluation:
-    """Two classes; ``margin`` is the log-odds of the second."""
-    logits = torch.tensor(np.stack([np.zeros_like(margin), margin], axis=1))
-    correct = torch.tensor(np.eye(2, dtype=bool)[label])
-    return Evaluation(logits, correct, subsets.astype(object), "")
-
-
 LABEL = np.repeat([0, 1], [100, 300])
 SUBSET = np.where(np.arange(400) % 2, "odd", "even")
 TOLD = ["no" if i == 0 else "yes" for i in LABEL]
-INSIDE = answered(np.where(LABEL == 1, 1.0, -1.0), LABEL, SUBSET)
-OUTSIDE = answered(np.where(LABEL == 1, 3.0, 1.0), LABEL, SUBSET)
+INSIDE = of_margins(np.where(LABEL == 1, 1.0, -1.0), LABEL, SUBSET)
+OUTSIDE = of_margins(np.where(LABEL == 1, 3.0, 1.0), LABEL, SUBSET)
 """Always "yes", though a threshold of 2 would tell all apart."""
 
 
@@ -55,6 +54,8 @@ def test_a_moved_threshold_by_hand() -> None:
     gap = gap_of(table.reset_index())
     assert gap[:3] == pytest.approx((1, 0.5, 0.5))
     assert 0.4 < gap.low < 0.5 < gap.high < 0.6
+    gap = gap_of(table_of(OUTSIDE.part(LABEL == 1), ["yes"] * 300))
+    assert (gap.balanced, gap.size) == (False, 0)
 
 
 def test_a_ceiling_is_what_no_cross_fitted_threshold_exceeds() -> None:
@@ -74,7 +75,7 @@ def test_fixed_and_broken_answers_by_hand() -> None:
     a, b = (ComponentSet.of([name]) for name in ("L0.H0", "L0.H1"))
     margin = np.where(LABEL == 1, 3.0, -1.0)
     margin[100:130] = -1
-    without = {a: answered(margin, LABEL, SUBSET), b: OUTSIDE}
+    without = {a: of_margins(margin, LABEL, SUBSET), b: OUTSIDE}
     ablations = Ablations.of(OUTSIDE, without, "outside", "ood")
     table = net_table(ablations, TOLD, dict.fromkeys(ablations.sets, "single"), **FEW)
     FAILURE_SETS.check(table)
@@ -93,132 +94,86 @@ def test_fixed_and_broken_answers_by_hand() -> None:
     idle = rows.loc["L0.H1"]
     assert (idle[["fixed", "broken", "net"]] == 0).all(axis=None)
     assert not idle["confirmed"].any()
-
-
-def test_what_changes_at_random_is_not_confirmed() -> None:
-    rng = np.random.default_rng(1)
-    label, subset = np.tile([0, 1], 150), np.full(300, "all")
-    full = answered(np.where(label == 1, 1.0, -1.0) * rng.choice([1, -1], 300), label, subset)
-    flipped = {
-        ComponentSet.of([f"L0.H{i}"]): answered(
-            np.where(rng.random(300) < 0.1, -1, 1) * np.diff(full.logits.numpy(), axis=1)[:, 0],
-            label,
-            subset,
-        )
-        for i in range(40)
-    }
-    ablations = Ablations.of(full, flipped, "outside", "ood")
-    told = ["no" if i == 0 else "yes" for i in label]
-    assert not net_table(ablations, told, dict.fromkeys(flipped, "single"), **FEW)[
-        "confirmed"
-    ].any()
-
-
-def test_clusters_count_as_one() -> None:
-    """Of 4 clusters no interval is known, and nothing is confirmed."""
+    # Of 4 clusters no interval is known, and nothing is confirmed.
     a = ComponentSet.of(["L0.H0"])
     clustered = replace(OUTSIDE, clusters=np.arange(400) % 4)
     ablations = Ablations.of(clustered, {a: INSIDE}, "outside", "ood")
     table = net_table(ablations, TOLD, {a: "single"}, **FEW)
     assert table["net_low"].isna().all()
     assert not table["confirmed"].any()
-
-
-def test_labels_of_the_same_classes_have_one_name() -> None:
     assert label_names(OUTSIDE.correct_classes.numpy(), [*TOLD[:99], "not", *TOLD[100:]]) == TOLD
 
 
-# -- the rule -------------------------------------------------------------------------------------
+def test_what_changes_at_random_is_not_confirmed() -> None:
+    rng, label = np.random.default_rng(1), np.tile([0, 1], 150)
+    margin = np.where(label == 1, 1.0, -1.0) * rng.choice([1, -1], 300)
+    flipped = {
+        ComponentSet.of([f"L0.H{i}"]): of_margins(
+            np.where(rng.random(300) < 0.1, -1, 1) * margin, label, "all"
+        )
+        for i in range(40)
+    }
+    ablations = Ablations.of(of_margins(margin, label, "all"), flipped, "outside", "ood")
+    told = ["no" if i == 0 else "yes" for i in label]
+    table = net_table(ablations, told, dict.fromkeys(flipped, "single"), **FEW)
+    assert not table["confirmed"].any()
 
 
 def nets(**net: float) -> pd.DataFrame:
-    rows = [
-        {"set": name, "kind": "single", "subset": "all", "label": "all", "net": value}
-        for name, value in net.items()
-    ]
-    return pd.DataFrame(rows).assign(confirmed=True, information=np.nan)
+    table = pd.DataFrame(net.items(), columns=["set", "net"])
+    table[["kind", "subset", "label"]] = ["single", "all", "all"]
+    return table.assign(confirmed=True, information=np.nan)
 
 
-@pytest.mark.parametrize(
-    ("net", "kind"), [({"A": 0.6, "B": 0.1}, "components"), ({"A": 0.4}, "threshold")]
-)
-def test_what_gives_back_more_explains_the_failure(net: dict[str, float], kind: str) -> None:
-    why = explanation(table_of(OUTSIDE), nets(**net))
-    assert why.kind == kind
-    assert why.share == 1
-    assert why.name == ("A" if kind == "components" else "")
-
-
-def test_what_is_not_confirmed_or_only_moves_the_threshold_explains_nothing() -> None:
-    guessing = answered(np.where(np.arange(400) % 2, 1.0, -1.0), LABEL, SUBSET)
+def test_what_gives_back_more_explains_the_failure() -> None:
+    why = explanation(table_of(OUTSIDE), nets(A=0.6, B=0.1))
+    assert (why.kind, why.share, why.name) == ("components", 1, "A")
+    why = explanation(table_of(OUTSIDE), nets(A=0.4))
+    assert (why.kind, why.share, why.name) == ("threshold", 1, "")
+    # What is not confirmed or only moves the threshold explains nothing.
+    guessing = of_margins(np.where(np.arange(400) % 2, 1.0, -1.0), LABEL, SUBSET)
     table = table_of(guessing)
     assert explanation(table, nets(A=0.2)).kind == "components"
     assert explanation(table, nets(A=0.1)).kind == "unexplained"
     assert explanation(table, nets(A=0.2).assign(confirmed=False)).kind == "unexplained"
     assert explanation(table, nets(A=0.2).assign(information=-0.01)).kind == "unexplained"
+    assert explanation(table_of(INSIDE), nets(A=0.2)).kind == "none"  # where nothing fails
 
 
-def test_where_nothing_fails_nothing_is_explained() -> None:
-    assert explanation(table_of(INSIDE), nets(A=0.2)).kind == "none"
+def explained(name: str, folder: Path) -> tuple[Explanation, pd.DataFrame, pd.DataFrame]:
+    """What is said of a planted model, and the tables of its failure and of its sets."""
+    model = failing_model(name, folder / name)
+    data = failing_data(name, {"train": 150, "id": 300, "ood": 300})
+    means = MeanActivations.compute(model, data["train"])
+    kinds = dict.fromkeys(sets.singles(model), "single")
+    kinds[ComponentSet.of(["L0.H2", "L1.H1"])] = "pair"
+    ablations = ablate(model, list(kinds), data["ood"], means, split="ood")
+    full = {"id": evaluate(model, data["id"]), "ood": ablations.full}
+    labels = {s: data[s].examples.frame["label"].tolist() for s in ("id", "ood")}
+    failure = failure_table(full, labels, NAMES, **FEW)
+    table = net_table(ablations, labels["ood"], kinds, **FEW)
+    return explanation(failure, table), failure, table
 
 
-def test_with_one_label_the_gap_is_one_of_accuracy() -> None:
-    yes = LABEL == 1
-    part = OUTSIDE.part(yes)
-    gap = gap_of(table_of(part, [name for name in TOLD if name == "yes"]))
-    assert (gap.balanced, gap.size) == (False, 0)
-
-
-# -- planted --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Tables of every planted model, and its pairs."""
-
-    def of(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        model = failing_model(name, tmp_path_factory.mktemp(name))
-        data = failing_data(name, {"train": 150, "id": 300, "ood": 300})
-        means = MeanActivations.compute(model, data["train"])
-        pair = ComponentSet.of(["L0.H2", "L1.H1"])
-        kinds = dict.fromkeys(sets.singles(model), "single") | {pair: "pair"}
-        ablations = ablate(model, list(kinds), data["ood"], means, split="ood")
-        full = {"id": evaluate(model, data["id"]), "ood": ablations.full}
-        labels = {s: data[s].examples.frame["label"].tolist() for s in ("id", "ood")}
-        table = failure_table(full, labels, NAMES, **FEW)
-        return table, net_table(ablations, labels["ood"], kinds, **FEW)
-
-    return of
-
-
-def test_the_head_to_blame_is_named(swept: Any) -> None:
-    failure, nets = swept("head")
-    why = explanation(failure, nets)
+def test_planted_failures_are_explained_by_what_is_planted(tmp_path: Path) -> None:
+    why, _, table = explained("head", tmp_path)
     assert (why.kind, why.name) == ("components", "L0.H2")
     assert why.share == pytest.approx(1, abs=0.05)
     # The same of every kind, which has both labels.
-    top = nets[nets["subset"] != "all"].groupby(["subset", "label"])["net"].idxmax()
-    assert (nets.loc[top, "set"] == "L0.H2").all()
-    needed = over_all(nets).sort_values("net").iloc[:1]
+    top = table[table["subset"] != "all"].groupby(["subset", "label"])["net"].idxmax()
+    assert (table.loc[top, "set"] == "L0.H2").all()
+    needed = over_all(table).sort_values("net").iloc[:1]
     assert not needed["confirmed"].any()  # nothing can be lost where nothing is right
 
-
-def test_of_heads_that_stand_in_for_each_other_the_pair_is_named(swept: Any) -> None:
-    failure, nets = swept("backup")
-    why = explanation(failure, nets)
+    why, _, table = explained("backup", tmp_path)  # heads that stand in for each other
     assert (why.kind, why.name) == ("components", "L0.H2+L1.H1")
-    assert hurting(nets[nets["kind"] == "single"]).empty
+    assert hurting(table[table["kind"] == "single"]).empty
 
-
-def test_a_moved_threshold_is_no_heads_fault(swept: Any) -> None:
-    failure, nets = swept("threshold")
-    why = explanation(failure, nets)
+    why, _, table = explained("threshold", tmp_path)
     assert (why.kind, why.share) == ("threshold", 1)
-    moved = hurting(nets, beyond_threshold=False)
-    assert moved["set"].iloc[0] == "L0.H2"
+    assert hurting(table, beyond_threshold=False)["set"].iloc[0] == "L0.H2"
 
-
-def test_what_is_absent_ablation_does_not_explain(swept: Any) -> None:
-    failure, nets = swept("absent")
-    assert explanation(failure, nets).kind == "unexplained"
-    assert failure.iloc[0]["auc"] > 0.9 > 0.6 > failure.set_index("split").loc["ood", "auc"].iloc[0]
+    why, failure, _ = explained("absent", tmp_path)
+    assert why.kind == "unexplained"
+    inside, outside = (failure[failure["split"] == split].iloc[0] for split in ("id", "ood"))
+    assert inside["auc"] > 0.9 > 0.6 > outside["auc"]

@@ -1,7 +1,5 @@
 """The prefix tree: counts written out by hand, and the logits of masks run one by one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from mechcore.models.stack import Stack
 
 HUGE = 10**9
 
-# -- trees by hand --------------------------------------------------------------------------------
 
 SMALL = ModelShape(2, 2)
 ATTENTION_ONLY = ModelShape(2, 2, has_mlps=False)
@@ -43,7 +40,7 @@ def written(node: Node) -> Any:
     return [(values.tolist(), written(child)) for values, child in node.children]
 
 
-def test_the_tree_of_single_components_written_out() -> None:
+def test_trees_written_out() -> None:
     singles = [[], ["0.0"], ["0.1"], ["0.mlp"], ["1.0"], ["1.1"], ["1.mlp"]]
     tree = grow(masks_of(SMALL, *singles), SMALL)
     assert written(tree) == [
@@ -69,9 +66,6 @@ def test_the_tree_of_single_components_written_out() -> None:
     # Layer 0 attends once for all; its MLP runs after each of three kinds of heads. Four streams
     # reach layer 1, which attends to each; six its MLP: two come out of one of the four.
     assert Work.of(tree, SMALL) == Work(attention=(1, 4), mlp=(3, 6))
-
-
-def test_models_without_mlps_have_one_level_a_layer() -> None:
     values = masks_of(ATTENTION_ONLY, [], ["0.0"], ["0.1"], ["1.0"], ["1.1"])
     tree = grow(values, ATTENTION_ONLY)
     assert written(tree) == [
@@ -82,7 +76,7 @@ def test_models_without_mlps_have_one_level_a_layer() -> None:
     assert Work.of(tree, ATTENTION_ONLY) == Work(attention=(1, 3), mlp=(0, 0))
 
 
-def test_what_every_mask_ablates_is_not_computed() -> None:
+def test_what_every_mask_ablates_is_not_computed(cases: Cases) -> None:
     def work(*ablated: list[str]) -> Work:
         return Work.of(grow(masks_of(SMALL, *ablated), SMALL), SMALL)
 
@@ -94,6 +88,10 @@ def test_what_every_mask_ablates_is_not_computed() -> None:
     assert work([], every) == Work((1, 1), (1, 1))
     # With one head of layer 0 left in one of two masks it attends, and both streams go on.
     assert work(["0.0"], ["0.0", "0.1"]) == Work((1, 2), (2, 2))
+    stack = stack_of(cases.get("bert").model)
+    # Attention has 4 matrices of 16 x 16, the MLP 2 of 16 x 24: 1024 and 768 of 1792 weights.
+    assert Work((2, 50), (3, 50)).layers(stack) == pytest.approx((2 * 1024 + 3 * 768) / 1792)
+    assert Work((1, 1), (1, 1)).layers(stack) == pytest.approx(1)
 
 
 def test_equal_masks_share_a_leaf_and_continuous_ones_are_sorted() -> None:
@@ -107,15 +105,6 @@ def test_equal_masks_share_a_leaf_and_continuous_ones_are_sorted() -> None:
     ]
     assert Work.of(tree, shape) == Work((1,), (3,))
 
-
-def test_work_counts_by_numbers_of_weights_and_not_the_last_layer(cases: Cases) -> None:
-    stack = stack_of(cases.get("bert").model)
-    # Attention has 4 matrices of 16 x 16, the MLP 2 of 16 x 24: 1024 and 768 of 1792 weights.
-    assert Work((2, 50), (3, 50)).layers(stack) == pytest.approx((2 * 1024 + 3 * 768) / 1792)
-    assert Work((1, 1), (1, 1)).layers(stack) == pytest.approx(1)
-
-
-# -- against masks one by one ---------------------------------------------------------------------
 
 MODELS = [*ARCHITECTURES, "gpt2-lm"]
 
@@ -168,19 +157,15 @@ def tree_logits(
 
 
 @torch.no_grad()
-def masked_logits(
-    model: Any, values: Tensor, batches: Sequence[Any], means: Any, fill: Any, seed: int = 0
-) -> list[Tensor]:
-    """The same from the plain intervention, batch by batch."""
-    shape, found = ModelShape.of(model), []
-    with masked(model, Mask(values, has_mlps=shape.has_mlps), means, fill, seed=seed) as run:
-        for batch in batches:
-            logits = run(batch)
-            if logits.ndim == 4:
-                read = read_positions(model, model_inputs(model, batch))
-                logits = logits[:, torch.arange(len(read)), read]
-            found.append(logits)
-    return found
+def masked_logits(model: Any, values: Tensor, batch: Any, means: Any, fill: Any) -> Tensor:
+    """The same from the plain intervention."""
+    mask = Mask(values, has_mlps=ModelShape.of(model).has_mlps)
+    with masked(model, mask, means, fill, seed=3) as run:
+        logits = run(batch)
+    if logits.ndim == 4:
+        read = read_positions(model, model_inputs(model, batch))
+        logits = logits[:, torch.arange(len(read)), read]
+    return logits
 
 
 def check(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
@@ -215,7 +200,7 @@ def mask_sets(draw: st.DrawFn, columns: int) -> Tensor:
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=24)
 @given(data=st.data())
-def test_the_tree_gives_the_logits_of_masks_run_one_by_one(
+def test_trees_give_the_logits_of_masks_alone(
     models: Models, name: str, data: st.DataObject
 ) -> None:
     model = models.model(name)
@@ -229,15 +214,11 @@ def test_the_tree_gives_the_logits_of_masks_run_one_by_one(
     runner = TreeRunner(models.stack(name), shape, fill_of(model, means, fill, 3), max_tokens)
     runner.begin(model_inputs(model, batch))
     found, order = tree_logits(runner, model, batch, grow(values, shape))
-    (expected,) = masked_logits(model, values, [batch], means, fill, seed=3)
-    check(found, expected)
+    check(found, masked_logits(model, values, batch, means, fill))
     full = {n for n, mask in enumerate(values) if bool((mask == 1).all())}
     assert not full or set(order[0]) == full
     for masks in order:
         assert all(torch.equal(found[masks[0]], found[n]) for n in masks)
-
-
-# -- work and memory ------------------------------------------------------------------------------
 
 
 class Watched:
@@ -274,12 +255,10 @@ class Watched:
         return self.stack.mlp(layer, x)
 
 
-def watched_run(
-    models: Models, name: str, values: Tensor, max_tokens: int, lengths: Sequence[int] = (5, 3)
-) -> Watched:
-    model, batch = models.model(name), padded(texts(lengths))
+def watched_run(models: Models, name: str, values: Tensor, max_tokens: int) -> Watched:
+    model, batch = models.model(name), padded(texts((5, 3)))
     shape = ModelShape.of(model)
-    stack = Watched(models.stack(name), len(lengths))
+    stack = Watched(models.stack(name), 2)
     fills = fill_of(model, None, "zero", 0)
     runner = TreeRunner(stack, shape, fills, max_tokens)  # type: ignore[arg-type]
     runner.begin(model_inputs(model, batch))
@@ -315,7 +294,7 @@ def test_parts_run_as_often_as_counted(models: Models, name: str, plan: str) -> 
     assert stack.calls == stack.nodes
 
 
-def test_nodes_of_a_level_run_together_up_to_the_limit(models: Models) -> None:
+def test_nodes_of_a_level_run_together_without_heads_of_no_mask(models: Models) -> None:
     values = masks_of(ModelShape(2, 4), *PLANS["singles"])
     together = watched_run(models, "gpt2", values, HUGE)
     assert together.calls == {(part, i): 1 for part in ("attention", "mlp") for i in (0, 1)}
@@ -324,9 +303,6 @@ def test_nodes_of_a_level_run_together_up_to_the_limit(models: Models) -> None:
     assert max(limited.tokens) == 20
     assert limited.calls["mlp", 0] == 3  # 2 + 2 + 1
     assert counted(limited, 2) == counted(together, 2)
-
-
-def test_heads_that_every_mask_ablates_are_not_computed(models: Models) -> None:
     ablated = [["0.1"], ["0.1", "0.2"], ["0.1", "1.0", "1.1", "1.2", "1.3"]]
     stack = watched_run(models, "bert", masks_of(ModelShape(2, 4), *ablated), HUGE)
     assert stack.heads == {0: {(0, 2, 3)}, 1: {(0, 1, 2, 3)}}

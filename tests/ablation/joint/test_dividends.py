@@ -1,7 +1,5 @@
 """Dividends and Shapley values: by hand, by their axioms and on random games."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -13,13 +11,7 @@ from ablation.planted import game
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechcore.ablation import (
-    Ablations,
-    dividends,
-    interactions,
-    sets,
-    shapley,
-)
+from mechcore.ablation import Ablations, dividends, interactions, sets, shapley
 from mechcore.errors import InputError
 
 COLUMNS = ["set", "size", "data", "split", "subset", "n", "metric"]
@@ -33,9 +25,6 @@ def values(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str
     return dict(zip(rows["set"], rows[column], strict=True))
 
 
-# -- by hand --------------------------------------------------------------------------------------
-
-
 def test_dividends_by_hand() -> None:
     table = dividends(game(D), n_resamples=5)
     columns = [*COLUMNS, "change", "dividend", "low", "high", "p", "p_adjusted"]
@@ -45,11 +34,7 @@ def test_dividends_by_hand() -> None:
     expected = {A: 1, B: 2, C: 4, f"{A}+{B}": -0.5, f"{A}+{C}": 0, f"{B}+{C}": 3}
     assert values(table, "dividend") == pytest.approx({**expected, f"{A}+{B}+{C}": 0.5})
     assert values(table, "change") == pytest.approx(D)
-    assert table["low"].isna().all()  # of one example there is no interval
-    assert table["high"].isna().all()
-
-
-def test_shapley_values_by_hand() -> None:
+    assert table[["low", "high"]].isna().all(axis=None)  # of one example there is no interval
     table = shapley(game(D), n_resamples=5)
     assert list(table.columns) == [*COLUMNS, "shapley", "low", "high"]
     # Their own worth, and their shares of -0.5, 3 and 0.5.
@@ -58,7 +43,7 @@ def test_shapley_values_by_hand() -> None:
     assert set(table["size"]) == {1}
 
 
-def test_examples_and_subsets_by_hand() -> None:
+def test_examples_subsets_and_some_of_the_components_by_hand() -> None:
     changes = {A: [1, 0, 2], B: [0, 0, 1], f"{A}+{B}": [2, 3, 1]}
     # Dividends of the pair: 1, 3 and -2. Correct with a margin above 0.
     found = game(changes, start=[-1.5, -1.5, -1.5], subsets=["u", "u", "v"])
@@ -73,24 +58,14 @@ def test_examples_and_subsets_by_hand() -> None:
     assert accuracy["dividend"].tolist() == pytest.approx([1 / 3, 0, 1 / 3])
     by_example = shapley(found, n_resamples=200)
     row = by_example[(by_example["set"] == A) & (by_example["metric"] == "margin")]
-    assert row.set_index("subset")["shapley"].to_dict() == pytest.approx(
-        {"u": (1.5 + 1.5) / 2, "v": 1, "all": 4 / 3}
-    )
+    expected = pytest.approx({"u": (1.5 + 1.5) / 2, "v": 1, "all": 4 / 3})
+    assert row.set_index("subset")["shapley"].to_dict() == expected
     assert row.set_index("subset").loc["u", ["low", "high"]].tolist() == [1.5, 1.5]
-
-
-def test_some_of_the_components() -> None:
     found = game(D)
-    assert values(dividends(found, [C, B], n_resamples=2), "dividend") == {
-        B: 2,
-        C: 4,
-        f"{B}+{C}": 3,
-    }
+    of_two = values(dividends(found, [C, B], n_resamples=2), "dividend")
+    assert of_two == {B: 2, C: 4, f"{B}+{C}": 3}
     assert values(shapley(found, [C, B], n_resamples=2), "shapley") == {B: 3.5, C: 5.5}
     assert values(shapley(found, [A], n_resamples=2), "shapley") == {A: 1}
-
-
-# -- axioms ---------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -129,9 +104,6 @@ def test_shapley_values_are_means_over_all_orders(found: Ablations) -> None:
             gain = worth[frozenset(order[: i + 1])] - worth[frozenset(order[:i])]
             expected[name] += gain / math.factorial(len(names))
     assert values(shapley(found, n_resamples=1), "shapley") == pytest.approx(expected, abs=1e-6)
-
-
-# -- what cannot be had ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("function", [dividends, shapley])

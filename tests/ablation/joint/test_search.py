@@ -1,10 +1,7 @@
 """The search for superadditive sets: halves, screening against autograd, what is ablated."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from ablation.few import plain_margin
+from ablation.few import Runs, plain_margin
 from helpers import Case, Cases
 from scipy import stats
 
@@ -94,9 +91,6 @@ def texts_of(data: EncodedExamples) -> list[tuple[str, ...]]:
     return [tuple(row) for row in data.examples.frame[columns].to_numpy().tolist()]
 
 
-# -- halves ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def small(cases: Cases) -> Searched:
     """Five components, of whose ten pairs four are ablated; batches and rows in full."""
@@ -121,7 +115,7 @@ def test_the_halves_are_disjoint_and_hold_half_of_every_subset(small: Searched) 
         assert places == sorted(places)
 
 
-def test_a_subset_is_searched_alone_and_the_seed_splits_it(cases: Cases) -> None:
+def test_a_subset_or_sample_is_searched_and_the_seed_splits(cases: Cases, small: Searched) -> None:
     halves = []
     for seed in (0, 1):
         found = Searched(cases, components=SMALL[:2], max_size=2, subset="w", seed=seed)
@@ -131,9 +125,11 @@ def test_a_subset_is_searched_alone_and_the_seed_splits_it(cases: Cases) -> None
         assert set(found.result.found["subset"]) == {"w", "all"}
         halves.append(texts_of(found.searched))
     assert halves[0] != halves[1]
-
-
-# -- screening ------------------------------------------------------------------------------------
+    few = Searched(cases, components=SMALL, n_pairs=1, max_size=2, screening_examples=2)
+    whole = small.result.screening.set_index("set")["predicted"]
+    sample = few.result.screening.set_index("set")["predicted"]
+    assert (sample - whole[sample.index]).abs().max() > 1e-3
+    assert texts_of(few.searched) == texts_of(small.searched)
 
 
 def oracle(case: Case, data: EncodedExamples, means: MeanActivations) -> dict[str, float]:
@@ -169,17 +165,6 @@ def test_screening_predicts_what_gradients_of_the_plain_model_do(cases: Cases, n
     assert screening["predicted"].is_monotonic_increasing
 
 
-def test_screening_on_a_sample_of_the_examples(cases: Cases, small: Searched) -> None:
-    few = Searched(cases, components=SMALL, n_pairs=1, max_size=2, screening_examples=2)
-    whole = small.result.screening.set_index("set")["predicted"]
-    sample = few.result.screening.set_index("set")["predicted"]
-    assert (sample - whole[sample.index]).abs().max() > 1e-3
-    assert texts_of(few.searched) == texts_of(small.searched)
-
-
-# -- what is ablated, grown and reported ----------------------------------------------------------
-
-
 def test_the_best_pairs_by_screening_are_ablated_exactly(small: Searched) -> None:
     result = small.result
     assert (result.n_pairs, result.n_screened_out) == (10, 6)
@@ -207,9 +192,6 @@ def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
         level = sets
     assert size == 4
     assert set(small.calls[0][0]) == {ComponentSet((Component(n),)) for n in SMALL}
-
-
-def test_sets_with_the_lowest_predicted_sum_are_tried(small: Searched) -> None:
     # A triple of a pair ablated exactly, with the two pairs that it brings, exact or predicted.
     screening = small.result.screening.set_index("set")
     known = screening["interaction"].fillna(screening["predicted"])
@@ -246,33 +228,10 @@ def test_the_report_is_of_the_other_half(small: Searched) -> None:
     assert found.loc[found["metric"] == "accuracy", "interaction_in_search"].isna().all()
 
 
-# -- going on -------------------------------------------------------------------------------------
-
-
-class Work:
-    """Notes every gradient and every batch of a sweep, and interrupts or forbids the next one."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-        self.stop_at: int | None = None
-        self.error: type[BaseException] = KeyboardInterrupt
-
-    def watched(self, what: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def do(*args: Any) -> Any:
-            if len(self.done) == self.stop_at:
-                raise self.error
-            self.done.append(what)
-            return real(*args)
-
-        return do
-
-    def until(self, stop_at: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.done, self.stop_at, self.error = [], stop_at, error
-
-
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    work = Work()
+def work(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Watches every gradient and every batch of a sweep."""
+    work = Runs()
     gradient = work.watched("gradient", MaskedMargins.gradient)
     monkeypatch.setattr(MaskedMargins, "gradient", gradient)
     monkeypatch.setattr(TreeEngine, "run", work.watched("batch", TreeEngine.run))
@@ -308,17 +267,9 @@ def assert_equal(found: Search, expected: Search) -> None:
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=0, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("stop_at", "left"),
-    [(3, 1), (7, 2), (16, 5)],
-)
+@pytest.mark.parametrize(("stop_at", "left"), [(3, 1), (7, 2), (16, 5)])
 def test_an_interrupted_search_ends_as_if_it_had_not_been(
-    searching: dict[str, Any],
-    whole: Search,
-    work: Work,
-    tmp_path: Path,
-    stop_at: int,
-    left: int,
+    searching: dict[str, Any], whole: Search, work: Runs, tmp_path: Path, stop_at: int, left: int
 ) -> None:
     folder = tmp_path / "of" / "mine"
     work.until(stop_at)
@@ -328,9 +279,6 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(
     work.until(None)
     assert_equal(find_superadditive(**searching, state=folder), whole)
     assert work.done == PIECES[stop_at:]
-
-
-# -- what cannot be searched ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -358,20 +306,13 @@ def test_subsets_that_are_too_small_are_named() -> None:
     data = encoded()
 
     def parts(**wanted: int) -> list[int]:
-        names = [row[3] for row in texts_of(data)]
-        rows = [
-            row for name, n in wanted.items() for row in np.flatnonzero(np.equal(names, name))[:n]
-        ]
+        names = np.array([row[3] for row in texts_of(data)])
+        rows = [row for name, n in wanted.items() for row in np.flatnonzero(names == name)[:n]]
         return [len(half) for half in halves_of(data.part(rows), ALL, 0)]
 
-    with pytest.raises(InputError) as caught:
+    message = r"4 examples are too few \(2 of 'w', 1 of 'u', 1 of 'v'\): .*; expected 4 or more of"
+    with pytest.raises(InputError, match=message):
         parts(u=1, v=1, w=2)
-    assert str(caught.value) == (
-        "search: 4 examples are too few (2 of 'w', 1 of 'u', 1 of 'v'): half of each subset, "
-        "rounded down, chooses, the rest reports, those of one first text are in one half, and "
-        "each half needs at least 2; expected 4 or more of one subset, or 2 or more of two: add "
-        "examples, or draw more of them (--max-id, --max-ood)"
-    )
     assert parts(u=2, v=2) == parts(u=4) == [2, 2]
 
 

@@ -1,7 +1,5 @@
 """Tables of paths are those of ablations, with both ends of each path."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from ablation.few import encoded, means_of
@@ -21,25 +19,23 @@ EXPECTED = (
 )
 
 
-@pytest.fixture(scope="module")
-def found(cases: Cases) -> Ablations:
+def test_paths_have_both_ends_and_the_figures_of_ablations(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    return ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), split="ood")
-
-
-def test_both_ends_of_every_path(found: Ablations) -> None:
+    found = ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), split="ood")
     table = path_table(found, n_resamples=10)
     PATHS.check(table)
     whole = table[table["subset"] == "all"]
     assert whole["set"].tolist() == list(SETS)  # not the component among them
-    assert list(zip(whole["senders"], whole["receiver"], whole["input"], strict=True)) == [
-        *EXPECTED
-    ]
+    assert whole[["senders", "receiver", "input"]].to_numpy().tolist() == [*map(list, EXPECTED)]
     assert set(whole["kind"]) == {"path"}
     assert whole["size"].tolist() == [2, 1, 1, 1]
-
-
-def test_figures_are_those_of_ablations(found: Ablations) -> None:
+    nothing = Ablations(found.full, {}, found.data, found.split)
+    assert path_table(nothing).empty
+    PATHS.check(path_table(nothing))
+    PATH_INFORMATION.check(path_information_table(nothing))
+    both = ablate(model, ["L0.H1>L1.H3+L1.MLP"], data, fill="zero", split="ood")
+    with pytest.raises(InputError, match=r"paths L0.H1>L1.H3\+L1.MLP: found 2 receivers; expected"):
+        path_table(both)
     names, ends = list(SETS), [column.name for column in ENDS]
     kinds = {each: "path" for each in found.without if str(each) in names}
     expected = ablation_table(found, kinds, n_resamples=10)
@@ -49,20 +45,5 @@ def test_figures_are_those_of_ablations(found: Ablations) -> None:
     expected = information_table(found, n_resamples=10)
     expected = expected[expected["set"].isin(names)].reset_index(drop=True)
     corrected = [name for name in expected if str(name).endswith("adjusted")]  # for other sets
-    pd.testing.assert_frame_equal(
-        told.drop(columns=[*ends, *corrected]), expected.drop(columns=corrected)
-    )
-
-
-def test_no_path(found: Ablations) -> None:
-    nothing = Ablations(found.full, {}, found.data, found.split)
-    assert path_table(nothing).empty
-    PATHS.check(path_table(nothing))
-    PATH_INFORMATION.check(path_information_table(nothing))
-
-
-def test_several_receivers(cases: Cases) -> None:
-    model, data = cases.get("bert").model, encoded()
-    both = ablate(model, ["L0.H1>L1.H3+L1.MLP"], data, fill="zero", split="ood")
-    with pytest.raises(InputError, match=r"paths L0.H1>L1.H3\+L1.MLP: found 2 receivers; expected"):
-        path_table(both)
+    told, expected = told.drop(columns=[*ends, *corrected]), expected.drop(columns=corrected)
+    pd.testing.assert_frame_equal(told, expected)
