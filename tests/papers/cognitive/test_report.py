@@ -70,7 +70,6 @@ WORLDS |= {arm: CognitiveWorld(**FEW, arms=(arm,)) for arm in ("base", "fine_tun
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """The tables of a world by its name."""
     return Worlds(tmp_path_factory.mktemp("worlds"), write_cognitive_run, WORLDS)
 
 
@@ -81,7 +80,6 @@ def small(runs: Worlds) -> RunFolder:
 
 @pytest.fixture
 def no_drawing() -> Iterator[None]:
-    """Leave out the figures, which take most of the time of a page."""
     with pytest.MonkeyPatch.context() as patch:
         leave_out_figures(patch, FIGURES)
         yield
@@ -101,7 +99,6 @@ def page(html: str) -> Page:
 
 
 def table_of(run: RunFolder, name: str, query: str = "index >= 0") -> pd.DataFrame:
-    """Some rows of a copy of a table."""
     return run.tables[f"cognitive_{name}"].query(query).copy()
 
 
@@ -307,7 +304,6 @@ def test_no_text_leaves_the_paper(name: str, world: str, runs: Worlds) -> None:
 
 
 def lines_of(ax: Any) -> list[np.ndarray]:
-    """Heights of every line."""
     return [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
 
 

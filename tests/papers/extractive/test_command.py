@@ -14,6 +14,8 @@ from mechcore.papers.extractive.facts import city_ordering, city_tasks
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
 from mechcore.study.executors import Local
 
+_BOTH = ("facts", "implications")
+
 
 def call(command: str, *more: object) -> int:
     with pytest.raises(SystemExit) as stop:
@@ -80,10 +82,11 @@ def test_facts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert call("facts --seed 5", "--out", out) == 0
     found = pd.read_json(out, lines=True)
     assert f"({len(found)} prompts)" in capsys.readouterr().out
+    assert call("facts", "--out", tmp_path / "facts.txt") == 2
+    assert "expected a name that ends with .jsonl" in capsys.readouterr().err
     second, order = city_tasks(5)[1].implications, city_ordering(5).other_facts
     own = found[(found["task"] == "second-hop") & (found["data"] == "implications")]
     assert own["prompt"].tolist() == list(second.prompts)
-    assert own["subject"].tolist() == list(second.subjects)
     others = found[found["data"] == "other facts"]
     assert others["completion"].tolist() == list(order.completions)
     counts = found.groupby(["task", "data"], sort=False).size().to_dict()
@@ -93,6 +96,3 @@ def test_facts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         **{("ordering", f"test {data}"): 20 for data in _BOTH},
         **{("ordering", f"other {data}"): 84 for data in _BOTH},
     }
-
-
-_BOTH = ("facts", "implications")
