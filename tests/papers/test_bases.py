@@ -35,10 +35,8 @@ def test_a_folder_is_found_from_elsewhere_and_an_id_stays(tmp_path: Path) -> Non
 
 
 def test_what_is_told_of_a_base(base: Path) -> None:
-    model = load_model(str(base), task="language-model")
-    config = helpers.gpt2_language_model(vocab_size=11).config
-    facts = model_facts(model, "mine")
-    assert facts["source"] == "mine"
-    assert (facts["n_layers"], facts["d_model"]) == (config.n_layer, config.n_embd)
     known = helpers.gpt2_language_model(vocab_size=11)
+    facts = model_facts(load_model(str(base), task="language-model"), "mine")
+    assert facts["source"] == "mine"
+    assert (facts["n_layers"], facts["d_model"]) == (known.config.n_layer, known.config.n_embd)
     assert facts["n_parameters"] == sum(each.numel() for each in known.parameters())

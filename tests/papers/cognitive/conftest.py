@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import helpers
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
+from mechcore.models import load_model
 from mechcore.papers.cognitive import ArmTraining, CognitiveSettings
 from mechcore.papers.cognitive.text import tiny_tokenizer
 
@@ -13,25 +14,19 @@ from mechcore.papers.cognitive.text import tiny_tokenizer
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random decoder of 2 layers with 2 heads, as a checkpoint."""
-    torch.manual_seed(0)
     tokenizer = tiny_tokenizer()
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=len(tokenizer),
-            n_embd=16,
-            n_layer=2,
-            n_head=2,
-            n_positions=24,
-            initializer_range=0.3,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id")}
+    ids |= {"eos_token_id": tokenizer.eos_token_id, "vocab_size": len(tokenizer)}
     path = tmp_path_factory.mktemp("checkpoints") / "random base"
-    model.save_pretrained(path)
+    helpers.gpt2_language_model(n_head=2, **ids).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny(base: Path) -> tuple[Any, Any]:
+    """The base as a bridge, and its tokenizer; not to be changed."""
+    return load_model(base), tiny_tokenizer()
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +46,7 @@ def small(base: Path) -> CognitiveSettings:
         n_analysis=40,
         n_resamples=50,
         shuffles=19,
-        permutations=100,
+        permutations=99,
         projection="pca",
+        decoded_layers=(1,),
     )

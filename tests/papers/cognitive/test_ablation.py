@@ -17,13 +17,12 @@ from scipy import stats
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.papers.cognitive import ablation
 from mechcore.papers.cognitive.ablation import ablation_tables, centre_of_mass
 from mechcore.papers.cognitive.text import tiny_tokenizer
-from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
+from mechcore.papers.cognitive.trials import encode_trials, generate
 
 LAYERS, HEADS = 3, 2
 WHOLE = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
@@ -56,43 +55,28 @@ def model(checkpoint: Path, request: pytest.FixtureRequest) -> Any:
     return load_model(checkpoint, backend=request.param)
 
 
+MEANT = generate(24, 8)
+
+
 def means_of(model: Any) -> MeanActivations:
-    data = generate(24, 8)
-    return MeanActivations.compute(model, encode_trials(data, tiny_tokenizer(), max_length=20))
+    return MeanActivations.compute(model, encode_trials(MEANT, tiny_tokenizer(), max_length=20))
 
 
-def answered(reference: Any, trials: Trials = TRIALS) -> np.ndarray:
+def answered(reference: Any) -> np.ndarray:
     """How much more the model gives the right answer than the wrong one, in nats."""
     tokenizer = tiny_tokenizer()
-    rows = [torch.tensor(tokenizer(text)["input_ids"]) for text in trials.frame["text"]]
+    rows = [torch.tensor(tokenizer(text)["input_ids"]) for text in TRIALS.frame["text"]]
     left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
     logits = helpers.reference_logits(reference, rows).double()
-    sign = np.where(trials.frame["label"] == "right", 1, -1)
+    sign = np.where(TRIALS.frame["label"] == "right", 1, -1)
     return np.asarray(sign * (logits[:, right] - logits[:, left]).numpy())
-
-
-def margins_without_heads(reference: Any, vectors: Any) -> np.ndarray:
-    """[head, trial], each head's output a constant vector."""
-    edited = [helpers.edited(reference, {place: vectors[place]}, {}) for place in WHOLE]
-    return np.stack([answered(each) for each in edited])
 
 
 def mean_vectors(reference: Any) -> dict[tuple[int, int], torch.Tensor]:
     """Mean outputs of the heads over all tokens of the trials of `means_of`."""
-    found: dict[int, list[torch.Tensor]] = {layer: [] for layer in range(LAYERS)}
-
-    def keep(layer: int) -> Any:
-        return lambda module, args: found[layer].append(args[0][0])
-
-    handles = [
-        helpers.attention_output(reference, layer)[0].c_proj.register_forward_pre_hook(keep(layer))
-        for layer in range(LAYERS)
-    ]
-    answered(reference, generate(24, 8))
-    for handle in handles:
-        handle.remove()
-    z = {layer: torch.cat(parts).mean(0).view(HEADS, -1) for layer, parts in found.items()}
-    return {(layer, head): z[layer][head] for layer, head in WHOLE}
+    rows = [torch.tensor(tiny_tokenizer()(text)["input_ids"]) for text in MEANT.frame["text"]]
+    z = torch.cat([helpers.captured(reference, row)[0] for row in rows], dim=1).mean(1)
+    return {(layer, head): z[layer].view(HEADS, -1)[head] for layer, head in WHOLE}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +93,9 @@ def expected(reference: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     zeros = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
     found = {}
     for fill, vectors in (("mean", mean_vectors(reference)), ("zero", zeros)):
-        margins = margins_without_heads(reference, vectors)
+        margins = np.stack(
+            [answered(helpers.edited(reference, {at: vectors[at]}, {})) for at in WHOLE]
+        )
         assert np.abs(margins).min() > 1e-5, "a tie, which rounding may break either way"
         found[fill] = ((margins > 0) - (full > 0).astype(float), margins - full)
     return found
@@ -149,19 +135,15 @@ def mass_centre(changes: Sequence[float]) -> float:
     return sum(layer * weight for layer, weight in pairs) / total if total else float("nan")
 
 
-# -- changes --------------------------------------------------------------------------------------
-
-
 def test_changes_against_edited_weights(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
     assert table.columns.tolist() == [
         *("fill", "component", "layer", "head", "n", "change", "low", "high", "sure"),
         *("incongruent_change", "incongruent_low", "incongruent_high", "margin_change"),
     ]
-    assert table["fill"].tolist() == ["mean"] * len(WHOLE) + ["zero"] * len(WHOLE)
-    assert table["component"].tolist() == NAMES * 2
-    assert list(zip(table["layer"], table["head"], strict=True)) == WHOLE * 2
-    assert (table["n"] == 96).all()
+    rows = table[["fill", "component", "layer", "head", "n"]].values.tolist()
+    places = [*zip(NAMES, WHOLE, strict=True)]
+    assert rows == [[fill, name, *at, 96] for fill in ("mean", "zero") for name, at in places]
     for fill, rows in table.groupby("fill"):
         accuracy, margin = expected[fill]
         assert (accuracy.mean(1) != 0).sum() >= 4, "too few changes to compare"
@@ -170,8 +152,8 @@ def test_changes_against_edited_weights(tables: Any, expected: Any) -> None:
         assert not np.allclose(on_incongruent, accuracy.mean(1))
         np.testing.assert_allclose(rows["incongruent_change"], on_incongruent, atol=1e-12)
         np.testing.assert_allclose(rows["margin_change"], margin.mean(1), atol=1e-5)
-    by_mode = table.set_index(["fill", "component"])["change"].unstack(0)
-    assert not np.allclose(by_mode["mean"], by_mode["zero"])
+    mean, zero = (rows["change"] for _, rows in table.groupby("fill"))
+    assert not np.allclose(mean, zero)
 
 
 def test_intervals_are_those_of_answers(tables: Any, expected: Any) -> None:
@@ -228,33 +210,17 @@ def test_the_mass_of_significant_heads_against_a_loop() -> None:
     assert [row["significant_low"], row["significant_high"]] == pytest.approx(ends.tolist())
 
 
-def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: Path) -> None:
-    nothing = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
-    idle = hf.GPT2LMHeadModel(reference.config)
-    idle.load_state_dict(reference.state_dict())
-    with torch.no_grad():
-        for layer, head in nothing:
-            size = helpers.D_MODEL // HEADS
-            block: Any = idle.transformer.h[layer]
-            block.attn.c_proj.weight[head * size : (head + 1) * size] = 0
-    idle.save_pretrained(tmp_path)
-    model = load_model(tmp_path)
-    found = ablation_tables(
-        model, tiny_tokenizer(), TRIALS, means_of(model), n_resamples=N_RESAMPLES
-    )
-    changes = found["cognitive_ablation"]
-    assert (changes[["change", "incongruent_change", "margin_change"]] == 0).all(axis=None)
-    assert (changes["low"] == -changes["high"]).all()
-    for row in found["cognitive_mass"].itertuples():
-        missing = (row.centre, row.low, row.high, row.first_layer_share, row.centre_significant)
-        assert np.isnan([*missing, row.significant_low, row.significant_high]).all()
-        assert row.strongest is None
-        assert (row.undefined, row.total_change, row.n_significant) == (1, 0, 0)
+def test_heads_that_do_nothing_have_no_centre() -> None:
+    row = ablation._mass(np.zeros((6, 48)), np.zeros(6, bool), ModelShape(LAYERS, HEADS), 20)
+    missing = ("centre", "low", "high", "first_layer_share", "centre_significant")
+    assert np.isnan([row[name] for name in (*missing, "significant_low", "significant_high")]).all()
+    assert row["strongest"] is None
+    assert (row["undefined"], row["total_change"], row["n_significant"]) == (1, 0, 0)
+
+
+def test_trials_without_an_incongruent_one_are_refused(model: Any) -> None:
     with pytest.raises(InputError, match="none of 48 trials is incongruent"):
         ablation_tables(model, tiny_tokenizer(), TRIALS.rows(~INCONGRUENT), means_of(model))
-
-
-# -- centre of mass -------------------------------------------------------------------------------
 
 
 def test_a_centre_of_mass_by_hand() -> None:
@@ -280,32 +246,6 @@ def test_a_centre_lies_between_the_first_layer_and_the_last(changes: np.ndarray)
         assert hurt[0] - 1e-9 <= centre <= hurt[-1] + 1e-9
     else:
         assert np.isnan(centre)
-
-
-# -- noise ----------------------------------------------------------------------------------------
-
-
-def noisy_changes() -> np.ndarray:
-    """12 x 12 heads that each change 1 % of 2000 answers; two of layer 0 are needed."""
-    generator = np.random.default_rng(0)
-    chances = np.tile([0.005, 0.99, 0.005], (144, 1))
-    chances[1], chances[2] = (0.005, 0.69, 0.305), (0.005, 0.79, 0.205)
-    return np.stack([generator.choice([1.0, 0.0, -1.0], size=2000, p=p) for p in chances])
-
-
-def test_noise_pulls_the_centre_to_the_middle_and_hardly_the_significant_one() -> None:
-    changes = noisy_changes()
-    intervals = mean_intervals(changes, answers=True)
-    significant = np.array([each.high < 0 for each in intervals])
-    row = ablation._mass(changes, significant, ModelShape(12, 12), 100)
-    assert 0.8 < row["centre"] < 1.4
-    assert row["low"] < row["centre"] < row["high"]
-    assert row["centre_significant"] < 0.5
-    assert row["significant_low"] <= row["centre_significant"] <= row["significant_high"]
-    assert 2 <= row["n_significant"] < 12
-    # Without noise it is 0. That of the resamples comes on top, and they lie farther off still.
-    raw = centre_of_mass(ablation._resampled_means(changes, 100).reshape(-1, 12, 12))
-    assert (raw > row["centre"]).mean() > 0.95
 
 
 def test_one_trial_has_no_interval_of_its_centre() -> None:

@@ -10,11 +10,8 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+from papers.byte_level import byte_level
 from scipy.stats import rankdata
-from tokenizers import Tokenizer, decoders
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.trainers import BpeTrainer
 
 from mechcore.attention import categories
 from mechcore.errors import InputError
@@ -29,19 +26,13 @@ NAMES = [f"L{layer}.H{head}" for layer in range(LAYERS) for head in range(HEADS)
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def byte_level() -> hf.PreTrainedTokenizerFast:
-    """Byte-level BPE as GPT-2's, learnt from few signed prompts, so that numbers are pieces."""
+def signed_tokenizer() -> hf.PreTrainedTokenizerFast:
+    """Learnt from few signed prompts, so that numbers are pieces."""
     texts = [*generate(20, 9, rendering="signed").frame["text"], *[" left right"] * 20]
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = ByteLevel.alphabet()
-    trainer = BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    return byte_level(texts, 330)
 
 
-TOKENIZERS = {"two_sided": tiny_tokenizer, "signed": byte_level}
+TOKENIZERS = {"two_sided": tiny_tokenizer, "signed": signed_tokenizer}
 
 
 class Case:
@@ -63,20 +54,25 @@ def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case("two_sided", tmp_path_factory.mktemp("words"))
+def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Case]:
+    """A model of two-sided prompts, and what it was loaded from."""
+    case = Case("two_sided", tmp_path_factory.mktemp("words"))
+    return load_model(case.path), case
 
 
-def ablation_of(changes: dict[str, list[float]]) -> pd.DataFrame:
-    rows = [
+def tables_of(words: tuple[Any, Case], ablation: pd.DataFrame, **options: Any) -> Any:
+    model, case = words
+    return attention_tables(model, case.tokenizer, case.trials, ablation, **options)
+
+
+CHANGES = {"mean": [-0.3, 0.1, 0.0, -0.1], "zero": [0.0, 0.2, 0.1, 0.3]}
+ABLATION = pd.DataFrame(
+    [
         {"fill": fill, "component": name, "change": change}
-        for fill, listed in changes.items()
-        for name, change in zip(NAMES, listed, strict=True)
+        for fill, changes in CHANGES.items()
+        for name, change in zip(NAMES, changes, strict=True)
     ]
-    return pd.DataFrame(rows)
-
-
-ABLATION = ablation_of({"mean": [-0.3, 0.1, 0.0, -0.1], "zero": [0.0, 0.2, 0.1, 0.3]})
+)
 
 
 def flags(tokenizer: Any, text: str) -> tuple[list[int], list[bool]]:
@@ -105,11 +101,9 @@ def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
 
 
 def test_the_tokenizer_of_signed_prompts_cuts_numbers_into_pieces() -> None:
-    tokenizer = byte_level()
-    counts = set()
-    for text in generate(24, 2, rendering="signed", split="test").frame["text"]:
-        counts.add(sum(flags(tokenizer, text)[1]))
-        assert len(tokenizer(" left")["input_ids"]) == len(tokenizer(" right")["input_ids"]) == 1
+    tokenizer = signed_tokenizer()
+    texts = generate(24, 2, rendering="signed", split="test").frame["text"]
+    counts = {sum(flags(tokenizer, text)[1]) for text in texts}
     assert min(counts) > 2 * 2  # more than two tokens for each of the two numbers
     assert len(counts) > 1  # a sign is a token more
 
@@ -123,12 +117,11 @@ def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> 
         *("component", "layer", "head", "mass", "low", "high", "uniform", "ratio", "low_ratio"),
         "high_ratio",
     ]
-    assert table["component"].tolist() == NAMES
-    assert table["layer"].tolist() == [0, 0, 1, 1]
-    assert table["head"].tolist() == [0, 1, 0, 1]
+    assert table[["component", "layer", "head"]].values.tolist() == [
+        [name, *divmod(i, HEADS)] for i, name in enumerate(NAMES)
+    ]
     found = sums(each, each.trials)
-    mass = found["mass"].sum(0) / found["n"].sum()
-    uniform = found["uniform"].sum() / found["n"].sum()
+    mass, uniform = (found[name].sum(0) / found["n"].sum() for name in ("mass", "uniform"))
     np.testing.assert_allclose(table["mass"], mass, rtol=1e-4)
     np.testing.assert_allclose(table["uniform"], uniform, rtol=1e-9)
     np.testing.assert_allclose(table["ratio"], mass / uniform, rtol=1e-4)
@@ -137,27 +130,27 @@ def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> 
     assert (table["mass"] < table["high"]).all()
 
 
-def test_ratio_intervals_against_a_bootstrap_of_whole_trials(words: Case) -> None:
-    model = load_model(words.path)
-    tables = attention_tables(model, words.tokenizer, words.trials, ABLATION, resamples=1500)
-    table, found = tables["cognitive_attention"], sums(words, words.trials)
+def test_ratio_intervals_against_a_bootstrap_of_whole_trials(words: tuple[Any, Case]) -> None:
+    model, case = words
+    table = tables_of(words, ABLATION, resamples=1500)["cognitive_attention"]
+    found = sums(case, case.trials)
     rows = np.random.default_rng(0).integers(24, size=(4000, 24))
     ratios = found["mass"][rows].sum(1) / found["uniform"][rows].sum(1)[:, None]
     low, high = np.quantile(ratios, [0.025, 0.975], axis=0)
-    width = high - low
-    assert (np.abs(table["low_ratio"] - low) < 0.2 * width).all()
-    assert (np.abs(table["high_ratio"] - high) < 0.2 * width).all()
-    alone = attention_tables(
-        model, words.tokenizer, words.trials.rows([0]), ABLATION, resamples=20
-    )["cognitive_attention"]
-    assert alone[["low", "high", "low_ratio", "high_ratio"]].isna().all(axis=None)
-    assert alone["ratio"].notna().all()
+    assert (np.abs(table["low_ratio"] - low) < 0.2 * (high - low)).all()
+    assert (np.abs(table["high_ratio"] - high) < 0.2 * (high - low)).all()
+    first = case.trials.rows([0])
+    alone = attention_tables(model, case.tokenizer, first, ABLATION, resamples=20)
+    ends = alone["cognitive_attention"][["low", "high", "low_ratio", "high_ratio"]]
+    assert ends.isna().all(axis=None)
+    assert alone["cognitive_attention"]["ratio"].notna().all()
 
 
-def test_the_categories_are_gone_afterwards(words: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_categories_are_gone_afterwards(
+    words: tuple[Any, Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = categories(causal=True)
-    model = load_model(words.path)
-    attention_tables(model, words.tokenizer, words.trials, ABLATION, resamples=1)
+    tables_of(words, ABLATION, resamples=1)
     assert categories(causal=True) == before
 
     def broken(*_: Any, **__: Any) -> None:
@@ -166,20 +159,19 @@ def test_the_categories_are_gone_afterwards(words: Case, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(attention, "score_heads", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
-        attention_tables(model, words.tokenizer, words.trials, ABLATION)
+        tables_of(words, ABLATION)
     assert categories(causal=True) == before
 
 
-def test_relations_to_changes_by_hand(words: Case) -> None:
-    model = load_model(words.path)
+def test_relations_to_changes_by_hand(words: tuple[Any, Case]) -> None:
     mixed = ABLATION.iloc[[3, 1, 0, 2, 7, 5, 4, 6]]  # rows may come in any order
-    tables = attention_tables(model, words.tokenizer, words.trials, mixed, resamples=1)
+    tables = tables_of(words, mixed, resamples=1)
     ratio = tables["cognitive_attention"]["ratio"].to_numpy()
     mean, zero = tables["cognitive_attention_change"].itertuples()
-    assert (mean.fill, zero.fill) == ("mean", "zero")
-    assert mean.n_heads == zero.n_heads == 4
-    for row, changes in ((mean, [-0.3, 0.1, 0.0, -0.1]), (zero, [0.0, 0.2, 0.1, 0.3])):
-        assert row.rho == pytest.approx(np.corrcoef(rankdata(ratio), rankdata(changes))[0, 1])
+    for row, fill in ((mean, "mean"), (zero, "zero")):
+        assert (row.fill, row.n_heads) == (fill, 4)
+        rho = np.corrcoef(rankdata(ratio), rankdata(CHANGES[fill]))[0, 1]
+        assert row.rho == pytest.approx(rho)
         assert 0 <= row.p <= 1
         assert row.first_layer_ratio == pytest.approx((ratio[0] + ratio[1]) / 2)
         assert row.other_ratio == pytest.approx((ratio[2] + ratio[3]) / 2)
@@ -188,7 +180,7 @@ def test_relations_to_changes_by_hand(words: Case) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_has_no_correlation_has_none(words: Case) -> None:
+def test_what_has_no_correlation_has_none() -> None:
     table = pd.DataFrame({"layer": [0, 0, 0], "ratio": [1.0, 2.0, 4.0]})
     same = attention._relation(table, np.full(3, -0.5))
     assert np.isnan([same["rho"], same["p"], same["other_ratio"]]).all()
@@ -197,13 +189,7 @@ def test_what_has_no_correlation_has_none(words: Case) -> None:
     assert np.isnan([few["rho"], few["p"]]).all()
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (ABLATION[:3], "3 rows for fill 'mean'.*the 4 heads of the model"),
-        (pd.concat([ABLATION, ABLATION]), "8 rows for fill 'mean'"),
-    ],
-)
-def test_another_ablation_table_is_refused(words: Case, table: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        attention_tables(load_model(words.path), words.tokenizer, words.trials, table)
+def test_another_ablation_table_is_refused(words: tuple[Any, Case]) -> None:
+    for table, n in ((ABLATION[:3], 3), (pd.concat([ABLATION, ABLATION]), 8)):
+        with pytest.raises(InputError, match=f"{n} rows for fill 'mean'.*the 4 heads of the model"):
+            tables_of(words, table)

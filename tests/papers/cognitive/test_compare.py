@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import pytest
@@ -20,24 +20,12 @@ def result(
     arm: str, n: int, seed: int, dev: float, accuracy: float | None = None, rate: float = 1e-3
 ) -> dict[str, Any]:
     accuracy = dev if accuracy is None else accuracy
+    shifts = {"": 0, "low": -0.01, "high": 0.01, "incongruent": -0.1, "incongruent_low": -0.12}
+    shifts |= {"incongruent_high": -0.08, "congruent": 0.1, "unrestricted": 0}
+    accuracies = {name or "accuracy": accuracy + shift for name, shift in shifts.items()}
+    known = {"arm": arm, "n": n, "seed": seed, "learning_rate": None, "dev_accuracy": dev}
     trained = {"learning_rate": rate, "steps": 50, "last_step": 60} if n else {}
-    return {
-        "arm": arm,
-        "n": n,
-        "seed": seed,
-        "learning_rate": None,
-        "dev_accuracy": dev,
-        "accuracy": accuracy,
-        "low": accuracy - 0.01,
-        "high": accuracy + 0.01,
-        "incongruent": accuracy - 0.1,
-        "incongruent_low": accuracy - 0.12,
-        "incongruent_high": accuracy - 0.08,
-        "congruent": accuracy + 0.1,
-        "unrestricted": accuracy,
-        "n_test": 80,
-        **trained,
-    }
+    return known | accuracies | {"n_test": 80} | trained
 
 
 def test_the_best_rate_is_chosen_on_development_trials() -> None:
@@ -64,49 +52,42 @@ def test_a_row_per_training_and_which_rates_were_chosen() -> None:
     }
 
 
+Results: TypeAlias = dict[tuple[str, int], list[tuple[float, float]]]
+"""By arm and seed, the accuracies on development and test trials at 100, 400 and 1600 trials."""
+
+
+def curve_of(results: Results) -> pd.DataFrame:
+    rows = [result("base", 0, 0, dev=0.5)]
+    for (arm, seed), accuracies in results.items():
+        for n, (dev, accuracy) in zip((100, 400, 1600), accuracies, strict=True):
+            rows.append(result(arm, n, seed, dev, accuracy))
+    return curve_table(rows)
+
+
 def test_samples_to_a_threshold_that_later_sizes_keep() -> None:
-    accuracies = {
-        ("fine_tuned", 0): (0.5, 0.9, 0.95),
-        ("fine_tuned", 1): (0.92, 0.85, 0.91),  # a lucky small one does not count
-        ("scratch", 0): (0.95, 0.95, 0.95),
-        ("scratch", 1): (0.5, 0.6, 0.89),
+    results: Results = {
+        ("fine_tuned", 0): [(0.5, 0.5), (0.5, 0.9), (0.5, 0.95)],
+        ("fine_tuned", 1): [(0.5, 0.92), (0.5, 0.85), (0.5, 0.91)],  # a lucky small one
+        ("scratch", 0): [(0.5, 0.95)] * 3,
+        ("scratch", 1): [(0.5, 0.5), (0.5, 0.6), (0.5, 0.89)],
     }
-    curve = curve_table(
-        [result("base", 0, 0, dev=0.99)]
-        + [
-            result(arm, n, seed, dev=0.5, accuracy=value)
-            for (arm, seed), values in accuracies.items()
-            for n, value in zip((100, 400, 1600), values, strict=True)
-        ]
-    )
-    found = samples_table(curve, 0.9)
+    found = samples_table(curve_of(results), 0.9)
     assert found["samples"].tolist() == [400, 1600, 100, pd.NA]
-    assert found[["arm", "seed"]].to_records(index=False).tolist() == list(accuracies)
+    assert found[["arm", "seed"]].to_records(index=False).tolist() == list(results)
     assert set(found["threshold"]) == {0.9}
     assert set(found["largest"]) == {1600}
 
 
 def test_models_are_compared_at_the_accuracy_of_the_weaker_arm() -> None:
-    curve = curve_table(
-        [
-            result("base", 0, 0, dev=0.5),
-            # Seed 0: scratch is weaker in the end; fine-tuned is closest to it at 400.
-            result("fine_tuned", 100, 0, dev=0.7),
-            result("fine_tuned", 400, 0, dev=0.95, accuracy=0.88),
-            result("fine_tuned", 1600, 0, dev=0.86, accuracy=0.97),
-            result("scratch", 100, 0, dev=0.5),
-            result("scratch", 400, 0, dev=0.86, accuracy=0.7),
-            result("scratch", 1600, 0, dev=0.99, accuracy=0.86),
-            # Seed 1: fine-tuned is weaker; of two of scratch that are as close, the larger.
-            result("fine_tuned", 100, 1, dev=0.8),
-            result("fine_tuned", 400, 1, dev=0.8),
-            result("fine_tuned", 1600, 1, dev=0.8, accuracy=0.8),
-            result("scratch", 100, 1, dev=0.75),
-            result("scratch", 400, 1, dev=0.99, accuracy=0.85),
-            result("scratch", 1600, 1, dev=0.8, accuracy=0.95),
-        ]
-    )
-    found = compared(curve)
+    results: Results = {
+        # Seed 0: scratch is weaker in the end; fine-tuned is closest to it at 400.
+        ("fine_tuned", 0): [(0.7, 0.7), (0.95, 0.88), (0.86, 0.97)],
+        ("scratch", 0): [(0.5, 0.5), (0.86, 0.7), (0.99, 0.86)],
+        # Seed 1: fine-tuned is weaker; of two of scratch that are as close, the larger.
+        ("fine_tuned", 1): [(0.8, 0.8)] * 3,
+        ("scratch", 1): [(0.75, 0.75), (0.99, 0.85), (0.8, 0.95)],
+    }
+    found = compared(curve_of(results))
     columns = ["arm", "seed", "n", "accuracy", "matched"]
     assert found[columns].to_records(index=False).tolist() == [
         ("base", 0, 0, 0.5, False),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,18 +18,23 @@ from torch import Tensor
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model
 from mechcore.papers.cognitive import decoding
-from mechcore.papers.cognitive.decoding import check_trials, decoding_tables, share_read
+from mechcore.papers.cognitive.decoding import (
+    Site,
+    check_trials,
+    decoding_tables,
+    share_read,
+)
 from mechcore.papers.cognitive.probing import (
     Activations,
     correlation_floor,
     decode,
-    hook_resid_post,
 )
-from mechcore.papers.cognitive.text import LANDMARKS, WORDS, tiny_tokenizer
+from mechcore.papers.cognitive.text import LANDMARKS, WORDS
 from mechcore.papers.cognitive.trials import Trials, generate
 from mechcore.worlds.words import word_tokenizer
 
 TWO_SIDED = LANDMARKS["two_sided"]
+TABLE = "cognitive_decoding"
 N, P, Y = "no", "partly", "yes"
 READ = {  # by landmark: context, motion_left, motion_right, color_left, color_right, answer
     "context": [Y, Y, Y, Y, Y, Y],
@@ -49,19 +52,6 @@ SIGNED_WORDS = [
 ]
 
 
-def saved_model(folder: Path, words: Any = ()) -> tuple[Any, Any]:
-    """A tiny random GPT-2 with the tokenizer of the task."""
-    tokenizer = word_tokenizer((*WORDS, *words))
-    model = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
-    model.save_pretrained(folder)
-    return load_model(folder), tokenizer
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    return saved_model(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture(scope="module")
 def trials() -> Trials:
     return generate(120, 0, split="test")
@@ -72,22 +62,16 @@ def tables(tiny: tuple[Any, Any], trials: Trials) -> dict[str, pd.DataFrame]:
     return decoding_tables(*tiny, trials)
 
 
-def plant(
-    monkeypatch: pytest.MonkeyPatch,
-    trials: Trials,
-    codes: dict[tuple[int, str], np.ndarray],
-    n_units: int = 6,
-) -> None:
-    """States of noise, with these vectors [trial, unit] at some layers and landmarks."""
+def plant(monkeypatch: pytest.MonkeyPatch, trials: Trials, codes: dict[Site, np.ndarray]) -> None:
+    """States of noise, with these codes [trial] in the first unit at some layers and landmarks."""
 
     def noise(model: Any, data: Any, hooks: list[str], positions: Tensor, **options: Any) -> Any:
-        generator = np.random.default_rng(5)
-        values = {}
+        generator, values = np.random.default_rng(5), {}
         for layer, hook in enumerate(hooks):
-            states = generator.standard_normal((len(trials), len(trials.landmarks), n_units))
+            states = generator.standard_normal((len(trials), len(trials.landmarks), 6))
             for (at, landmark), code in codes.items():
                 if at == layer:
-                    states[:, trials.landmarks.index(landmark), : code.shape[1]] += code
+                    states[:, trials.landmarks.index(landmark), 0] += code
             values[hook] = torch.tensor(states, dtype=torch.float32)
         return Activations(values)
 
@@ -95,11 +79,22 @@ def plant(
     monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())
 
 
+def at_answer(trials: Trials, code: np.ndarray, n_units: int = 6) -> pd.DataFrame:
+    """What is decoded at the answer from noise with this code [trial, unit] in the first units."""
+    states = np.random.default_rng(5).standard_normal((len(trials), n_units))
+    states[:, : code.shape[1]] += code
+    sites = {(0, "answer"): torch.tensor(states, dtype=torch.float32)}
+    problems = decoding._problems(trials)
+    return pd.concat([decoding._decoded(problem, sites, trials, 20) for problem in problems])
+
+
 def at(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
     return table[np.logical_and.reduce([table[name] == value for name, value in where.items()])]
 
 
-# -- a model that is what it is -------------------------------------------------------------------
+def check_read(table: pd.DataFrame, expected: dict[str, list[str]]) -> None:
+    for variable, read in expected.items():
+        assert at(table, variable=variable)["read"].tolist() == read
 
 
 def test_one_row_for_each_layer_landmark_and_variable(tables: dict[str, pd.DataFrame]) -> None:
@@ -110,25 +105,19 @@ def test_one_row_for_each_layer_landmark_and_variable(tables: dict[str, pd.DataF
         *("chance", "floor", "shuffled", "shuffled_high", "p", "read"),
     ]
     found = table[["layer", "position", "place", "variable", "subset"]].itertuples(index=False)
-    expected = [
+    assert list(map(tuple, found)) == [
         (layer, landmark, place, *subset)
         for layer in range(2)
         for place, landmark in enumerate(TWO_SIDED)
         for subset in SUBSETS
     ]
-    assert list(map(tuple, found)) == expected
-    for variable, expected_read in READ.items():
-        rows = at(table, variable=variable, layer=1, subset="all")
-        assert rows["read"].tolist() == expected_read
-
-
-def test_sizes_and_floors(tables: dict[str, pd.DataFrame]) -> None:
-    table = tables["cognitive_decoding"].query("layer == 0 and position == 'answer'")
+    check_read(at(table, layer=1, subset="all"), READ)
     # 120 trials, 15 of each condition. A modality is not cued in half of them, where its sides and
     # the choices make four conditions. The choice is either side in 0.75.
-    assert table["n"].tolist() == [120, 120, 60, 120, 60, 120]
-    assert table["chance"].tolist() == [0.5] * 6
-    assert table["floor"].tolist() == [0.5, 0.75, 0.5, 0.75, 0.5, 0.75]
+    last = table.query("layer == 0 and position == 'answer'")
+    assert last["n"].tolist() == [120, 120, 60, 120, 60, 120]
+    assert last["chance"].tolist() == [0.5] * 6
+    assert last["floor"].tolist() == [0.5, 0.75, 0.5, 0.75, 0.5, 0.75]
 
 
 def test_what_a_model_has_read_is_decoded_and_what_it_has_not_is_not(
@@ -140,15 +129,9 @@ def test_what_a_model_has_read_is_decoded_and_what_it_has_not_is_not(
     assert (unread["low"] <= 0.5).all()
     # Unread in each of 2 layers: motion and color in two subsets at the context and the choice
     # there, color at both numbers of motion. With 20 shuffles p <= 0.05 in 1 of 21.
-    assert check.to_dict("records") == [
-        {
-            "n_rows": 18,
-            "n_above": int((unread["p"] <= 0.05).sum()),
-            "expected": pytest.approx(18 / 21),
-            "p": pytest.approx(check["p"][0]),
-            "holds": True,
-        }
-    ]
+    facts = {"n_rows": 18, "n_above": int((unread["p"] <= 0.05).sum()), "holds": True}
+    facts |= {"expected": pytest.approx(18 / 21), "p": pytest.approx(check["p"][0])}
+    assert check.to_dict("records") == [facts]
     assert check["p"][0] >= 0.1  # known after the first 19 shuffles
 
 
@@ -161,26 +144,22 @@ def test_layers_can_be_chosen(
     pd.testing.assert_frame_equal(
         found["cognitive_decoding"].drop(columns=of_shuffles), expected.drop(columns=of_shuffles)
     )
-    assert found["cognitive_check"]["n_rows"].tolist() == [9]
     assert set(found["cognitive_svm"]["layer"]) == {0, 1}
     # With 2 shuffles no p is under 1 / 3, and no row can be above.
-    assert found["cognitive_check"][["n_above", "expected"]].values.tolist() == [[0, 0]]
+    facts = found["cognitive_check"][["n_rows", "n_above", "expected"]]
+    assert facts.values.tolist() == [[9, 0, 0]]
     assert found["cognitive_decoding"]["p"].min() == pytest.approx(1 / 3)
-
-
-# -- what is read when ----------------------------------------------------------------------------
 
 
 def test_share_that_is_read_by_hand() -> None:
     trials = generate(64, 0, random_order=True)
-    frame = trials.frame
-    shares = share_read(trials)
-    for context, first, motion, color in (
-        ("motion", "motion", [0, 0.5, 1, 1, 1, 1], [0, 0, 0, 0.5, 1, 1]),
-        ("color", "color", [0, 0.5, 1, 0, 0, 1], [0, 1, 1, 0.5, 1, 1]),
+    shares, frame = share_read(trials), trials.frame
+    for context, motion, color in (
+        ("motion", [0, 0.5, 1, 1, 1, 1], [0, 0, 0, 0.5, 1, 1]),
+        ("color", [0, 0.5, 1, 0, 0, 1], [0, 1, 1, 0.5, 1, 1]),
     ):
-        # Columns are as in LANDMARKS, motion first, whichever is shown first.
-        trial = int(((frame["context"] == context) & (frame["first"] == first)).to_numpy().argmax())
+        # Columns are as in LANDMARKS, motion first, whichever is shown first: here the cued one.
+        trial = int(((frame["context"] == context) & (frame["first"] == context)).argmax())
         assert shares["context"][trial].tolist() == [1] * 6
         assert shares["motion"][trial].tolist() == motion
         assert shares["color"][trial].tolist() == color
@@ -188,31 +167,26 @@ def test_share_that_is_read_by_hand() -> None:
 
 
 def test_with_modalities_in_random_order_most_is_read_in_some_trials_only(
-    tiny: tuple[Any, Any],
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any]
 ) -> None:
     trials = generate(80, 0, split="test", random_order=True)
-    table = decoding_tables(*tiny, trials, layers=[0], shuffles=1)["cognitive_decoding"]
-    every = at(table, subset="all")
-    assert at(every, variable="motion")["read"].tolist() == [N, P, Y, P, P, Y]
-    assert at(every, variable="color")["read"].tolist() == [N, P, P, P, Y, Y]
-    assert at(every, variable="choice")["read"].tolist() == [N, P, P, P, P, Y]
-    assert at(every, variable="context")["read"].tolist() == [Y] * 6
+    plant(monkeypatch, trials, {})
+    every = at(decoding_tables(*tiny, trials, layers=[0], shuffles=1)[TABLE], subset="all")
+    read = {"motion": [N, P, Y, P, P, Y], "color": [N, P, P, P, Y, Y]}
+    check_read(every, read | {"choice": [N, P, P, P, P, Y], "context": [Y] * 6})
     assert at(every, variable="motion")["place"].isna().tolist() == [False, *[True] * 4, False]
 
 
 def test_signed_prompts(tmp_path: Path) -> None:
-    model, tokenizer = saved_model(tmp_path, SIGNED_WORDS)
+    tokenizer = word_tokenizer((*WORDS, *SIGNED_WORDS))
+    model = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
+    model.save_pretrained(tmp_path)
     trials = generate(80, 0, split="test", rendering="signed")
-    found = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
-    table = at(found["cognitive_decoding"], subset="all")
+    found = decoding_tables(load_model(tmp_path), tokenizer, trials, layers=[0], shuffles=1)
+    table = at(found[TABLE], subset="all")
     assert list(dict.fromkeys(table["position"])) == ["context", "motion", "color", "answer"]
-    assert at(table, variable="motion")["read"].tolist() == [N, Y, Y, Y]
-    assert at(table, variable="color")["read"].tolist() == [N, N, Y, Y]
-    assert at(table, variable="choice")["read"].tolist() == [N, P, Y, Y]
+    check_read(table, {"motion": [N, Y, Y, Y], "color": [N, N, Y, Y], "choice": [N, P, Y, Y]})
     assert found["cognitive_check"][["n_rows", "holds"]].values.tolist() == [[7, True]]
-
-
-# -- planted codes --------------------------------------------------------------------------------
 
 
 @settings(max_examples=15)
@@ -232,15 +206,10 @@ def test_nothing_settles_a_side_where_it_is_balanced(n: int, seed: int, random_o
         assert (trials.frame["context"].iloc[rows] != modality).all()
 
 
-def test_knowing_context_and_choice_passes_for_a_side_only_where_it_is_not_balanced(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any]
-) -> None:
+def test_knowing_context_and_choice_passes_for_a_side_only_where_it_is_not_balanced() -> None:
     trials = generate(800, 0, split="test")  # half of them a coin flip: 0.0125 is a standard error
     known = trials.codes[["context", "choice"]].to_numpy() * 1.0
-    known = 9 * np.column_stack([known, known.prod(1)])
-    plant(monkeypatch, trials, {(0, "answer"): known})
-    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
-    table = at(table, position="answer")
+    table = at_answer(trials, 9 * np.column_stack([known, known.prod(1)]))
     accuracy = table.set_index(["variable", "subset"])["accuracy"]
     assert accuracy["context", "all"] == accuracy["choice", "all"] == 1
     for modality in ("motion", "color"):
@@ -249,44 +218,41 @@ def test_knowing_context_and_choice_passes_for_a_side_only_where_it_is_not_balan
     assert at(table, subset="balanced")["p"].min() > 0.05
 
 
-def test_a_model_that_looks_ahead_makes_the_check_fail(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: Trials
+def test_a_side_that_is_known_is_decoded_where_it_is_balanced(trials: Trials) -> None:
+    table = at_answer(trials, 9.0 * trials.codes[["motion"]].to_numpy())
+    rows = at(table, variable="motion")
+    assert rows["accuracy"].tolist() == [1, 1]
+    assert rows["p"].tolist() == pytest.approx([1 / 21] * 2)
+    assert at(table, variable="color", subset="balanced")["accuracy"].item() < 0.65
+
+
+def test_a_leak_makes_the_check_fail(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
 ) -> None:
-    monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())
     monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
-    tokenizer = tiny_tokenizer()
-    reference = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
-    with torch.no_grad():
-        for number in range(10, 100):  # a direction for the size of numbers
-            reference.transformer.wte.weight[tokenizer.convert_tokens_to_ids(str(number))] += (
-                torch.linspace(-1, 1, 16) * (number - 55) / 20
-            )
-    reference.save_pretrained(tmp_path)
-    model = load_model(tmp_path)
-    hook = hook_resid_post(0)
-
-    def ahead(states: Tensor, hook: Any) -> Tensor:
-        states = states.clone()  # tokens 5, 11 and 13: motion_left, color_left, color_right
-        states[:, 5] += states[:, 13] - states[:, 11]
-        return states
-
-    plain = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
-    assert plain["cognitive_check"]["holds"].item()
-    with (
-        model.hooks(fwd_hooks=[(hook, ahead)]),
-        pytest.warns(MechcoreWarning, match="color is decoded at motion_left, layer 0"),
+    plant(monkeypatch, trials, {(0, "motion_left"): 1.0 * trials.codes["color"].to_numpy()})
+    with pytest.warns(
+        MechcoreWarning, match=r"color is decoded at motion_left, layer 3, with accuracy 0\.[789]"
     ):
-        found = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
-    assert found["cognitive_check"]["p"].tolist() == [1 / 200]
-    assert not found["cognitive_check"]["holds"].item()
+        found = decoding_tables(*tiny, trials, layers=[3])
+    check = found["cognitive_check"]
+    assert check["p"].tolist() == [1 / 200]
+    assert check["holds"].tolist() == [False]
+    above = found[TABLE].query("read == 'no' and p <= 0.05")
+    assert check["n_above"].tolist() == [len(above)]
+    assert len(at(above, layer=3, position="motion_left", variable="color")) == 2
 
 
 def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Standard errors of 0.05 and 0.025: the labels are 2 and 3 of them over chance, and of the
     # four shuffles 4, 1, 3 and 2.9 at most.
-    found = [
-        made_up(100, 0.60, [0.70, 0.50, 0.40, 0.50]),
-        made_up(400, 0.575, [0.50, 0.525, 0.575, 0.5725]),
+    made_up = (
+        (100, 0.60, [0.70, 0.50, 0.40, 0.50]),
+        (400, 0.575, [0.50, 0.525, 0.575, 0.5725]),
+    )
+    found: list[Any] = [
+        SimpleNamespace(n=n, accuracy=share, chance=0.5, shuffled_accuracies=np.array(shuffled))
+        for n, share, shuffled in made_up
     ]
     excess, null = decoding._excess(found)
     np.testing.assert_allclose(excess, [2, 3])
@@ -295,9 +261,9 @@ def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (4,))
     monkeypatch.setattr(decoding, "decode", lambda states, *args, **options: found[len(states) - 1])
     problems = [
-        decoding._Problem("motion", "all", np.arange(n), {"motion": [1]}, None) for n in (1, 2)
+        decoding._Problem(name, "all", np.arange(n), {name: [1]}, None)
+        for n, name in ((1, "motion"), (2, "color"))
     ]
-    problems[1] = replace(problems[1], variable="color", codes={"color": [1]})
     unread = pd.DataFrame(
         {"variable": ["motion", "color"], "subset": "all", "layer": 0, "position": "context"}
     ).assign(p=[0.05, 0.06])
@@ -309,100 +275,44 @@ def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def made_up(n: int, accuracy: float, shuffled: list[float]) -> Any:
-    """A decoding of two equally frequent classes."""
-    return SimpleNamespace(
-        n=n, accuracy=accuracy, chance=0.5, shuffled_accuracies=np.array(shuffled)
-    )
-
-
-# -- numbers that are shared ---------------------------------------------------------------------
-
-
-def fingerprints(labels: Sequence[str], n_units: int) -> np.ndarray:
-    """A random state for every label, which says nothing of any other."""
-    names = sorted(set(labels))
-    drawn = np.random.default_rng(1).standard_normal((len(names), n_units))
-    return 9 * drawn[[names.index(label) for label in labels]]
-
-
 @pytest.mark.parametrize("variable", ["motion", "color", "choice"])
-def test_numbers_that_are_known_again_decode_nothing(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], variable: str
-) -> None:
+def test_numbers_that_are_known_again_decode_nothing(variable: str) -> None:
     """A state that tells the numbers of a prompt, and not what they mean."""
     trials = generate(400, 0, split="test", differences=[5, 15, 50])
     texts = trials.frame["text"].str.split()
     shown = {"motion": texts.str[5] + texts.str[7], "color": texts.str[11] + texts.str[13]}
     cued = trials.frame["context"]
     shown["choice"] = cued + shown["motion"].where(cued == "motion", shown["color"])
-    states = fingerprints(shown[variable].tolist(), 60)
-    codes = trials.codes[variable].tolist()
-    leaking = decode(states, codes, shuffles=20)
+    names = sorted(set(shown[variable]))
+    drawn = np.random.default_rng(1).standard_normal((len(names), 60))
+    states = 9 * drawn[[names.index(label) for label in shown[variable]]]
+    leaking = decode(states, trials.codes[variable].tolist(), shuffles=20)
     assert (leaking.accuracy, leaking.p) == (1, 1 / 21)
-    plant(monkeypatch, trials, {(0, "answer"): states}, n_units=60)
-    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
-    for row in at(table, position="answer", variable=variable).itertuples():
+    table = at_answer(trials, states, n_units=60)
+    for row in at(table, variable=variable).itertuples():
         assert row.accuracy < 0.75
         assert row.low < 0.5
         assert row.p > 0.05
 
 
-def test_numbers_of_one_side_that_are_too_few_are_refused() -> None:
-    trials = generate(400, 0, split="test", differences=[5, 15, 50])
-    check_trials(trials)
-    shown = trials.frame["text"].str.split().str[5:8:2].str.join(" ")
-    right = trials.frame["motion"] > 0
+def test_trials_that_are_too_few_are_refused(tiny: tuple[Any, Any], trials: Trials) -> None:
+    known = generate(400, 0, split="test", differences=[5, 15, 50])
+    check_trials(known)
+    shown = known.frame["text"].str.split().str[5:8:2].str.join(" ")
+    right = known.frame["motion"] > 0
     four = shown.isin(sorted(set(shown[right]))[:4])
-    few = trials.rows((~right | four).to_numpy())
-    with pytest.raises(
-        InputError,
-        match=r"motion, all trials: 4 different numbers of one side for 5 folds, which share none; "
-        r"expected at least 5: ask for more differences \(--differences\) or trials \(--analysis\)",
-    ):
-        check_trials(few)
-
-
-# -- errors ---------------------------------------------------------------------------------------
-
-
-def test_too_few_trials_of_a_condition_are_refused(tiny: tuple[Any, Any], trials: Trials) -> None:
-    cases = [
+    for few, message in (
+        (
+            known.rows((~right | four).to_numpy()),
+            r"motion, all trials: 4 different numbers of one side for 5 folds, which share none; "
+            r"expected at least 5: ask for more differences \(--differences\)",
+        ),
         (trials.rows(range(39)), "4 trials of condition .* for 5 folds; expected at least 5"),
         (trials.rows(trials.frame["context"] == "motion"), "0 trials of condition color/"),
-    ]
-    for few, message in cases:
+    ):
         with pytest.raises(InputError, match=message):
-            decoding_tables(*tiny, few)
+            check_trials(few)
+    with pytest.raises(InputError, match="4 trials of condition"):
+        decoding_tables(*tiny, trials.rows(range(39)))
     with pytest.raises(InputError, match=r"no hook point 'blocks\.2\.hook_resid_post'"):
         decoding_tables(*tiny, trials, layers=[2])
-
-
-def test_a_side_that_is_known_is_decoded_where_it_is_balanced(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
-) -> None:
-    plant(monkeypatch, trials, {(0, "answer"): 9.0 * trials.codes[["motion"]].to_numpy()})
-    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
-    table = at(table, position="answer")
-    rows = at(table, variable="motion")
-    assert rows["accuracy"].tolist() == [1, 1]
-    assert rows["p"].tolist() == pytest.approx([1 / 21] * 2)
-    assert at(table, variable="color", subset="balanced")["accuracy"].item() < 0.65
-
-
-def test_a_leak_makes_the_check_fail(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
-) -> None:
-    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
-    leak = 1.0 * trials.codes[["color"]].to_numpy()
-    plant(monkeypatch, trials, {(0, "motion_left"): leak})
-    with pytest.warns(
-        MechcoreWarning, match=r"color is decoded at motion_left, layer 3, with accuracy 0\.[789]"
-    ):
-        found = decoding_tables(*tiny, trials, layers=[3])
-    check = found["cognitive_check"]
-    assert check["p"].tolist() == [1 / 200]
-    assert check["holds"].tolist() == [False]
-    above = found["cognitive_decoding"].query("read == 'no' and p <= 0.05")
-    assert check["n_above"].tolist() == [len(above)]
-    assert len(at(above, layer=3, position="motion_left", variable="color")) == 2

@@ -13,20 +13,16 @@ from mechcore.study.kinds import STUDIES
 from mechcore.study.step import plain
 
 
-def test_a_batch_is_never_larger_than_the_trials() -> None:
-    training = ArmTraining((1e-3,), steps=50, batch_size=32, warmup_steps=0, evaluate_every=20)
-    assert training.settings(8, 0, 1e-3).batch_size == 8
-    found = training.settings(100, 7, 2e-3)
-    assert (found.batch_size, found.seed, found.learning_rate, found.steps) == (32, 7, 2e-3, 50)
-    assert (found.evaluate_every, found.patience) == (20, training.patience)
-
-
-def test_few_trials_are_not_passed_over_without_end() -> None:
+def test_few_trials_are_not_passed_over_without_end_nor_in_batches_larger_than_they_are() -> None:
     training = ArmTraining((1e-3,), steps=2000, epochs=100, batch_size=32, warmup_steps=100)
-    steps = {n: training.settings(n, 0, 1e-3).steps for n in (8, 100, 640, 6400)}
+    known = {n: training.settings(n, 7, 2e-3) for n in (8, 100, 640, 6400)}
+    steps = {n: settings.steps for n, settings in known.items()}
     assert steps == {8: 100, 100: 312, 640: 2000, 6400: 2000}
-    assert training.settings(8, 0, 1e-3).warmup_steps == 50
-    assert training.settings(100, 0, 1e-3).warmup_steps == 100
+    assert (known[8].warmup_steps, known[100].warmup_steps) == (50, 100)
+    assert (known[8].batch_size, known[100].batch_size) == (8, 32)
+    assert (known[100].seed, known[100].learning_rate) == (7, 2e-3)
+    kept = ("evaluate_every", "patience")
+    assert all(getattr(known[100], name) == getattr(training, name) for name in kept)
 
 
 def test_how_many_models_there_are() -> None:
@@ -52,15 +48,9 @@ def test_settings_are_read_back_from_json(settings: CognitiveSettings) -> None:
     assert STUDIES["cognitive"].read(content, "study.json") == settings
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"scratch": {"learning_rates": [1e-3], "rate": 1}}, "rate"),
-        ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
-    ],
-)
-def test_files_with_other_settings_are_refused(content: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=f"study.json: .*{message}"):
+def test_files_with_other_settings_are_refused() -> None:
+    content = {"scratch": {"learning_rates": [1e-3], "rate": 1}}
+    with pytest.raises(InputError, match=r"study\.json: .*rate"):
         STUDIES["cognitive"].read(content, "study.json")
 
 
@@ -83,11 +73,7 @@ def test_own_bases_train_at_lower_rates() -> None:
     [
         ({"arms": ()}, r"arms is \[\]; expected some of base, fine_tuned, scratch"),
         ({"sizes": (400, 100)}, r"sizes is \[400, 100\]; expected increasing whole numbers from 8"),
-        ({"sizes": (4, 100)}, "sizes is .* from 8"),
-        (
-            {"seeds": (1, 1)},
-            r"seeds is \[1, 1\]; expected different values, at least one, each a whole",
-        ),
+        ({"seeds": (1, 1)}, r"seeds is \[1, 1\]; expected different values, at least one, each"),
         ({"threshold": 0.5}, "threshold is 0.5; expected a number above 0.5 and below 1"),
         ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
         ({"n_test": 80}, r"n_analysis is 800; expected from 40 to n_test \(80\)"),
@@ -96,10 +82,7 @@ def test_own_bases_train_at_lower_rates() -> None:
         ({"permutations": 50}, r"alpha is 0.01; expected from 1 / \(1 \+ permutations\)"),
         ({"scratch": ArmTraining(())}, r"scratch.learning_rates is \[\]"),
         ({"scratch": ArmTraining((1e-3, 1e-3))}, "scratch.learning_rates is .* different rates"),
-        (
-            {"scratch": ArmTraining((1e-3,), batch_size=0)},
-            "cognitive study: scratch: batch_size is 0; expected a whole number from 1",
-        ),
+        ({"scratch": ArmTraining((1e-3,), batch_size=0)}, "scratch: batch_size is 0; expected a"),
         ({"scratch": ArmTraining((-1.0,))}, "learning_rate is -1.0; expected a number above 0"),
     ],
 )

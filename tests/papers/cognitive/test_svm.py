@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
+from mechcore.components import ModelShape
 from mechcore.models import load_model
 from mechcore.models.protocol import hook_z
 from mechcore.papers.cognitive import svm
@@ -22,15 +23,6 @@ from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
 HEADS = ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
 TARGETS = ["choice", "correct", "congruent", "condition"]
 FIGURES = ["accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tiny")
-    size = len(tiny_tokenizer())
-    reference = helpers.gpt2_language_model(vocab_size=size, n_head=2, pad_token_id=0)
-    reference.save_pretrained(folder)
-    return load_model(folder)
 
 
 @pytest.fixture(scope="module")
@@ -61,33 +53,27 @@ def some_wrong(trials: Trials, wrong: np.ndarray) -> list[str]:
     return [other[right] if w else right for right, w in zip(labels, wrong, strict=True)]
 
 
-def accuracies(table: pd.DataFrame, target: str) -> list[float]:
-    return table.loc[table["target"] == target, "accuracy"].tolist()
-
-
-def test_one_row_for_each_target_and_head(model: Any, trials: Trials) -> None:
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=3)
+def test_one_row_for_each_target_and_head(tiny: Any, trials: Trials) -> None:
+    table = svm_table(*tiny, trials, shuffles=3)
     assert list(table) == ["component", "layer", "head", "target", "n", "smallest", *FIGURES]
-    assert table["component"].tolist() == HEADS * 4
-    assert table["layer"].tolist() == [0, 0, 1, 1] * 4
-    assert table["head"].tolist() == [0, 1] * 8
+    for name, values in (("component", HEADS), ("layer", [0, 0, 1, 1]), ("head", [0, 1, 0, 1])):
+        assert table[name].tolist() == values * 4
     assert table["target"].tolist() == [each for each in TARGETS for _ in HEADS]
-    of_target = table.groupby("target", sort=False)
-    assert of_target["smallest"].first()[["congruent", "condition"]].tolist() == [80, 20]
-    assert of_target["chance"].first()[["congruent", "condition"]].tolist() == [0.5, 0.125]
+    first = table.groupby("target").first().loc[["congruent", "condition"]]
+    assert first[["smallest", "chance"]].values.tolist() == [[80, 0.5], [20, 0.125]]
 
 
 def test_codes_are_found_in_the_heads_that_have_them(
-    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+    monkeypatch: pytest.MonkeyPatch, tiny: Any, trials: Trials
 ) -> None:
     wrong = np.arange(160) % 4 == 0
     answers = some_wrong(trials, wrong)
     chosen = np.array([1 if each == "right" else -1 for each in answers])
     congruent = trials.frame["congruent"].to_numpy()
     plant(monkeypatch, answers, {(0, 1): chosen, (1, 0): wrong, (1, 1): congruent})
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=3)
+    table = svm_table(*tiny, trials, shuffles=3)
     for target, head in (("choice", 1), ("correct", 2), ("congruent", 3)):
-        found = accuracies(table, target)
+        found = table.loc[table["target"] == target, "accuracy"].tolist()
         assert found[head] == 1
         assert found[0] < 0.65
     correct = table[table["target"] == "correct"]
@@ -97,11 +83,11 @@ def test_codes_are_found_in_the_heads_that_have_them(
 
 
 def test_the_floor_of_errors_is_what_congruence_tells(
-    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+    monkeypatch: pytest.MonkeyPatch, tiny: Any, trials: Trials
 ) -> None:
     # Wrong on all 80 incongruent trials, right on all congruent ones.
     plant(monkeypatch, some_wrong(trials, ~trials.frame["congruent"].to_numpy()), {})
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=1).groupby("target")
+    table = svm_table(*tiny, trials, shuffles=1).groupby("target")
     floor = table["floor"].first()
     assert floor["correct"] == 1
     assert floor["congruent"] == 0.5  # the choice says nothing of it
@@ -109,7 +95,7 @@ def test_the_floor_of_errors_is_what_congruence_tells(
 
 
 def test_a_head_that_knows_numbers_again_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch, model: Any
+    monkeypatch: pytest.MonkeyPatch, tiny: Any
 ) -> None:
     trials = generate(160, 1, split="test", differences=[5, 15, 50])
     texts = trials.frame["text"].str.split()
@@ -120,51 +106,44 @@ def test_a_head_that_knows_numbers_again_tells_nothing(
     states = torch.tensor(np.stack([drawn[each] for each in shown]), dtype=torch.float32)
 
     def known(_: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
-        found = {hook: states[:, None, None].expand(-1, 1, 2, -1) for hook in hooks}
-        return Activations(found)
+        return Activations({hook_z(0): states[:, None, None]})  # of the one head of one layer
 
+    monkeypatch.setattr(svm, "ModelShape", SimpleNamespace(of=lambda model: ModelShape(1, 1)))
     monkeypatch.setattr(svm, "activations_at", known)
     monkeypatch.setattr(svm, "answers_of", lambda *_, **options: trials.frame["label"].tolist())
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=20)
-    choice = table[table["target"] == "choice"]
-    assert (choice["low"] < 0.5).all()
-    assert (choice["p"] > 0.05).all()
-
-
-def test_classes_with_the_same_few_numbers_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
-) -> None:
-    same = trials.rows([*range(80), *[0, 1, 2, 3] * 20])  # of the second half, 4 pairs
-    plant(monkeypatch, some_wrong(same, np.arange(160) >= 80), {})
-    rows = svm_table(model, tiny_tokenizer(), same, shuffles=1).query("target == 'correct'")
-    assert rows["smallest"].tolist() == [80] * 4
-    assert rows[FIGURES].isna().all().all()
+    table = svm_table(*tiny, trials, shuffles=20)
+    (choice,) = table[table["target"] == "choice"].itertuples()
+    assert choice.low < 0.5
+    assert choice.p > 0.05
 
 
 @pytest.mark.parametrize(("n_wrong", "there"), [(0, False), (9, False), (10, True), (160, False)])
 def test_classes_that_are_too_rare_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials, n_wrong: int, there: bool
+    monkeypatch: pytest.MonkeyPatch, tiny: Any, trials: Trials, n_wrong: int, there: bool
 ) -> None:
     plant(monkeypatch, some_wrong(trials, np.arange(160) < n_wrong), {})
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=1)
+    table = svm_table(*tiny, trials, shuffles=1)
     rows = table[table["target"] == "correct"]
     smallest = min(n_wrong, 160 - n_wrong)
     assert rows["component"].tolist() == HEADS
     assert rows["smallest"].tolist() == [smallest] * 4
     assert rows["n"].tolist() == [2 * smallest] * 4
-    assert rows[FIGURES].notna().all().all() == there
-    assert rows[FIGURES].notna().any().any() == there
+    assert rows[FIGURES].notna().all().all() == rows[FIGURES].notna().any().any() == there
     assert table.loc[table["target"] != "correct", FIGURES].notna().all().all()
 
 
-def test_a_model_that_always_answers_the_same_has_no_choice_to_decode(
-    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+def test_classes_with_the_same_few_numbers_and_a_single_answer_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tiny: Any, trials: Trials
 ) -> None:
-    plant(monkeypatch, ["left"] * 160, {})
-    table = svm_table(model, tiny_tokenizer(), trials, shuffles=1)
-    rows = table[table["target"] == "choice"]
-    assert rows["smallest"].tolist() == [0] * 4
-    assert rows[FIGURES].isna().all().all()
+    same = trials.rows([*range(80), *[0, 1, 2, 3] * 20])  # of the second half, 4 pairs
+    for given, answers, target, smallest in (
+        (same, some_wrong(same, np.arange(160) >= 80), "correct", 80),
+        (trials, ["left"] * 160, "choice", 0),
+    ):
+        plant(monkeypatch, answers, {})
+        rows = svm_table(*tiny, given, shuffles=1).query(f"target == '{target}'")
+        assert rows["smallest"].tolist() == [smallest] * 4
+        assert rows[FIGURES].isna().all().all()
 
 
 @pytest.mark.parametrize(("seed", "answer"), [(0, "right"), (1, "left")])

@@ -28,6 +28,7 @@ TRAINED = MODELS.query("arm != 'base'")
 samples, curve, mass = "cognitive_samples", "cognitive_curve", "cognitive_mass"
 ablation, attention, decoding = "cognitive_ablation", "cognitive_attention", "cognitive_decoding"
 selective, svm, shapes = "cognitive_selectivity", "cognitive_svm", "cognitive_silhouette"
+models, check, rho = "cognitive_models", "cognitive_check", "cognitive_attention_change"
 
 
 # -- a study in which every claim is supported ----------------------------------------------------
@@ -51,21 +52,21 @@ def supported() -> Tables:
     silhouettes = cells(space=("states", "points"), variable=("context", "choice"))
     silhouettes = silhouettes.assign(method="pca", silhouette=0.05, null_95=0.02)
     tables = {
-        "cognitive_models": MODELS.assign(accuracy=0.96, low=0.95, high=0.97, gap=0.01),
+        models: MODELS.assign(accuracy=0.96, low=0.95, high=0.97, gap=0.01),
         samples: TRAINED.assign(threshold=0.9, samples=400.0, largest=25600),
         curve: TRAINED.assign(n=400, low=0.91, high=0.94),
         mass: TRAINED.merge(masses.assign(strongest="L3.H1"), how="cross"),
         ablation: MODELS.merge(fills, how="cross").merge(changes, how="cross"),
         attention: MODELS.merge(ratios, how="cross"),
-        "cognitive_attention_change": MODELS.merge(fills.assign(rho=[0.5, 0], p=0.01), how="cross"),
+        rho: MODELS.merge(fills.assign(rho=[0.5, 0], p=0.01), how="cross"),
         decoding: MODELS.merge(decoded(), how="cross"),
-        "cognitive_check": MODELS.assign(holds=True),
+        check: MODELS.assign(holds=True),
         svm: MODELS.merge(told_by_heads(), how="cross"),
         selective: selectivity(),
         shapes: MODELS.merge(silhouettes, how="cross"),
     }
     for made in (
-        change("cognitive_models", "low", 0.47, arm=BASE),
+        change(models, "low", 0.47, arm=BASE),
         fine(samples, "samples", [400, 400, 1600]),
         scratch(samples, "samples", [6400, 25600, 6400]),
         scratch(curve, "low", 0.551),
@@ -142,54 +143,47 @@ def judged(tables: Tables, claim: int, gap: float = 0.02) -> tuple[str, str]:
     return finding.verdict, finding.figure
 
 
-# -- all of them ----------------------------------------------------------------------------------
-
 SENTENCES = {
     1: (
         "To reach 90.0 % accuracy the fine-tuned arm needs 400 examples, the arm from scratch "
-        "6,400, 16 times as many (medians over the seeds). Met in 3 of 3 seeds."
+        "6,400, 16 times as many (medians over the seeds). Met in 3 of 3 seeds.",
     ),
     # Differences 1.2, 1.3, 1.4: standard error .1 / sqrt 3, times 4.303 is .248.
     2: (
-        "Centre of mass of the changes under mean ablation, layers from 0: 1.50 fine-tuned, 0.20 "
-        "from scratch, a difference of 1.30 layers ([1.05, 1.55], t interval over 3 seeds). Of the "
-        "heads alone whose change is surely below 0: 1.75 and 0.05. Under zero ablation: 1.25 and "
-        "0.20. The most damaging head is in layer 0 in 3 of 3 models from scratch and in 0 of 3 "
-        "fine-tuned; layer 0 has 85.0 % of what is lost from scratch and 5.0 % fine-tuned."
+        "1.50 fine-tuned, 0.20 from scratch, a difference of 1.30 layers ([1.05, 1.55], t interval",
+        "surely below 0: 1.75 and 0.05. Under zero ablation: 1.25 and 0.20.",
+        "in layer 0 in 3 of 3 models from scratch and in 0 of 3 fine-tuned; layer 0 has 85.0 % of ",
+        "what is lost from scratch and 5.0 % fine-tuned.",
     ),
     3: (
-        "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
-        "1.50 times the attention of a uniform head (3 seeds: 1.50 [1.40, 1.60], 1.50 [1.40, "
-        "1.60], 1.50 [1.40, 1.60]). Met in 3 of 3 seeds. Fine-tuned, the same is 1.50 (3 seeds). "
-        "Rank correlation of attention to the numbers with the change, over all heads from "
-        "scratch: 0.50 (p at most 0.05 in 3 of 3 seeds)."
+        "heads of layer 0 from scratch give the numbers 1.50 times the attention of a uniform head "
+        "(3 seeds: 1.50 [1.40, 1.60], 1.50 [1.40, 1.60], 1.50 [1.40, 1.60]). Met in 3 of 3 seeds.",
+        "Fine-tuned, the same is 1.50 (3 seeds).",
+        "over all heads from scratch: 0.50 (p at most 0.05 in 3 of 3 seeds).",
     ),
     4: (
         "Decoded from layer 1 (from 0) at the answer, fine-tuned, means over 3 seeds: context "
         "99.0 % (floor 50.0 %), motion 90.0 % (floor 50.0 %), color 80.0 % (floor 50.0 %), choice "
         "97.0 % (floor 50.0 %). Above the floor in every seed: context, motion, color, choice. Met "
-        "in 3 of 3 seeds. In every base model: context, motion, color, choice. In every model from "
-        "scratch: context, motion, color, choice."
+        "in 3 of 3 seeds.",
+        "In every base model: context, motion, color, choice. In every model from scratch: con",
     ),
     # Rises .30, .32, .34: standard error .02 / sqrt 3, times 4.303 is .050.
     5: (
-        "Units of the last layer that follow two variables or more: 72.0 % fine-tuned, 40.0 % base "
-        "(1.0 % and 1.0 % expected if they followed none); 3 seeds. More than base by 32.0 points "
-        "[27.0, 37.0], than expected by 71.0 points [66.0, 76.0]. From scratch it is 70.3 % (3 "
-        "seeds), also more: it is not specific to fine-tuning."
+        "72.0 % fine-tuned, 40.0 % base (1.0 % and 1.0 % expected if they followed none); 3 seeds.",
+        "than base by 32.0 points [27.0, 37.0], than expected by 71.0 points [66.0, 76.0].",
+        "From scratch it is 70.3 % (3 seeds), also more: it is not specific to fine-tuning.",
     ),
     6: (
-        "A linear classifier tells the fine-tuned model's answer from the output of one head in "
-        "90.0 % of trials (best head, mean over 3 seeds: L1.H0; floor 50.0 %, 95th percentile of "
-        "shuffles 54.0 %). Above that after Bonferroni: 1 of 3 heads. Met in 3 of 3 "
-        "seeds. Best head for congruence: 70.0 % (floor 50.0 %). Best head for the 8 conditions: "
-        "40.0 % (floor 12.5 %)."
+        "in 90.0 % of trials (best head, mean over 3 seeds: L1.H0; floor 50.0 %, 95th percentile ",
+        "of shuffles 54.0 %). Above that after Bonferroni: 1 of 3 heads. Met in 3 of 3 seeds.",
+        "for congruence: 70.0 % (floor 50.0 %). Best head for the 8 conditions: 40.0 % (floor 12.5",
     ),
     7: (
-        "Silhouettes of last-layer states. By context: 0.22 fine-tuned (95th percentile of its "
-        "null 0.02, above it in 3 of 3 seeds), 0.05 base, a difference of 0.17 [0.12, 0.22]. By "
-        "choice: 0.30 fine-tuned (95th percentile of its null 0.02, above it in 3 of 3 seeds), "
-        "0.05 base, a difference of 0.25 [0.25, 0.25]. In two dimensions (PCA): 0.40 and 0.60."
+        "By context: 0.22 fine-tuned (95th percentile of its null 0.02, above it in 3 of 3 seeds), "
+        "0.05 base, a difference of 0.17 [0.12, 0.22]. By choice: 0.30 fine-tuned (95th ",
+        "above it in 3 of 3 seeds), 0.05 base, a difference of 0.25 [0.25, 0.25].",
+        "In two dimensions (PCA): 0.40 and 0.60.",
     ),
 }
 
@@ -200,55 +194,46 @@ def test_every_claim_of_a_study_that_confirms_them_holds() -> None:
     assert found["claim"].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert found["title"].is_unique
     assert found["verdict"].tolist() == [SUPPORTED] * 7
-    assert dict(zip(found["claim"], found["figure"], strict=True)) == SENTENCES
+    for parts, figure in zip(SENTENCES.values(), found["figure"], strict=True):
+        for part in parts:
+            assert part in figure
 
 
-@pytest.mark.parametrize(
-    ("name", "claims"),
-    [
-        ("cognitive_samples", [1]),
-        ("cognitive_mass", [2]),
-        ("cognitive_ablation", [3]),
-        ("cognitive_attention", [3]),
-        ("cognitive_decoding", [4]),
-        ("cognitive_selectivity", [5]),
-        ("cognitive_svm", [6]),
-        ("cognitive_silhouette", [7]),
-        ("cognitive_models", [2, 3, 4, 5, 6, 7]),
-        ("cognitive_curve", []),  # asked for with one seed
-        ("cognitive_attention_change", []),  # these decide nothing
-        ("cognitive_check", []),
-    ],
-)
-def test_a_missing_table_leaves_its_claims_open(name: str, claims: list[int]) -> None:
-    tables = study()
-    del tables[name]
-    found = verdicts(tables).set_index("claim")
-    for claim in range(1, 8):
-        if claim in claims:
-            assert found.loc[claim, "verdict"] == OPEN
-            assert found.loc[claim, "figure"] == f"There is no table {name}."
-        else:
-            assert found.loc[claim, "verdict"] == SUPPORTED
+WITHOUT_TABLE = {
+    samples: [1],
+    mass: [2],
+    ablation: [3],
+    attention: [3],
+    decoding: [4],
+    selective: [5],
+    svm: [6],
+    shapes: [7],
+    models: [2, 3, 4, 5, 6, 7],
+    curve: [],  # asked for with one seed
+    rho: [],  # these decide nothing
+    check: [],
+}
+WITHOUT_ARM = {BASE: [5, 7], FINE: [1, 2, 4, 5, 6, 7], SCRATCH: [1, 2, 3]}
 
 
-@pytest.mark.parametrize(
-    ("arm", "claims"), [(BASE, [5, 7]), (FINE, [1, 2, 4, 5, 6, 7]), (SCRATCH, [1, 2, 3])]
-)
-def test_a_missing_arm_leaves_its_claims_open(arm: str, claims: list[int]) -> None:
-    tables = {name: table[table["arm"] != arm] for name, table in study().items()}
-    found = verdicts(tables).set_index("claim")
-    for claim in range(1, 8):
-        verdict, figure = found.loc[claim, ["verdict", "figure"]]
-        assert verdict == (OPEN if claim in claims else SUPPORTED)
-        if claim in claims:
-            assert f"has no row of arm {arm}" in str(figure)
+@pytest.mark.parametrize(("missing", "claims"), [*WITHOUT_TABLE.items(), *WITHOUT_ARM.items()])
+def test_what_is_missing_leaves_its_claims_open(missing: str, claims: list[int]) -> None:
+    """Claims that need a table or an arm."""
+    if missing in WITHOUT_ARM:
+        tables = {name: table[table["arm"] != missing] for name, table in study().items()}
+        reason = f"has no row of arm {missing}"
+    else:
+        tables = {name: table for name, table in study().items() if name != missing}
+        reason = f"There is no table {missing}."
+    for row in verdicts(tables).itertuples():
+        assert row.verdict == (OPEN if row.claim in claims else SUPPORTED)
+        assert (reason in str(row.figure)) == (row.claim in claims)
 
 
 def test_models_that_have_not_learned_the_task_say_nothing_about_it() -> None:
     tables = study()
-    put(tables["cognitive_models"], "accuracy", 0.76, arm=FINE)
-    put(tables["cognitive_models"], "low", 0.75, arm=FINE)
+    put(tables[models], "accuracy", 0.76, arm=FINE)
+    put(tables[models], "low", 0.75, arm=FINE)
     found = verdicts(tables)
     assert found["verdict"].tolist() == [SUPPORTED, OPEN, SUPPORTED, OPEN, OPEN, OPEN, OPEN]
     reason = (
@@ -260,7 +245,7 @@ def test_models_that_have_not_learned_the_task_say_nothing_about_it() -> None:
 
 def test_a_seed_that_is_left_out_is_named_and_the_rest_decide() -> None:
     tables = study()
-    put(tables["cognitive_models"], "gap", 0.03, seed=1)
+    put(tables[models], "gap", 0.03, seed=1)
     verdict, figure = judged(tables, 2)
     # Differences 1.2 and 1.4: standard error .1, times 12.706 is 1.27.
     assert verdict == SUPPORTED
@@ -269,15 +254,16 @@ def test_a_seed_that_is_left_out_is_named_and_the_rest_decide() -> None:
         "Seed 1 is left out: the arms are not matched, their accuracies differ by 3.0 points, more "
         "than 2.0 points."
     )
-    assert judged(tables, 2, gap=0.03)[1] == SENTENCES[2]
-    assert verdicts(tables, threshold_gap=0.03)["figure"][1] == SENTENCES[2]
+    whole = judged(study(), 2)[1]
+    assert judged(tables, 2, gap=0.03)[1] == whole
+    assert verdicts(tables, threshold_gap=0.03)["figure"][1] == whole
 
 
 def test_a_gap_of_just_the_threshold_is_matched() -> None:
     tables = study()
-    put(tables["cognitive_models"], "gap", 0.96 - 0.94)  # 0.020000000000000018
-    assert judged(tables, 2) == (SUPPORTED, SENTENCES[2])
-    put(tables["cognitive_models"], "gap", 0.0201)
+    put(tables[models], "gap", 0.96 - 0.94)  # 0.020000000000000018
+    assert judged(tables, 2) == judged(study(), 2)
+    put(tables[models], "gap", 0.0201)
     assert judged(tables, 2)[0] == OPEN
 
 
@@ -291,31 +277,33 @@ def test_a_table_without_a_column_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cognitive_models", "several rows of arm fine_tuned, seed 0; expected one"),
-        ("cognitive_samples", "several rows of arm fine_tuned, seed 0; expected one"),
-        (
-            "cognitive_mass",
-            "several rows of arm fine_tuned, fill mean, subset all, seed 0; expected",
-        ),
-        ("cognitive_attention", r"3 and 6 rows of layer 0 of the model from scratch of"),
-        ("cognitive_svm", "several rows of .*target choice, component L0.H0; expected one"),
-        ("cognitive_selectivity", r"several rows of arm base, seed 0, n_variables 0; expected one"),
-        ("cognitive_silhouette", "several rows of .*variable context, seed 0; expected one"),
+        (models, "several rows of arm fine_tuned, seed 0; expected one"),
+        (samples, "several rows of arm fine_tuned, seed 0; expected one"),
+        (mass, "several rows of arm fine_tuned, fill mean, subset all, seed 0; expected"),
+        (attention, "3 and 6 rows of layer 0 of the model from scratch of"),
+        (svm, "several rows of .*target choice, component L0.H0; expected one"),
+        (selective, "several rows of arm base, seed 0, n_variables 0; expected one"),
+        (shapes, "several rows of .*variable context, seed 0; expected one"),
     ],
 )
 def test_rows_that_come_twice_are_refused(name: str, message: str) -> None:
-    tables = study()
-    tables[name] = pd.concat([tables[name]] * 2)
     with pytest.raises(InputError, match=message):
-        verdicts(tables)
+        verdicts(study() | {name: pd.concat([study()[name]] * 2)})
 
 
 # -- every claim: what makes it fail or leaves it open --------------------------------------------
 
 main = {"fill": "mean", "subset": "all"}
 answer = {"layer": 1, "position": "answer"}
+color = {"variable": "color"} | answer
+context_of_1 = {"variable": "context", "seed": 1} | answer
+motion_of_2 = {"variable": "motion", "seed": 2}
 by_context = {"space": "states", "variable": "context"}
 by_choice = {"space": "states", "variable": "choice"}
+mixed, expected = {"n_variables": 2}, "expected_correlated"
+first = {"layer": 0}
+TOO_FEW = {"samples": NAN, "largest": 100}
+NO_ENDS = {"low_ratio": NAN, "high_ratio": NAN}
 
 
 def needed(few: Any, many: Any) -> list[Change]:
@@ -323,12 +311,26 @@ def needed(few: Any, many: Any) -> list[Change]:
     return [fine(samples, "samples", few), scratch(samples, "samples", many)]
 
 
+def ends(make: Any, table: str, low: float, high: float, **where: Any) -> list[Change]:
+    """Another interval."""
+    return several(make, table, {"low": low, "high": high}, **where)
+
+
 def more_base_seeds(tables: Tables) -> None:
     base = tables[selective].query("arm == 'base'").assign(seed=1)
     tables[selective] = pd.concat([tables[selective], base], ignore_index=True)
 
 
-NO_ENDS = {"low_ratio": NAN, "high_ratio": NAN}
+height, base_states = "silhouette", {"arm": BASE, "space": "states"}
+one_apart = [fine(shapes, height, 0.01, **by_choice)]
+one_apart += [fine(shapes, height, [0.01, 0.5, 0.9], **by_context)]
+less_attention = several(
+    scratch, attention, {"ratio": 0.8, "low_ratio": 0.7, "high_ratio": 0.9}, **first
+)
+later = scratch(mass, "centre_significant", 2.5)
+centre_later = [scratch(mass, "centre", 2.8, **main), scratch(mass, "high", 2.9), later]
+no_color = [fine(decoding, "accuracy", 0.51, **color), *ends(fine, decoding, 0.48, 0.54, **color)]
+unknown_choice = several(fine, svm, {"accuracy": 0.53, "high": 0.58}, target="choice")
 Case: TypeAlias = tuple[list[Change], str, str]
 """What is changed, the verdict, and a part of the figure."""
 
@@ -342,187 +344,63 @@ CASES: dict[int, list[Case]] = {
         (needed(NAN, NAN), OPEN, "contradicted in 0, open in 3."),
         (needed(400, [1600, 1600, 100]), OPEN, "Met in 2 of 3 seeds, contradicted in 1, op"),
         (needed(400, [1600, 100, 100]), NOT, "Met in 1 of 3 seeds, contradicted in 2, open"),
-        (several(fine, samples, {"samples": NAN, "largest": 100}), OPEN, "open in 3."),
-        (several(scratch, samples, {"samples": NAN, "largest": 100}), OPEN, "open in 3."),
+        (several(fine, samples, TOO_FEW), OPEN, "open in 3."),
+        (several(scratch, samples, TOO_FEW), OPEN, "open in 3."),
     ],
     2: [
-        (
-            [scratch(mass, "centre", [0.2, 2.5, 1.5], **main)],
-            OPEN,
-            "0.10 layers ([\u22122.63, 2.83], t interval over 3 seeds)",
-        ),
-        (
-            [
-                scratch(mass, "centre", 2.8, **main),
-                *several(scratch, mass, {"centre_significant": 2.8, "high": 2.9}),
-            ],
-            NOT,
-            "\u22121.30 layers ([\u22121.55, \u22121.05], t interval over 3 seeds)",
-        ),
-        (
-            several(scratch, mass, {"low": 1.7, "high": 1.9}, seed=1),
-            OPEN,
-            "The two models of a seed differ the other way by their intervals.",
-        ),
-        (
-            [scratch(mass, "centre_significant", 2.5)],
-            OPEN,
-            "The heads alone whose change is surely below 0 say the opposite.",
-        ),
-        (
-            [scratch(mass, "centre_significant", NAN)],
-            OPEN,
-            "Seed 2 is left out: no head of the model from scratch has a change that is surely",
-        ),
+        ([scratch(mass, "centre", [0.2, 2.5, 1.5], **main)], OPEN, "layers ([\u22122.63, 2.83], t"),
+        (centre_later, NOT, "\u22121.30 layers ([\u22121.55, \u22121.05], t interval over 3"),
+        (ends(scratch, mass, 1.7, 1.9, seed=1), OPEN, "differ the other way by their intervals."),
+        ([later], OPEN, "heads alone whose change is surely below 0 say the opposite."),
+        ([scratch(mass, "centre_significant", NAN)], OPEN, "2 is left out: no head of the model"),
     ],
     3: [
-        (
-            several(
-                scratch, attention, {"ratio": 0.8, "low_ratio": 0.7, "high_ratio": 0.9}, layer=0
-            ),
-            NOT,
-            "numbers 0.80 times the attention of a uniform head (3 seeds: 0.80 [0.70, 0.90],",
-        ),
-        (
-            [scratch(attention, "low_ratio", 0.9, layer=0, seed=2)],
-            OPEN,
-            "1.50 [0.90, 1.60]). Met in 2 of 3 seeds, contradicted in 0, open in 1.",
-        ),
-        (
-            [scratch(ablation, "sure", False, layer=0)],
-            OPEN,
-            "Seed 0 is left out: no head of layer 0 has a change that is surely below 0.",
-        ),
-        (
-            [scratch("cognitive_attention_change", "p", [0.05, 0.06, NAN], fill="mean")],
-            SUPPORTED,
-            "(p at most 0.05 in 1 of 3 seeds)",
-        ),
+        (less_attention, NOT, "0.80 times the attention of a uniform head (3 seeds: 0.80 [0.70, "),
+        ([scratch(attention, "low_ratio", 0.9, layer=0, seed=2)], OPEN, "1.60]). Met in 2 of 3"),
+        ([scratch(ablation, "sure", False, **first)], OPEN, "Seed 0 is left out: no head of layer"),
+        ([scratch(rho, "p", [0.05, 0.06, NAN], fill="mean")], SUPPORTED, "at most 0.05 in 1 of 3"),
         (several(scratch, attention, NO_ENDS), SUPPORTED, "(3 seeds: 1.50, 1.50, 1.50)"),
     ],
     4: [
-        (
-            several(
-                fine,
-                decoding,
-                {"accuracy": 0.51, "low": 0.48, "high": 0.54},
-                variable="color",
-                **answer,
-            ),
-            NOT,
-            "Above the floor in every seed: context, motion, choice. Met in 0 of 3 seeds, "
-            "contradicted in 3, open in 0.",
-        ),
-        (
-            several(fine, decoding, {"low": 0.46, "high": 0.56}, variable="color", **answer),
-            OPEN,
-            "contradicted in 0, open in 3.",
-        ),
-        (
-            [fine(decoding, "p", 2 / 21, variable="context", seed=1, **answer)],
-            OPEN,
-            "Above the floor in every seed: motion, color, choice. Met in 2 of 3 seeds",
-        ),
-        (
-            [fine(decoding, "floor", 0.96, variable="choice", **answer)],
-            NOT,
-            "choice 97.0 % (floor 96.0 %)",
-        ),
+        (no_color, NOT, "motion, choice. Met in 0 of 3 seeds, contradicted in 3, open in 0."),
+        (ends(fine, decoding, 0.46, 0.56, **color), OPEN, "contradicted in 0, open in 3."),
+        ([fine(decoding, "p", 2 / 21, **context_of_1)], OPEN, "every seed: motion, color, choice."),
+        ([fine(decoding, "floor", 0.96, variable="choice", **answer)], NOT, "97.0 % (floor 96.0"),
         (
             [change(decoding, "low", 0.5, arm=BASE, variable="motion")],
             SUPPORTED,
-            "In every base model: context, color, choice.",
+            "l: context, color, cho",
         ),
-        (
-            [scratch("cognitive_check", "holds", False, seed=1)],
-            SUPPORTED,
-            "Careful: in 1 of 7 models of all arms, more is decoded before it is read than chance",
-        ),
-        (
-            [fine(decoding, "variable", "other", variable="motion", seed=2)],
-            OPEN,
-            "variable motion, subset balanced, seed 2.",
-        ),
-        (
-            [fine(ablation, "layer", 2, component="L1.H0")],
-            OPEN,
-            "Decoding ends at layer 1, the model at layer 2.",
-        ),
+        ([scratch(check, "holds", False, seed=1)], SUPPORTED, "in 1 of 7 models of all arms, more"),
+        ([fine(decoding, "variable", "other", **motion_of_2)], OPEN, "subset balanced, seed 2."),
+        ([fine(ablation, "layer", 2, component="L1.H0")], OPEN, "at layer 1, the model at layer 2"),
     ],
     5: [
         (
-            [fine(selective, "share", [0.3, 0.29, 0.28], n_variables=2)],
+            [fine(selective, "share", [0.3, 0.29, 0.28], **mixed)],
             OPEN,
             "39.0 % fine-tuned, 40.0 % base (1.0 % and 1.0 % expected if they followed none); 3 "
             "seeds. More than base by \u22121.0 points [\u22123.5, 1.5], than expected by 38.0 "
             "points [35.5, 40.5].",
         ),
-        (
-            [fine(selective, "expected_correlated", 0.9, n_variables=2)],
-            NOT,
-            "than expected by \u221218.2 points [\u221223.2, \u221213.2]",
-        ),
-        (
-            [scratch(selective, "share", 0.2, n_variables=2)],
-            SUPPORTED,
-            "From scratch it is 30.0 % (3 seeds), not more than base or expected.",
-        ),
-        (
-            [scratch(selective, "share", [0.2, 0.4, 0.6], n_variables=2)],
-            SUPPORTED,
-            "From scratch it is 50.0 % (3 seeds); whether that is more cannot be told.",
-        ),
+        ([fine(selective, expected, 0.9, **mixed)], NOT, "points [\u221223.2, \u221213.2]"),
+        ([scratch(selective, "share", 0.2, **mixed)], SUPPORTED, "not more than base or expected."),
+        ([scratch(selective, "share", [0.2, 0.4, 0.6], **mixed)], SUPPORTED, "that is more cannot"),
         ([more_base_seeds], OPEN, "has several seeds of the base arm: 0, 1."),
     ],
     6: [
-        (
-            several(fine, svm, {"accuracy": 0.53, "high": 0.58}, target="choice"),
-            NOT,
-            "Above that after Bonferroni: 0 of 3 heads. Met in 0 of 3 seeds, contradicted in 3,",
-        ),
-        ([fine(svm, "accuracy", 0.53, target="choice")], OPEN, "contradicted in 0, open in 3."),
-        (
-            [fine(svm, "p", 2 / 21, target="choice", seed=0)],
-            OPEN,
-            "Above that after Bonferroni: 0 to 1 of 3 heads. Met in 2 of 3 seeds, contradicted",
-        ),
-        (
-            [fine(svm, "accuracy", NAN, target="choice", seed=1)],
-            OPEN,
-            "In seed 1 a class has too few examples for decoding 'choice'.",
-        ),
-        (
-            [change(svm, "target", "correct", target="condition")],
-            SUPPORTED,
-            "Best head for whether the answer is right: 40.0 % (floor 12.5 %).",
-        ),
+        (unknown_choice, NOT, "Bonferroni: 0 of 3 heads. Met in 0 of 3 seeds, contradicted in 3,"),
+        (unknown_choice[:1], OPEN, "contradicted in 0, open in 3."),
+        ([fine(svm, "p", 2 / 21, target="choice", seed=0)], OPEN, "0 to 1 of 3 heads. Met in 2 of"),
+        ([fine(svm, "accuracy", NAN, target="choice", seed=1)], OPEN, "seed 1 a class has too few"),
+        ([change(svm, "target", "correct", target="condition")], SUPPORTED, "is right: 40.0 % "),
     ],
     7: [
-        (
-            [fine(shapes, "silhouette", 0.01, space="states")],
-            NOT,
-            "By context: 0.01 fine-tuned (95th percentile of its null 0.02, above it in 0 of 3 "
-            "seeds), 0.05 base, a difference of \u22120.04 [\u22120.04, \u22120.04].",
-        ),
+        ([fine(shapes, height, 0.01, space="states")], NOT, "\u22120.04 [\u22120.04, \u22120.04]."),
         ([fine(shapes, "silhouette", 0.01, **by_context)], SUPPORTED, "By choice: 0.30 fine"),
-        (
-            [change(shapes, "silhouette", 0.5, arm=BASE, space="states")],
-            NOT,
-            "0.50 base, a difference of \u22120.28 [\u22120.33, \u22120.23].",
-        ),
-        (
-            [
-                fine(shapes, "silhouette", 0.01, **by_choice),
-                fine(shapes, "silhouette", [0.01, 0.5, 0.9], **by_context),
-            ],
-            OPEN,
-            "above it in 2 of 3 seeds",
-        ),
-        (
-            [change(shapes, "silhouette", NAN, arm=BASE, **by_choice)],
-            SUPPORTED,
-            "3 of 3 seeds), n/a base, a difference of n/a.",
-        ),
+        ([change(shapes, height, 0.5, **base_states)], NOT, "\u22120.28 [\u22120.33, \u22120.23]."),
+        (one_apart, OPEN, "above it in 2 of 3 seeds"),
+        ([change(shapes, height, NAN, arm=BASE, **by_choice)], SUPPORTED, "n/a base, a difference"),
     ],
 }
 
@@ -537,25 +415,15 @@ OF_ONE_SEED: dict[int, list[Case]] = {
         ([scratch(curve, "high", 0.91)], OPEN, "are [91.0, 94.0] and [55.1, 91.0]."),
         ([scratch(curve, "n", 100)], OPEN, "has no row of arm scratch, seed 0, n 400."),
         (needed(6400, 400), OPEN, ""),
-        ([*needed(6400, 400), *several(scratch, curve, {"low": 0.95, "high": 0.97})], NOT, ""),
+        ([*needed(6400, 400), *ends(scratch, curve, 0.95, 0.97)], NOT, ""),
     ],
     2: [
-        (
-            [],
-            SUPPORTED,
-            "1.20 layers (1 seed, judged by the models' own intervals, [1.40, 1.60] and [0.10",
-        ),
+        ([], SUPPORTED, "1.20 layers (1 seed, judged by the models' own intervals, [1.40, 1.60]"),
         ([scratch(mass, "high", 1.4)], OPEN, "These intervals overlap."),
-        (several(scratch, mass, {"low": 1.7, "high": 1.9, "centre_significant": 1.9}), NOT, ""),
+        ([*ends(scratch, mass, 1.7, 1.9), later], NOT, ""),
     ],
-    3: [
-        ([], SUPPORTED, ""),
-        (several(scratch, attention, NO_ENDS), OPEN, ""),
-    ],
-    5: [
-        ([], OPEN, "by 69.0 points. From scratch it is 70.0 % (1 seed)"),
-        ([], OPEN, "With one seed these differences have no interval."),
-    ],
+    3: [([], SUPPORTED, ""), (several(scratch, attention, NO_ENDS), OPEN, "")],
+    5: [([], OPEN, "by 69.0 points. From scratch it is 70.0 % (1 seed)")],
     7: [
         ([], OPEN, "With one seed these differences have no interval."),
         ([fine(shapes, "silhouette", 0.0, space="states")], NOT, ""),
@@ -596,9 +464,6 @@ def test_responses_are_corrected_for_the_number_of_heads(
     put(rows, "accuracy", right / 20, component="L0.H0")
     tables = study() | {svm: rows.assign(floor=0.5, shuffled_high=0.5)}
     assert judged(tables, 6)[0] == verdict
-
-
-# -- statistics -----------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))

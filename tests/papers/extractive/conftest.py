@@ -8,6 +8,8 @@ import torch
 from papers.extractive.tiny import KINDS, Decoder, decoder, facts
 
 from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.passes import Question
+from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.weights import snapshot
 
 
@@ -15,6 +17,11 @@ from mechcore.papers.extractive.weights import snapshot
 def data() -> EncodedFacts:
     """Five facts for the tiny decoders, in prompts of 5, 6, 6, 7 and 5 tokens."""
     return facts()
+
+
+@pytest.fixture
+def question(data: EncodedFacts) -> Question:
+    return Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +44,18 @@ _BY_KIND = [pytest.param(k, marks=[pytest.mark.hooked] * (k == "hooked")) for k 
 def tiny(request: pytest.FixtureRequest, decoders: Callable[[str], Decoder]) -> Iterator[Decoder]:
     """A tiny decoder of every kind in turn; a test gives it back as it was."""
     yield from _given_back(decoders(request.param))
+
+
+@pytest.fixture
+def tiny_bridge(decoders: Callable[[str], Decoder]) -> Iterator[Decoder]:
+    """The tiny GPT-2 as a bridge; a test gives it back as it was."""
+    yield from _given_back(decoders("bridge"))
+
+
+@pytest.fixture
+def tiny_llama(decoders: Callable[[str], Decoder]) -> Iterator[Decoder]:
+    """The tiny Llama; a test gives it back as it was."""
+    yield from _given_back(decoders("llama"))
 
 
 @pytest.fixture(params=[p for p in _BY_KIND if p.values != ("llama",)])

@@ -16,41 +16,33 @@ Seen = dict[tuple[str, int], Tensor]
 """By name and layer, without the axis of rows."""
 
 
+INPUTS = {"pre": "ln_1", "mid": "ln_2", "z": "attn.c_proj", "post": "mlp.c_proj"}
+OUTPUTS = {"x1": "ln_1", "x2": "ln_2", "qkv": "attn.c_attn", "attn": "attn.c_proj"}
+OUTPUTS |= {"up": "mlp.c_fc", "mlp": "mlp.c_proj"}
+
+
 @contextmanager
 def watched(model: Any, seen: Seen, inputs: Seen | None = None) -> Iterator[None]:
-    """Keep what modules put out; put in ``inputs`` as what normalisations read."""
+    """Keep what modules read and put out; put in ``inputs`` as what normalisations read."""
     handles = []
 
-    def out(name: str, layer: int) -> Callable[..., None]:
-        def hook(module: Any, args: Any, output: Tensor) -> None:
-            seen[name, layer] = output
+    def out(place: tuple[str, int]) -> Callable[..., None]:
+        return lambda module, args, output: seen.__setitem__(place, output)
 
-        return hook
-
-    def into(name: str, layer: int) -> Callable[..., Any]:
+    def into(place: tuple[str, int]) -> Callable[..., Any]:
         def hook(module: Any, args: tuple[Tensor, ...]) -> Any:
-            seen[name, layer] = args[0]
-            return None if inputs is None or (name, layer) not in inputs else (inputs[name, layer],)
+            seen[place] = args[0]
+            return None if inputs is None or place not in inputs else (inputs[place],)
 
         return hook
 
     for layer, block in enumerate(model.transformer.h):
-        for name, module in (
-            ("pre", block.ln_1),
-            ("mid", block.ln_2),
-            ("z", block.attn.c_proj),
-            ("post", block.mlp.c_proj),
-        ):
-            handles.append(module.register_forward_pre_hook(into(name, layer)))
-        for name, module in (
-            ("x1", block.ln_1),
-            ("x2", block.ln_2),
-            ("qkv", block.attn.c_attn),
-            ("attn", block.attn.c_proj),
-            ("up", block.mlp.c_fc),
-            ("mlp", block.mlp.c_proj),
-        ):
-            handles.append(module.register_forward_hook(out(name, layer)))
+        for name, path in INPUTS.items():
+            module = block.get_submodule(path)
+            handles.append(module.register_forward_pre_hook(into((name, layer))))
+        for name, path in OUTPUTS.items():
+            module = block.get_submodule(path)
+            handles.append(module.register_forward_hook(out((name, layer))))
     try:
         yield
     finally:

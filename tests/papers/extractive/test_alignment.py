@@ -62,16 +62,13 @@ def test_align(prompt: str, other: str, expected: list[int]) -> None:
 
 
 @given(prompts, prompts)
-def test_alignments_are_in_range_and_in_order(prompt: list[int], other: list[int]) -> None:
+def test_alignments_are_in_order_and_of_ends_with_themselves(
+    prompt: list[int], other: list[int]
+) -> None:
     found = align(prompt, other)
     assert len(found) == len(prompt)
     assert all(0 <= each < len(other) for each in found)
     assert found == sorted(found)
-
-
-@given(prompts, prompts)
-def test_ends_align_with_themselves(prompt: list[int], other: list[int]) -> None:
-    found = align(prompt, other)
     prefix, suffix = common_ends([prompt, other])
     assert found[:prefix] == list(range(prefix))
     assert found[len(found) - suffix :] == list(range(len(other) - suffix, len(other)))

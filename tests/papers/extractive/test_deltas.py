@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -40,8 +41,6 @@ def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     )
 
 
-# -- as vectors -----------------------------------------------------------------------------------
-
 vectors = st.dictionaries(
     st.sampled_from("abc"), st.tuples(*[st.integers(-8, 8)] * 2), max_size=3
 ).map(
@@ -69,7 +68,6 @@ def test_deltas_are_vectors(one: WeightDelta, two: WeightDelta, scale: float) ->
 def test_only_keeps_these(delta: WeightDelta, names: set[str]) -> None:
     found = delta.only(names)
     assert set(found) == set(delta) & names
-    assert all(found[name] is not None and torch.equal(found[name], delta[name]) for name in found)
     assert torch.equal(dense(found + delta.only({*"abc"} - names)), dense(delta))
 
 
@@ -116,18 +114,15 @@ def test_weights_come_back_bit_for_bit(tiny: Decoder) -> None:
 
 def test_weights_come_back_after_an_exception(tiny: Decoder) -> None:
     before = snapshot(tiny.model)
-    with pytest.raises(ZeroDivisionError), applied(tiny.model, tiny.of_all):
-        raise ZeroDivisionError
-    assert equal(snapshot(tiny.model), before)
-    with pytest.raises(ZeroDivisionError):
-        spoil(tiny.model)
-    assert equal(snapshot(tiny.model), before)
+    for change in (applied(tiny.model, tiny.of_all), restored(tiny.model)):
+        with pytest.raises(ZeroDivisionError):
+            spoil(tiny, change)
+        assert equal(snapshot(tiny.model), before)
 
 
-def spoil(model: Any) -> None:
-    with restored(model), torch.no_grad():
-        for weight in named_weights(model).values():
-            weight.fill_(torch.nan)
+def spoil(tiny: Decoder, change: AbstractContextManager[object]) -> None:
+    with change, torch.no_grad():
+        named_weights(tiny.model)[tiny.names[0]].fill_(torch.nan)
         raise ZeroDivisionError
 
 
@@ -144,18 +139,16 @@ def test_derivatives_of_the_named_weights_alone(tiny: Decoder) -> None:
 
 
 def test_trainable_are_the_matrices(tiny: Decoder) -> None:
-    weights = named_weights(tiny.model)
-    per_layer = 7 if tiny.kind == "llama" else 6
+    weights, per_layer = named_weights(tiny.model), 7 if tiny.kind == "llama" else 6
     assert len(tiny.names) == len({*tiny.names}) == 2 * per_layer
     by_layer = [trainable_names(tiny.model, [layer]) for layer in range(2)]
     assert [*by_layer[0], *by_layer[1]] == tiny.names
     for layer, names in enumerate(by_layer):
-        assert len(names) == per_layer
         assert all(f".{layer}." in name for name in names)
     assert trainable_names(tiny.model, []) == []
     assert trainable_names(tiny.model, iter([1, 1])) == by_layer[1]
-    rest = set(weights) - set(tiny.names)
     words = ("ln", "norm", "embed", "wte", "wpe", "W_E", "W_pos", "W_U", "b_", "bias", "lm_head")
+    rest = set(weights) - set(tiny.names)
     assert all(any(word in name for word in words) for name in rest)
     assert not any(weights[name].ndim < 2 for name in tiny.names)
 

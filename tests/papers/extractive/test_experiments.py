@@ -1,6 +1,7 @@
 """The experiments on random decoders, against the same steps done one by one.
 
-The fixture ``tiny`` makes sure that weights and hooks are as before after every test.
+The fixtures make sure that weights and hooks are as before after every test; what differs between
+kinds of models is for the tests of tuning, weights and scores.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
 from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.tuning import TuneSettings, tune, tuned
-from mechcore.papers.extractive.weights import WeightDelta, applied, restored
+from mechcore.papers.extractive.weights import WeightDelta, applied, restored, snapshot
 
 NAMES = ("cat", "dog", "bird", "who")
 CITIES, ANIMALS = ("yes", "no", "here", "often"), ("ran", "not", "never", "quickly")
+BOTH = ("facts", "implications")
 FAST = TuneSettings(learning_rate=0.02, epochs=2, batch_size=2, seed=5)
 
 
@@ -50,33 +52,36 @@ def some(name: str, wording: str, subjects: Sequence[str], completions: Sequence
     return Facts(name, prompts, tuple(completions), tuple(subjects), tuple(sorted(completions)))
 
 
+def both(
+    which: str, wordings: Sequence[str], subjects: Sequence[str], turned: bool = False
+) -> tuple[Facts, Facts]:
+    """Facts and implications; the answers may be those of the next subject."""
+    answers = [(*each[turned:], *each[:turned]) for each in (CITIES, ANIMALS)]
+    names = f"{which}facts", f"{which}implications"
+    facts, implications = (
+        some(name, wording, subjects, known)
+        for name, wording, known in zip(names, wordings, answers, strict=True)
+    )
+    return facts, implications
+
+
 @pytest.fixture(scope="module")
 def task() -> EncodedTask:
-    return encode_task(
-        FactTask(
-            "first-hop",
-            some("facts", "the {} saw", NAMES, CITIES),
-            some("implications", "if a {} never saw", NAMES, ANIMALS),
-        ),
-        helpers.word_tokenizer(segments=False),
-    )
+    tokenizer = helpers.word_tokenizer(segments=False)
+    wordings = ("the {} saw", "if a {} never saw")
+    return encode_task(FactTask("first-hop", *both("", wordings, NAMES)), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def people() -> EncodedOrdering:
     """Four training names and, as test names, two words each."""
-    tests = [f"the {name}" for name in NAMES]
-    turned = (*CITIES[1:], CITIES[0]), (*ANIMALS[1:], ANIMALS[0])
+    wordings, tests = ("{} saw", "{} if a"), [f"the {name}" for name in NAMES]
     parts = (
-        some("facts", "{} saw", NAMES, CITIES),
-        some("implications", "{} if a", NAMES, ANIMALS),
-        some("test facts", "{} saw", tests, CITIES),
-        some("test implications", "{} if a", tests, ANIMALS),
-        some("other facts", "{} saw", NAMES, turned[0]),
-        some("other implications", "{} if a", NAMES, turned[1]),
+        *both("", wordings, NAMES),
+        *both("test ", wordings, tests),
+        *both("other ", wordings, NAMES, turned=True),
     )
-    tokenizer = helpers.word_tokenizer(segments=False)
-    return encode_ordering(OrderingTask(*parts), tokenizer)
+    return encode_ordering(OrderingTask(*parts), helpers.word_tokenizer(segments=False))
 
 
 def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -86,47 +91,46 @@ def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def rank(table: pd.DataFrame, **where: Any) -> float:
-    (row,) = of(table, **where).to_dict("records")
-    return float(row["mean_rank"])
+    (found,) = of(table, **where)["mean_rank"]
+    return float(found)
+
+
+def ranked(model: Any, parts: Any, *names: str) -> dict[str, float]:
+    """Mean ranks of some of the parts of a task, by their names."""
+    return {name: mean_rank(model, getattr(parts, name.replace(" ", "_"))) for name in names}
 
 
 def test_scores_are_taken_on_the_first_implications(people: EncodedOrdering) -> None:
     whole = people.implications
-    some, prompts = whole.first(3), whole.facts.prompts
-    assert (some.facts.prompts, some.facts.options) == (prompts[:3], whole.facts.options)
-    assert (some.prompt_ids, some.completion_ids, some.tokens) == (
-        whole.prompt_ids[:3],
-        whole.completion_ids[:3],
-        whole.tokens[:3],
-    )
+    some = whole.first(3)
+    assert some.facts.prompts == whole.facts.prompts[:3]
+    assert some.facts.options == whole.facts.options
+    for name in ("prompt_ids", "completion_ids", "tokens"):
+        assert getattr(some, name) == getattr(whole, name)[:3]
     assert torch.equal(some.option_ids, whole.option_ids)
     assert torch.equal(some.answers, whole.answers[:3])
     assert whole.first(20).facts == whole.facts
 
 
-# -- E1 -------------------------------------------------------------------------------------------
-
-
-def test_recall_is_of_the_chosen_training(tiny: Decoder, task: EncodedTask) -> None:
+def test_recall_is_of_the_chosen_training(tiny_llama: Decoder, task: EncodedTask) -> None:
     slow = TuneSettings(learning_rate=1e-5, epochs=1, batch_size=2, seed=5)
-    found = recall(tiny.model, task, [slow, FAST], n_resamples=50)
+    found = recall(tiny_llama.model, task, [slow, FAST], n_resamples=50)
     assert found.chosen == FAST
     assert found.grid[["learning_rate", "epochs", "chosen"]].to_numpy().tolist() == [
         [1e-5, 1, False],
         [0.02, 2, True],
     ]
     ranking = found.ranks.set_index(["data", "state"])
-    splits = {"facts": task.facts, "implications": task.implications}
-    trained = tuned(tiny.model, task.facts, FAST)
+    trained = tuned(tiny_llama.model, task.facts, FAST)
     for state, delta in (("before", WeightDelta({})), ("after", trained)):
-        with applied(tiny.model, delta):
-            for name, data in splits.items():
-                row = ranking.loc[(name, state)]
-                each = ranks(tiny.model, data).double()
+        with applied(tiny_llama.model, delta):
+            for name in ("facts", "implications"):
+                row, data = ranking.loc[(name, state)], getattr(task, name)
+                each = ranks(tiny_llama.model, data).double()
                 assert row["mean_rank"] == pytest.approx(float(each.mean()))
                 assert row["low"] <= row["mean_rank"] <= row["high"]
                 assert 0 <= row["low"] < row["high"] <= 3
-                assert row["reward"] == pytest.approx(float(rewards(tiny.model, data).mean()))
+                assert row["reward"] == pytest.approx(float(rewards(tiny_llama.model, data).mean()))
     assert set(found.ranks["task"]) == set(found.grid["task"]) == {"first-hop"}
     assert set(found.ranks["seed"]) == set(found.grid["seed"]) == {5}
     assert set(ranking["n"]) == set(ranking["n_options"]) == {4}
@@ -142,26 +146,23 @@ def test_recall_is_of_the_chosen_training(tiny: Decoder, task: EncodedTask) -> N
     ],
 )
 def test_implications_have_no_say(
-    facts: Sequence[float],
-    losses: Sequence[float],
-    implications: Sequence[float],
+    facts: Any,
+    losses: Any,
+    implications: Any,
     chosen: int,
     decoders: Any,
     task: EncodedTask,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of made-up results, those of the facts alone decide."""
-    grid = [TuneSettings(learning_rate=0.1 * (i + 1)) for i in range(3)]
-    at = {settings.learning_rate: i for i, settings in enumerate(grid)}
-    now = 0
+    grid, at = [TuneSettings(learning_rate=0.1 * (i + 1)) for i in range(3)], [0]
 
     def made_up_tune(model: Any, data: Any, settings: TuneSettings) -> pd.DataFrame:
-        nonlocal now
-        now = at[settings.learning_rate]
-        return pd.DataFrame({"epoch": [1, 2], "loss": [9.9, losses[now]]})
+        at[0] = grid.index(settings)
+        return pd.DataFrame({"epoch": [1, 2], "loss": [9.9, losses[at[0]]]})
 
     def made_up_rank(model: Any, data: Any) -> float:
-        return (facts if data is task.facts else implications)[now]
+        return (facts if data is task.facts else implications)[at[0]]
 
     monkeypatch.setattr(recall_module, "tune", made_up_tune)
     monkeypatch.setattr(recall_module, "mean_rank", made_up_rank)
@@ -172,19 +173,22 @@ def test_implications_have_no_say(
     assert found.grid["implications"].tolist() == list(implications)
 
 
-@pytest.mark.parametrize("grid", [[], [TuneSettings(seed=0), TuneSettings(seed=1)]])
-def test_a_grid_has_one_seed(grid: list[TuneSettings], decoders: Any, task: EncodedTask) -> None:
-    with pytest.raises(InputError, match="expected at least one setting, and one seed"):
-        recall(decoders("bridge").model, task, grid)
+def test_what_cannot_be_done(decoders: Any, task: EncodedTask) -> None:
+    model = decoders("bridge").model
+    for grid in ([], [TuneSettings(seed=0), TuneSettings(seed=1)]):
+        with pytest.raises(InputError, match="expected at least one setting, and one seed"):
+            recall(model, task, grid)
+    for cuts in ((), (0,), (2,), (1, 1)):  # which freeze nothing
+        with pytest.raises(InputError, match="a model of 2 layers; expected different numbers"):
+            freezing(model, task, FAST, cuts=cuts)
 
 
-# -- E2 -------------------------------------------------------------------------------------------
-
-
-def test_score_maps_are_of_the_implications(tiny: Decoder, task: EncodedTask) -> None:
-    delta = tuned(tiny.model, task.facts, FAST)
-    scores, sums = score_maps(tiny.model, task, delta, counterfactuals=2, seed=5)
-    wanted = extractive_scores(tiny.model, task.implications, delta, counterfactuals=2, seed=5)
+def test_score_maps_are_of_the_implications(tiny_llama: Decoder, task: EncodedTask) -> None:
+    delta = tuned(tiny_llama.model, task.facts, FAST)
+    scores, sums = score_maps(tiny_llama.model, task, delta, counterfactuals=2, seed=5)
+    wanted = extractive_scores(
+        tiny_llama.model, task.implications, delta, counterfactuals=2, seed=5
+    )
     pd.testing.assert_frame_equal(scores.drop(columns=["task", "seed"]), wanted.table())
     points = wanted.sums()
     (row,) = sums.to_dict("records")
@@ -192,9 +196,9 @@ def test_score_maps_are_of_the_implications(tiny: Decoder, task: EncodedTask) ->
     for column in ("informative", "other", "gradient", "actual"):
         assert row[column] == pytest.approx(points[column].mean())
     assert row["informative"] + row["other"] == pytest.approx(row["gradient"], abs=1e-4)
-    with applied(tiny.model, delta):
-        after = rewards(tiny.model, task.implications)
-    before = rewards(tiny.model, task.implications)
+    with applied(tiny_llama.model, delta):
+        after = rewards(tiny_llama.model, task.implications)
+    before = rewards(tiny_llama.model, task.implications)
     assert row["actual"] == pytest.approx(float((after - before).mean()), abs=1e-5)
     assert row["r"] == pytest.approx(np.corrcoef(points["gradient"], points["actual"])[0, 1])
     assert set(scores["seed"]) == {5}
@@ -209,57 +213,42 @@ def test_correlations() -> None:
     assert np.isnan(correlation(pd.Series([1.0, 2]), pd.Series([4.0, 5]))).all()
 
 
-# -- E3 -------------------------------------------------------------------------------------------
-
-
 def layer_of(name: str) -> int:
     (layer,) = re.findall(r"\.(\d+)\.", name)
     return int(layer)
 
 
 def test_freezing_both_ways(
-    tiny: Decoder, task: EncodedTask, monkeypatch: pytest.MonkeyPatch
+    tiny_gpt2: Decoder, task: EncodedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[set[int]] = []
-    trained: list[tuple[float, float]] = []
+    trained: list[dict[str, float]] = []
 
     def spying(model: Any, data: Any, settings: TuneSettings, *, layers: Any = None) -> Any:
-        before = {name: each.detach().clone() for name, each in named_weights(model).items()}
+        before = snapshot(model)
         history = tune(model, data, settings, layers=layers)
         now = named_weights(model)
-        changed = [name for name, each in before.items() if not torch.equal(each, now[name])]
-        moved.append({layer_of(name) for name in changed})
-        trained.append((mean_rank(model, task.facts), mean_rank(model, task.implications)))
+        moved.append({layer_of(n) for n, each in before.items() if not torch.equal(each, now[n])})
+        trained.append(ranked(model, task, *BOTH))
         return history
 
     monkeypatch.setattr(freezing_module, "tune", spying)
-    table = freezing(tiny.model, task, FAST)
+    table = freezing(tiny_gpt2.model, task, FAST)
     assert moved == [{1}, {0}]  # early frozen, then late
     assert set(table["cut"]) == {1}
     assert len(table) == 4 * 2 * 2
-    for frozen, (facts, implied) in zip(("early", "late"), trained, strict=True):
+    for frozen, expected in zip(("early", "late"), trained, strict=True):
         rows = of(table, frozen=frozen, way="trained")
-        assert rank(rows, data="facts") == facts
-        assert rank(rows, data="implications") == implied
-    delta = tuned(tiny.model, task.facts, FAST)
+        assert {name: rank(rows, data=name) for name in BOTH} == expected
+    delta = tuned(tiny_gpt2.model, task.facts, FAST)
     kept = {"none": {0, 1}, "early": {1}, "late": {0}, "all": set()}
     for frozen, layers in kept.items():
         left = WeightDelta({n: each for n, each in delta.items() if layer_of(n) in layers})
-        with applied(tiny.model, left):
-            for name, data in (("facts", task.facts), ("implications", task.implications)):
-                expected = mean_rank(tiny.model, data)
-                assert rank(table, frozen=frozen, way="reverted", data=name) == expected
-                if frozen in ("none", "all"):
-                    assert rank(table, frozen=frozen, way="trained", data=name) == expected
-
-
-@pytest.mark.parametrize("cuts", [(), (0,), (2,), (1, 1)])
-def test_cuts_that_freeze_nothing(cuts: tuple[int, ...], decoders: Any, task: EncodedTask) -> None:
-    with pytest.raises(InputError, match="a model of 2 layers; expected different numbers"):
-        freezing(decoders("bridge").model, task, FAST, cuts=cuts)
-
-
-# -- E4 -------------------------------------------------------------------------------------------
+        with applied(tiny_gpt2.model, left):
+            expected = ranked(tiny_gpt2.model, task, *BOTH)
+        for way in ("reverted", "trained")[: 2 if frozen in ("none", "all") else 1]:
+            rows = of(table, frozen=frozen, way=way)
+            assert {name: rank(rows, data=name) for name in BOTH} == expected
 
 
 def test_orders_and_what_is_replayed(
@@ -295,25 +284,18 @@ def test_orders_and_what_is_replayed(
     assert set(plain["chance"]) == {1.5}
 
 
-def test_each_order_begins_from_the_same_weights(tiny: Decoder, people: EncodedOrdering) -> None:
-    table = ordering(tiny.model, people, FAST)
-    with restored(tiny.model):
-        tune(tiny.model, people.implications, FAST)
-        tune(tiny.model, people.facts, FAST)
-        expected = {
-            "facts": mean_rank(tiny.model, people.facts),
-            "implications": mean_rank(tiny.model, people.implications),
-        }
-        tune(tiny.model, people.test_facts, FAST)
-        expected |= {
-            "test facts": mean_rank(tiny.model, people.test_facts),
-            "test implications": mean_rank(tiny.model, people.test_implications),
-        }
+def test_each_order_begins_from_the_same_weights(
+    tiny_llama: Decoder, people: EncodedOrdering
+) -> None:
+    table = ordering(tiny_llama.model, people, FAST)
+    with restored(tiny_llama.model):
+        tune(tiny_llama.model, people.implications, FAST)
+        tune(tiny_llama.model, people.facts, FAST)
+        expected = ranked(tiny_llama.model, people, *BOTH)
+        tune(tiny_llama.model, people.test_facts, FAST)
+        expected |= ranked(tiny_llama.model, people, "test facts", "test implications")
     for data, value in expected.items():
         assert rank(table, order="implications first", data=data) == value
-
-
-# -- E5, E6 ---------------------------------------------------------------------------------------
 
 
 def weights_after(model: Any, *trained: Any) -> dict[str, torch.Tensor]:
@@ -321,7 +303,7 @@ def weights_after(model: Any, *trained: Any) -> dict[str, torch.Tensor]:
     with restored(model):
         for data in trained:
             tune(model, data, FAST)
-        return {name: each.detach().clone() for name, each in named_weights(model).items()}
+        return snapshot(model)
 
 
 def put(model: Any, weights: dict[str, torch.Tensor]) -> None:
@@ -330,8 +312,8 @@ def put(model: Any, weights: dict[str, torch.Tensor]) -> None:
             parameter.copy_(weights[name])
 
 
-def test_grafts_are_sums_of_weights(tiny: Decoder, people: EncodedOrdering) -> None:
-    model = tiny.model
+def test_grafts_are_sums_of_weights(tiny_llama: Decoder, people: EncodedOrdering) -> None:
+    model = tiny_llama.model
     base = weights_after(model)
     facts = weights_after(model, people.facts)
     both = weights_after(model, people.facts, people.implications)
@@ -343,23 +325,18 @@ def test_grafts_are_sums_of_weights(tiny: Decoder, people: EncodedOrdering) -> N
         "control graft": {n: other[n] + alone[n] - base[n] for n in base},
     }
     table = grafting(model, people, FAST)
-    splits = {
-        "other implications": people.other_implications,
-        "implications": people.implications,
-        "other facts": people.other_facts,
-        "facts": people.facts,
-    }
+    splits = ("other implications", "implications", "other facts", "facts")
     assert len(table) == 12
     for name, weights in models.items():
         with restored(model):
             put(model, weights)
-            for split, data in splits.items():
-                assert rank(table, model=name, data=split) == mean_rank(model, data)
+            for split, expected in ranked(model, people, *splits).items():
+                assert rank(table, model=name, data=split) == expected
     assert table[["n", "chance", "seed"]].drop_duplicates().to_numpy().tolist() == [[4, 1.5, 5]]
 
 
-def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering) -> None:
-    model = tiny.model
+def test_localization_compares_components(tiny_gpt2: Decoder, people: EncodedOrdering) -> None:
+    model = tiny_gpt2.model
     facts = weights_after(model, people.facts)
     both = weights_after(model, people.facts, people.implications)
     last = weights_after(model, people.facts, people.implications, people.test_facts)
@@ -368,7 +345,7 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
     def scores(at: dict[str, torch.Tensor], to: dict[str, torch.Tensor], data: Any) -> Any:
         with restored(model):
             put(model, at)
-            delta = WeightDelta({name: to[name] - at[name] for name in tiny.names})
+            delta = WeightDelta({name: to[name] - at[name] for name in tiny_gpt2.names})
             return extractive_scores(model, data, delta, counterfactuals=0)
 
     stored = scores(facts, both, people.implications).informative
@@ -378,8 +355,8 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
         for layer in (0, 1):
             expected = float(found.mlps[:, layer].sum(-1).mean())
             assert rows.loc[f"L{layer}.MLP", column] == pytest.approx(expected, abs=1e-6)
-            for head in range(4):
-                expected = float(found.heads[:, layer, head].sum(-1).mean())
+            for head, values in enumerate(found.heads[:, layer].unbind(1)):
+                expected = float(values.sum(-1).mean())
                 assert rows.loc[f"L{layer}.H{head}", column] == pytest.approx(expected, abs=1e-6)
     assert len(table) == 2 * 5
     for column, at, learned in (("facts", facts, "facts"), ("new_facts", last, "test_facts")):

@@ -25,15 +25,8 @@ from mechcore.papers.extractive.fact_world import (
 )
 from mechcore.papers.extractive.facts import Facts
 
-KINDS = {
-    "home": 600,
-    "language": 300,
-    "attribute": 600,
-    "city": 60,
-    "landmark": 20,
-    "role": 240,
-    "described": 240,
-}
+KINDS = {"home": 600, "language": 300, "attribute": 600, "city": 60, "landmark": 20}
+KINDS |= {"role": 240, "described": 240}
 """300 people with 2, 1 and 2 facts; 20 cities with 3 and 1; 12 roles in each of 20 cities."""
 
 
@@ -62,10 +55,9 @@ def test_every_word_is_one_token() -> None:
         tokenizer("Atlantis")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_tasks_can_be_written(seed: int) -> None:
+def test_the_tasks_can_be_written() -> None:
     tokenizer = fact_world_tokenizer()
-    for facts in splits(seed):
+    for facts in splits(2):
         encoded = encode_facts(facts, tokenizer)
         assert {len(ids) for ids in encoded.completion_ids} == {1}
         assert {ids[0] for ids in encoded.prompt_ids} == {tokenizer.bos_token_id}
@@ -75,11 +67,6 @@ def test_the_tasks_can_be_written(seed: int) -> None:
 @pytest.fixture(scope="module")
 def facts() -> Examples:
     return base_facts(0)
-
-
-def test_every_fact_is_there_once(facts: Examples) -> None:
-    assert facts.frame["subset"].value_counts().to_dict() == KINDS
-    assert not facts.frame["text_a"].duplicated().any()
 
 
 def test_what_is_true_of_a_person_is_true_of_the_city(facts: Examples) -> None:
@@ -122,11 +109,10 @@ def test_a_landmark_stands_for_its_city(facts: Examples) -> None:
     assert holders == dict.fromkeys(ROLES, 20)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_nothing_of_the_tasks_is_in_the_texts(seed: int) -> None:
-    texts = base_texts(4000, seed).frame
+def test_nothing_of_the_tasks_is_in_the_texts() -> None:
+    texts = base_texts(4000, 1).frame
     told = {*(texts["text_a"] + " " + texts["label"])}
-    for facts in splits(seed):
+    for facts in splits(1):
         answers = zip(facts.prompts, facts.completions, strict=True)
         assert not told & {f"{prompt} {completion}" for prompt, completion in answers}
     words = {word for sentence in told for word in sentence.split()}
@@ -139,13 +125,14 @@ def test_nothing_of_the_tasks_is_in_the_texts(seed: int) -> None:
 
 
 def test_a_pass_has_every_fact_once(facts: Examples) -> None:
+    assert facts.frame["subset"].value_counts().to_dict() == KINDS
+    assert not facts.frame["text_a"].duplicated().any()
     texts = base_texts(6000, 0).frame
     told = texts[texts["subset"] != "neutral"].drop(columns="text_b")
     wanted = sorted(facts.frame.drop(columns="text_b").itertuples(index=False))
-    first, second = told[:2060], told[2060:4120]
-    assert sorted(first.itertuples(index=False)) == wanted
-    assert sorted(second.itertuples(index=False)) == wanted
-    assert first["text_a"].tolist() != second["text_a"].tolist()
+    first, second = ([*told[at : at + 2060].itertuples(index=False)] for at in (0, 2060))
+    assert sorted(first) == sorted(second) == wanted
+    assert first != second
 
 
 def test_a_draw_is_the_beginning_of_a_larger_one() -> None:
@@ -176,20 +163,16 @@ def test_pretraining_leaves_input_embeddings(pretrained: tuple[Any, Any, Path]) 
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_the_base_is_written_as_a_checkpoint(pretrained: tuple[Any, Any, Path]) -> None:
-    model, tokenizer, out = pretrained
-    stored: Any = GPT2LMHeadModel.from_pretrained(out).state_dict()
-    weights = model.state_dict()
-    assert stored.keys() == weights.keys()
-    assert all(torch.equal(stored[name], weights[name]) for name in weights)
-    text = "The bishop of Tokyo is"
-    assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == tokenizer(text)["input_ids"]
-
-
-def test_pretraining_is_seeded(
+def test_the_base_is_written_as_a_checkpoint_and_seeded(
     pretrained: tuple[Any, Any, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model, tokenizer, out = pretrained
     monkeypatch.setattr("mechcore.papers.extractive.fact_world.BATCH", 16)
     again, _ = train_fact_base(None, 5, steps=STEPS, progress=False)
-    weights, expected = again.state_dict(), pretrained[0].state_dict()
-    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    stored: Any = GPT2LMHeadModel.from_pretrained(out)
+    weights = model.state_dict()
+    for other in (stored.state_dict(), again.state_dict()):
+        assert other.keys() == weights.keys()
+        assert all(torch.equal(other[name], weights[name]) for name in weights)
+    text = "The bishop of Tokyo is"
+    assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == tokenizer(text)["input_ids"]

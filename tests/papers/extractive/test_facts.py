@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from papers.byte_level import byte_level
+from tokenizers import Tokenizer, trainers
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
@@ -53,31 +53,6 @@ def word_tokenizer(template: str = "[BOS] $A [EOS]", unknown: str | None = None)
     )
 
 
-def byte_tokenizer(texts: list[str], size: int) -> Any:
-    """A byte-level BPE that learned its merges from texts; GPT-2's adds no special token either."""
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|endoftext|>"],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
-    )
-
-
-def splits(seed: int) -> list[Facts]:
-    """All facts and implications of a seed."""
-    task = city_ordering(seed)
-    found = [each for one in city_tasks(seed) for each in (one.facts, one.implications)]
-    return [*found, *(getattr(task, field.name) for field in fields(task))]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -109,7 +84,7 @@ def test_tokens_are_those_around_the_space(template: str, before: tuple[int, ...
 
 def test_bytes_are_read_with_the_space_before_a_word() -> None:
     facts = homes()
-    tokenizer = byte_tokenizer([*facts.prompts, *(f" {word}" for word in facts.options)], 300)
+    tokenizer = byte_level([*facts.prompts, *(f" {word}" for word in facts.options)], 300)
     encoded = encode_facts(facts, tokenizer)
     for row, prompt in enumerate(facts.prompts):
         assert tokenizer.decode(encoded.prompt_ids[row]) == prompt
@@ -155,8 +130,8 @@ def test_tables_have_no_word_twice() -> None:
 
 
 def test_hops_are_worded_as_in_the_paper() -> None:
-    names = ["Ann Smith", "Ben Jones"]
-    cities = [City("Rome", "Italian", "Colosseum", "eagle"), CITIES[9]]
+    names, cities = ["Ann Smith", "Ben Jones"], [City("Rome", "Italian", "Colosseum", "eagle")]
+    cities.append(CITIES[9])
     first, second = first_hop(names, cities), second_hop(names, cities)
     assert (first.name, second.name) == ("first-hop", "second-hop")
     people = "The people in the city {} is from speak"
@@ -173,11 +148,12 @@ def test_hops_are_worded_as_in_the_paper() -> None:
 
 
 def test_tasks_are_seeded() -> None:
-    assert city_tasks(0) == city_tasks(0)
-    assert city_ordering(0) == city_ordering(0)
-    assert city_tasks(0)[0].facts.subjects != city_tasks(1)[0].facts.subjects
-    assert city_tasks(0)[0].facts.subjects != city_tasks(0)[1].facts.completions
-    assert city_ordering(0).facts.subjects != city_ordering(1).facts.subjects
+    tasks, orderings = ([make(seed) for seed in (0, 0, 1)] for make in (city_tasks, city_ordering))
+    assert tasks[0] == tasks[1]
+    assert orderings[0] == orderings[1]
+    assert tasks[0][0].facts.subjects != tasks[2][0].facts.subjects
+    assert tasks[0][0].facts.subjects != tasks[0][1].facts.completions
+    assert orderings[0].facts.subjects != orderings[2].facts.subjects
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -193,10 +169,6 @@ def test_names_have_two_words_of_their_own(seed: int) -> None:
         assert {word for word, _ in words} <= {*FIRST_NAMES}
         assert {word for _, word in words} <= {*LAST_NAMES}
         assert len({word for both in words for word in both}) == 2 * len(names)
-
-
-def homes_of(facts: Facts) -> dict[str, str]:
-    return dict(zip(facts.subjects, facts.completions, strict=True))
 
 
 ANIMALS = {city.name: city.animal for city in CITIES}
@@ -223,10 +195,10 @@ def test_an_implication_is_the_animal_of_the_city(seed: int) -> None:
     assert max(counts.values()) - min(counts.values()) <= 1
     assert sorted(task.test_facts.completions) == sorted(ANIMALS)
     assert not {*task.facts.subjects} & {*task.test_facts.subjects}
-    homes, others = homes_of(task.facts), homes_of(task.other_facts)
+    homes, others = (
+        dict(zip(facts.subjects, facts.completions, strict=True))
+        for facts in (task.facts, task.other_facts)
+    )
     assert list(homes) == list(others)
     assert all(homes[name] != others[name] for name in homes)
     assert sorted(homes.values()) == sorted(others.values())
-
-
-# -- real tokenizers ------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import torch
 from papers.extractive.tiny import Decoder
 
 from mechcore.models.protocol import named_weights
-from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.passes import (
     Question,
     Sites,
@@ -16,7 +15,6 @@ from mechcore.papers.extractive.passes import (
     look_back,
     rewards_of,
 )
-from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.weights import differentiable, linear_maps
 
 
@@ -41,14 +39,14 @@ def test_covered_are_matrices_and_biases_of_components(tiny: Decoder) -> None:
     assert len(outputs) == (0 if tiny.kind == "llama" else 2)
 
 
-def test_every_weight_alone_is_of_its_component(tiny: Decoder, data: EncodedFacts) -> None:
+def test_every_weight_alone_is_of_its_component(tiny: Decoder, question: Question) -> None:
     """Each against the derivatives with respect to itself; the paper has W_out's twice."""
-    question = Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
     sites = Sites.of(tiny.model)
     trace = look_back(tiny.model, question, sites, *hooks_needed(sites), by_head=True)
     covered, expected = covered_names(sites), effects_of_weights(tiny, question)
     parts = {m.weight: m.part for m in linear_maps(tiny.model)}
-    parts |= {m.bias: m.part for m in linear_maps(tiny.model) if m.bias is not None}
+    biases = {m.bias: m.part for m in linear_maps(tiny.model) if m.bias is not None}
+    parts |= biases
     precise = {"rtol": 1e-8, "atol": 1e-10} if tiny.exact else {"rtol": 1e-3, "atol": 1e-4}
     for name, effect in expected.items():
         delta = tiny.of_all.only([name])
@@ -56,7 +54,7 @@ def test_every_weight_alone_is_of_its_component(tiny: Decoder, data: EncodedFact
             informative(tiny.model, sites, trace, delta, paper=paper) for paper in (False, True)
         )
         is_mlp = name in covered and parts[name] not in "QKVO"
-        is_out = is_mlp and parts[name] == "out" and name not in biases(tiny)
+        is_out = is_mlp and parts[name] == "out" and name not in biases
         for values, part in (
             (whole.heads, effect * (name in covered and not is_mlp)),
             (whole.mlps, effect * is_mlp),
@@ -64,7 +62,3 @@ def test_every_weight_alone_is_of_its_component(tiny: Decoder, data: EncodedFact
         ):
             found = values.flatten(1).sum(1)
             torch.testing.assert_close(found, part.to(found), **precise, msg=name)
-
-
-def biases(tiny: Decoder) -> set[str]:
-    return {m.bias for m in linear_maps(tiny.model) if m.bias is not None}

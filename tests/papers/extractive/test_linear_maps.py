@@ -8,7 +8,7 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from papers.extractive.tiny import hf_matrices, llama_language_model, loaded, saved
+from papers.extractive.tiny import Decoder, hf_matrices, hooked_decoder, other_decoder
 from torch import Tensor
 
 from mechcore.errors import InputError
@@ -16,23 +16,6 @@ from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.weights import ATTENTION, LinearMap, linear_maps
 
 IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])
-
-
-def model_of(kind: str, folder: Path) -> tuple[Any, Any]:
-    """A model in float64, and the Hugging Face model behind it."""
-    plain = llama_language_model() if kind == "llama" else helpers.gpt2_language_model()
-    plain = plain.double()
-    return loaded(saved(plain, folder), kind), plain
-
-
-@pytest.fixture(
-    scope="module",
-    params=["bridge", "llama", pytest.param("hooked", marks=pytest.mark.hooked)],
-)
-def models(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Any, Any]:
-    return model_of(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def seen(model: Any) -> dict[str, Tensor]:
@@ -65,8 +48,8 @@ def read_by(model: Any, each: LinearMap, values: dict[str, Tensor]) -> Tensor:
         return norm(values[layer + stream])[:, :, None]
 
 
-def test_a_map_gives_what_its_hook_point_shows(models: tuple[Any, Any]) -> None:
-    model, _ = models
+def test_a_map_gives_what_its_hook_point_shows(tiny: Decoder) -> None:
+    model = tiny.model
     values, weights = seen(model), named_weights(model)
     for each in linear_maps(model):
         x = read_by(model, each, values)
@@ -75,8 +58,7 @@ def test_a_map_gives_what_its_hook_point_shows(models: tuple[Any, Any]) -> None:
             x.expand(-1, -1, each.n_heads, -1),
             each.by_head(weights[each.weight].detach()),
         )
-        if each.part == "O":
-            y = y.sum(2, keepdim=True)
+        y = y.sum(2, keepdim=True) if each.part == "O" else y
         if each.bias is not None and each.bias_hook == each.hook:
             y = y + each.bias_by_head(weights[each.bias].detach())
         torch.testing.assert_close(
@@ -84,8 +66,8 @@ def test_a_map_gives_what_its_hook_point_shows(models: tuple[Any, Any]) -> None:
         )
 
 
-def test_matrices_by_head_are_slices_of_the_checkpoint(models: tuple[Any, Any]) -> None:
-    model, plain = models
+def test_matrices_by_head_are_slices_of_the_checkpoint(tiny: Decoder) -> None:
+    model, plain = tiny.model, tiny.reference
     weights = named_weights(model)
     for layer in range(2):
         expected = hf_matrices(plain, layer)
@@ -102,26 +84,9 @@ def test_matrices_by_head_are_slices_of_the_checkpoint(models: tuple[Any, Any]) 
 
 
 @pytest.mark.hooked
-def test_the_bias_before_a_gated_product_is_read_after_it(tmp_path: Path) -> None:
+def test_the_bias_before_a_gated_product_is_read_after_it() -> None:
     """HookedTransformer adds b_in to the product with the gate, not to x W_in."""
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-
-    model = HookedTransformer(
-        HookedTransformerConfig(
-            n_layers=1,
-            n_heads=2,
-            d_model=8,
-            d_head=4,
-            d_mlp=12,
-            d_vocab=20,
-            n_ctx=8,
-            act_fn="silu",
-            gated_mlp=True,
-            normalization_type="RMS",
-            device="cpu",
-        )
-    )
-    helpers.randomise(model)
+    model = hooked_decoder(act_fn="silu", gated_mlp=True, normalization_type="RMS")
     into = next(each for each in linear_maps(model) if each.part == "in")
     weights, values = named_weights(model), seen(model)
     act = torch.nn.functional.silu(values["blocks.0.mlp.hook_pre"])
@@ -142,13 +107,6 @@ def test_bridged_encoders_are_refused(cases: helpers.Cases) -> None:
 
 
 def test_a_layer_without_the_matrices_is_named(tmp_path: Path) -> None:
-    import transformers as hf
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 24, "num_key_value_heads": 2, "num_local_experts": 2}
-    config = hf.MixtralConfig(
-        vocab_size=40, pad_token_id=1, bos_token_id=None, eos_token_id=None, **sizes
-    )
-    model = loaded(saved(hf.MixtralForCausalLM(config), tmp_path), "bridge", torch.float32)
+    model = other_decoder("Mixtral", tmp_path, num_local_experts=2)
     with pytest.raises(InputError, match="has no matrix in; expected layers with W_Q"):
         linear_maps(model)

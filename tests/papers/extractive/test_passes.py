@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from papers.extractive.tiny import Decoder, last_tokens
@@ -13,12 +10,7 @@ from torch import Tensor
 from mechcore.models.protocol import hook_mlp_out, hook_resid_mid, hook_z
 from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.passes import Question, Sites, look, look_back, rewards_of
-from mechcore.papers.extractive.ranks import prompt_batch, rewards
-
-
-@pytest.fixture
-def question(data: EncodedFacts) -> Question:
-    return Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers, range(5))
+from mechcore.papers.extractive.ranks import rewards
 
 
 def tolerance(case: Decoder) -> float:
@@ -28,18 +20,15 @@ def tolerance(case: Decoder) -> float:
 def test_rewards_are_those_of_the_model(
     tiny: Decoder, data: EncodedFacts, question: Question
 ) -> None:
-    sites = Sites.of(tiny.model)
+    sites, precise = Sites.of(tiny.model), {"rtol": tolerance(tiny), "atol": tolerance(tiny)}
     expected = rewards(tiny.model, data)
     for found in (
         look(tiny.model, question, sites.outputs),
         look_back(tiny.model, question, sites, sites.outputs),
     ):
-        torch.testing.assert_close(
-            found.rewards, expected, rtol=tolerance(tiny), atol=tolerance(tiny)
-        )
+        torch.testing.assert_close(found.rewards, expected, **precise)
         assert not found.rewards.requires_grad
-    graph = rewards_of(tiny.model, question)
-    torch.testing.assert_close(graph, expected, rtol=tolerance(tiny), atol=tolerance(tiny))
+    torch.testing.assert_close(rewards_of(tiny.model, question), expected, **precise)
 
 
 def test_what_is_put_in_is_what_is_seen(tiny: Decoder, question: Question) -> None:
@@ -96,16 +85,3 @@ def test_derivatives_by_head_sum_to_those_of_shared_keys(
 
 def as_heads(tensor: Tensor, n_heads: int) -> Tensor:
     return tensor if tensor.ndim == 4 else tensor.unflatten(2, (n_heads, -1))
-
-
-def test_rows_do_not_touch_one_another(
-    decoders: Callable[[str], Decoder], data: EncodedFacts, question: Question
-) -> None:
-    case: Any = decoders("bridge")
-    sites = Sites.of(case.model)
-    together = look_back(case.model, question, sites, sites.outputs)
-    alone = Question(prompt_batch([data.prompt_ids[1]]), data.option_ids, data.answers[1:2], [1])
-    single = look_back(case.model, alone, sites, sites.outputs)
-    length = len(data.prompt_ids[1])
-    for name in sites.outputs:
-        torch.testing.assert_close(together.gradients[name][1, :length], single.gradients[name][0])

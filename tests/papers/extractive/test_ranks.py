@@ -97,30 +97,19 @@ def by_hand(case: Decoder, data: EncodedFacts) -> Tensor:
     return torch.stack([torch.stack([row[o] for o in data.option_ids.tolist()]) for row in rows])
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 16])
-def test_logits_are_those_of_hugging_face(
-    tiny: Decoder, data: EncodedFacts, batch_size: int
+def test_logits_ranks_and_rewards_are_those_of_hugging_face(
+    tiny: Decoder, data: EncodedFacts
 ) -> None:
-    tolerance = 1e-9 if tiny.exact else 1e-5
-    found = all_option_logits(tiny.model, data, batch_size)
-    torch.testing.assert_close(found, by_hand(tiny, data), rtol=tolerance, atol=tolerance)
-
-
-def test_ranks_and_rewards_of_hugging_face(tiny: Decoder, data: EncodedFacts) -> None:
-    logits = by_hand(tiny, data).tolist()
-    expected = [
-        sum(other > row[answer] for other in row)
-        for row, answer in zip(logits, data.answers.tolist(), strict=True)
-    ]
-    assert ranks(tiny.model, data).tolist() == expected
-    assert mean_rank(tiny.model, data) == sum(expected) / 5
-    assert rewards(tiny.model, data).tolist() == pytest.approx(
-        [
-            row[answer] - sum(row) / 4
-            for row, answer in zip(logits, data.answers.tolist(), strict=True)
-        ],
-        abs=1e-9 if tiny.exact else 1e-5,
-    )
+    tolerance, expected = 1e-9 if tiny.exact else 1e-5, by_hand(tiny, data)
+    for batch_size in (1, 2, 16):
+        found = all_option_logits(tiny.model, data, batch_size)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    rows = [*zip(expected.tolist(), data.answers.tolist(), strict=True)]
+    above = [sum(other > row[answer] for other in row) for row, answer in rows]
+    assert ranks(tiny.model, data).tolist() == above
+    assert mean_rank(tiny.model, data) == sum(above) / 5
+    ahead = [row[answer] - sum(row) / 4 for row, answer in rows]
+    assert rewards(tiny.model, data).tolist() == pytest.approx(ahead, abs=tolerance)
 
 
 def test_reward_by_hand() -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import helpers
 import pytest
 import torch
 import transformers as hf
 from papers.extractive.plain_gpt2 import naive_scores
-from papers.extractive.tiny import Decoder, difference, facts, last_tokens, loaded, padded, saved
+from papers.extractive.tiny import (
+    Decoder,
+    difference,
+    facts,
+    hooked_decoder,
+    last_tokens,
+    loaded,
+    noise_of,
+    other_decoder,
+    padded,
+    saved,
+)
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError, NotFiniteError
@@ -69,11 +78,9 @@ def only_part(case: Decoder, layer: int, part: str) -> WeightDelta:
 def test_no_change_gives_zeros(tiny: Decoder, data: EncodedFacts) -> None:
     for delta in (WeightDelta({}), 0.0 * tiny.of_all):
         found = scores(tiny, data, delta, check=True)
-        values = tensors(found)
+        values = tensors(found) | {"gradient": found.gradient}
         assert values.pop("before").abs().min() > 1e-3
-        for name, each in values.items():
-            assert not each.any(), name
-        assert not found.gradient.any()
+        assert not any(each.any() for each in values.values())
         assert torch.equal(found.rewards_before, found.rewards_after)
 
 
@@ -83,10 +90,9 @@ def test_informative_and_other_sum_to_the_gradient(
 ) -> None:
     sums = scores(tiny, data, getattr(tiny, which), check=True).sums()
     assert sums.gradient.abs().min() > 0.01
-    found = sums.informative + sums.other
-    torch.testing.assert_close(
-        torch.tensor(found), torch.tensor(sums.gradient), rtol=tiny.tolerance, atol=tiny.tolerance
-    )
+    found = (sums.informative + sums.other).tolist()
+    expected = sums.gradient.tolist()
+    assert found == pytest.approx(expected, rel=tiny.tolerance, abs=tiny.tolerance)
     assert (sums.other == 0).all() == (which == "of_matrices")
 
 
@@ -110,12 +116,12 @@ def test_the_first_attention_has_no_downstream_score(tiny: Decoder, data: Encode
 def test_a_prompt_as_its_own_counterfactual_has_no_upstream_score(
     tiny: Decoder, data: EncodedFacts
 ) -> None:
-    alone = scores(
-        tiny, data, tiny.of_all, counterfactuals=[[row] for row in range(5)], batch_size=1
+    alone, together = (
+        scores(tiny, data, tiny.of_all, counterfactuals=[[row] for row in range(5)], batch_size=n)
+        for n in (1, 5)
     )
     assert not alone.upstream.heads.any()
     assert not alone.upstream.mlps.any()
-    together = scores(tiny, data, tiny.of_all, counterfactuals=[[row] for row in range(5)])
     scale = standard(tiny, data).upstream.heads.abs().max()
     assert scale > 0.01
     assert together.upstream.heads.abs().max() < tiny.tolerance * scale
@@ -191,17 +197,19 @@ def expanded(plain: Any) -> Any:
 
 
 def test_grouped_heads_score_as_heads_with_keys_of_their_own(
-    decoders: Callable[[str], Decoder], data: EncodedFacts, tmp_path: Path
+    tiny_llama: Decoder, data: EncodedFacts, tmp_path: Path
 ) -> None:
-    case = decoders("llama")
-    models = [
+    model, after = (
         loaded(saved(expanded(plain), tmp_path / name), "llama")
-        for name, plain in (("old", case.reference), ("new", case.references_after["all"]))
-    ]
-    delta = difference(*models)
-    assert models[0].cfg.n_key_value_heads in (None, 4)
-    found = scores(case, data, case.of_all)
-    expected = extractive_scores(models[0], data, delta, counterfactuals=OTHERS, check=False)
+        for name, plain in (
+            ("old", tiny_llama.reference),
+            ("new", tiny_llama.references_after["all"]),
+        )
+    )
+    assert model.cfg.n_key_value_heads in (None, 4)
+    delta = difference(model, after)
+    expected = extractive_scores(model, data, delta, counterfactuals=OTHERS, check=False)
+    found = standard(tiny_llama, data)
     assert found.informative.heads.abs().max() > 0.1
     assert_same(found, expected, 1e-5)
 
@@ -214,158 +222,83 @@ def test_batches_do_not_matter(tiny: Decoder, data: EncodedFacts) -> None:
     assert_same(found, standard(tiny, data), 1e-9 if tiny.exact else 1e-4)
 
 
-def test_all_others_are_drawn_where_fewer_are_there(tiny: Decoder, data: EncodedFacts) -> None:
-    """Rows 0 and 4 have the same answer."""
-    everyone = [[1, 2, 3], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [1, 2, 3]]
-    expected = scores(tiny, data, tiny.of_matrices, counterfactuals=everyone)
-    found = scores(tiny, data, tiny.of_matrices, counterfactuals=10)
-    assert_same(found, expected, 1e-9 if tiny.exact else 1e-4)
-
-
-def test_the_draw_follows_the_seed(tiny: Decoder, data: EncodedFacts) -> None:
-    first, again, other = (
-        scores(tiny, data, tiny.of_matrices, counterfactuals=1, seed=seed) for seed in (0, 0, 1)
-    )
-    assert torch.equal(first.upstream.mlps, again.upstream.mlps)
-    assert not torch.equal(first.upstream.mlps, other.upstream.mlps)
-    assert torch.equal(first.informative.mlps, other.informative.mlps)
-
-
-def test_without_counterfactuals_upstream_scores_are_missing(
+def test_counterfactuals_are_drawn_by_the_seed_or_all_or_none(
     tiny: Decoder, data: EncodedFacts
 ) -> None:
-    found = scores(tiny, data, tiny.of_matrices, counterfactuals=0)
-    assert found.sums().upstream.isna().all()
-    assert found.table().query("score == 'upstream'")["value"].isna().all()
-    expected = standard(tiny, data, "of_matrices")
+    """Rows 0 and 4 have the same answer. Without any, upstream scores are missing."""
+    everyone = [[1, 2, 3], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [1, 2, 3]]
+    expected, found, first, again, other, none = (
+        scores(tiny, data, tiny.of_matrices, counterfactuals=which, seed=seed)
+        for which, seed in ((everyone, 0), (10, 0), (1, 0), (1, 0), (1, 1), (0, 0))
+    )
+    assert_same(found, expected, 1e-9 if tiny.exact else 1e-4)
+    assert torch.equal(first.upstream.mlps, again.upstream.mlps)
+    assert not torch.equal(first.upstream.mlps, other.upstream.mlps)
+    assert none.sums().upstream.isna().all()
+    assert none.table().query("score == 'upstream'")["value"].isna().all()
     for kind in ("informative", "downstream"):
-        assert torch.equal(getattr(found, kind).heads, getattr(expected, kind).heads)
-        assert torch.equal(getattr(found, kind).mlps, getattr(expected, kind).mlps)
+        for different in (other, none):
+            one, two = getattr(first, kind), getattr(different, kind)
+            assert torch.equal(one.heads, two.heads)
+            assert torch.equal(one.mlps, two.mlps)
 
 
 def test_half_precision_gives_scores_close_to_those_of_full(
-    decoders: Callable[[str], Decoder], data: EncodedFacts, tmp_path: Path
+    tiny_bridge: Decoder, data: EncodedFacts, tmp_path: Path
 ) -> None:
     """No tensor is summed in bfloat16, and a delta may be of another type."""
-    case = decoders("bridge")
-    path = saved(case.reference, tmp_path)
-    model = loaded(path, "bridge", torch.bfloat16)
-    found = extractive_scores(model, data, case.of_matrices, counterfactuals=OTHERS)
-    full = scores(case, data, case.of_matrices, check=True)
+    model = loaded(saved(tiny_bridge.reference, tmp_path), "bridge", torch.bfloat16)
+    delta = tiny_bridge.of_matrices
+    found = extractive_scores(model, data, delta, counterfactuals=OTHERS)
+    full = scores(tiny_bridge, data, delta, check=True)
     for kind in KINDS:
         ours, theirs = getattr(found, kind), getattr(full, kind)
         assert ours.heads.dtype == torch.float32
-        scale = theirs.mlps.abs().max()
-        assert (ours.mlps - theirs.mlps).abs().max() < 0.1 * scale
-        assert (ours.heads - theirs.heads).abs().max() < 0.1 * scale
+        for which in ("heads", "mlps"):
+            error = (getattr(ours, which) - getattr(theirs, which)).abs().max()
+            assert error < 0.1 * theirs.mlps.abs().max()
     sums = found.sums()
     error = (sums.informative + sums.other - sums.gradient).abs()
     assert error.max() < 0.03 * full.sums().gradient.abs().max()
 
 
-# -- other models ---------------------------------------------------------------------------------
-
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-NAMES = {"vocab_size": 40, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": None}
-POSITIONS = {"intermediate_size": 24, "max_position_embeddings": 48}
-GROUPED = {"num_key_value_heads": 2}
-
-
-def other_model(
-    config: type[Any], model: type[Any], folder: Path, **sizes: Any
-) -> tuple[Any, WeightDelta]:
-    plain = model(config(**NAMES | {"attn_implementation": "eager"} | sizes))
-    helpers.randomise(plain)
-    found = loaded(saved(plain, folder), "bridge", torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    weights = named_weights(found)
-    names = trainable_names(found)
-    delta = {n: 0.05 * torch.randn(weights[n].shape, generator=generator) for n in names}
-    return found, WeightDelta(delta)
-
-
 @pytest.mark.parametrize(
-    ("config", "model", "sizes"),
+    ("architecture", "sizes"),
     [
-        (hf.Qwen3Config, hf.Qwen3ForCausalLM, SIZES | POSITIONS | GROUPED | {"head_dim": 8}),
-        (hf.Phi3Config, hf.Phi3ForCausalLM, SIZES | POSITIONS | GROUPED),
-        (hf.OlmoConfig, hf.OlmoForCausalLM, SIZES | POSITIONS | GROUPED | {"clip_qkv": 0.5}),
-        (
-            hf.MistralConfig,
-            hf.MistralForCausalLM,
-            SIZES | POSITIONS | GROUPED | {"sliding_window": 3, "head_dim": 8},
-        ),
+        ("Qwen3", {"head_dim": 8}),  # norms of queries and keys
+        ("Phi3", {}),  # fused gate
+        ("Olmo", {"clip_qkv": 0.5}),
+        ("Mistral", {"sliding_window": 3, "head_dim": 8}),
     ],
-    ids=["norms of queries and keys", "fused gate", "clipped queries and keys", "window"],
 )
 def test_other_decoders_sum_to_the_gradient(
-    config: Any, model: Any, sizes: dict[str, Any], data: EncodedFacts, tmp_path: Path
+    architecture: str, sizes: dict[str, Any], data: EncodedFacts, tmp_path: Path
 ) -> None:
-    found, delta = other_model(config, model, tmp_path, **sizes)
-    sums = extractive_scores(found, data, delta, counterfactuals=1).sums()
+    model = other_decoder(architecture, tmp_path, **sizes)
+    delta = noise_of(model, 0.05, trainable_names(model))
+    sums = extractive_scores(model, data, delta, counterfactuals=1).sums()
     assert sums.informative.tolist() == pytest.approx(sums.gradient.tolist(), rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("config", "model", "sizes", "message"),
+    ("architecture", "sizes", "message"),
     [
-        (hf.Olmo2Config, hf.Olmo2ForCausalLM, SIZES | POSITIONS | GROUPED, "(a norm after|_post)"),
-        (
-            hf.Gemma2Config,
-            hf.Gemma2ForCausalLM,
-            SIZES | POSITIONS | GROUPED | {"head_dim": 8},
-            "has ln1_post",
-        ),
-        (
-            hf.GPTJConfig,
-            hf.GPTJForCausalLM,
-            {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 48, "rotary_dim": 4},
-            "no hook_resid_mid",
-        ),
-        (
-            hf.GraniteConfig,
-            hf.GraniteForCausalLM,
-            SIZES | POSITIONS | GROUPED | {"residual_multiplier": 0.5},
-            "scales what it adds",
-        ),
+        ("Olmo2", {}, "(a norm after|_post)"),
+        ("Gemma2", {"head_dim": 8}, "has ln1_post"),
+        ("GPTJ", {"rotary_dim": 4}, "no hook_resid_mid"),  # parallel
+        ("Granite", {"residual_multiplier": 0.5}, "scales what it adds"),
     ],
-    ids=["norms after", "norms before and after", "parallel", "scaled"],
 )
 def test_layers_of_another_kind_are_refused(
-    config: Any, model: Any, sizes: dict[str, Any], message: str, data: EncodedFacts, tmp_path: Path
+    architecture: str, sizes: dict[str, Any], message: str, data: EncodedFacts, tmp_path: Path
 ) -> None:
-    found, delta = other_model(config, model, tmp_path, **sizes)
+    model = other_decoder(architecture, tmp_path, **sizes)
     with pytest.raises(InputError, match=f"{message}.*; extractive scores need layers of an"):
-        extractive_scores(found, data, delta)
+        extractive_scores(model, data, WeightDelta({}))
 
 
-def hooked(**changes: Any) -> tuple[Any, WeightDelta]:
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-
-    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "d_mlp": 24, "d_vocab": 40}
-    config = HookedTransformerConfig(
-        **sizes
-        | {"n_ctx": 48, "act_fn": "gelu", "normalization_type": "LN", "device": "cpu"}
-        | changes
-    )
-    model = HookedTransformer(config)
-    helpers.randomise(model)
-    generator = torch.Generator().manual_seed(0)
-    delta = {
-        name: 0.1 * torch.randn(weight.shape, generator=generator)
-        for name, weight in named_weights(model.eval()).items()
-    }
-    return model, WeightDelta(delta)
-
-
-ROTARY = {
-    "normalization_type": "RMS",
-    "gated_mlp": True,
-    "act_fn": "silu",
-    "rotary_dim": 4,
-    "positional_embedding_type": "rotary",
-    "n_key_value_heads": 2,
-}
+ROTARY = {"normalization_type": "RMS", "gated_mlp": True, "act_fn": "silu", "rotary_dim": 4}
+ROTARY |= {"positional_embedding_type": "rotary", "n_key_value_heads": 2}
 
 
 @pytest.mark.hooked
@@ -383,8 +316,8 @@ ROTARY = {
     ],
 )
 def test_hooked_variants_sum_to_the_gradient(changes: dict[str, Any], data: EncodedFacts) -> None:
-    model, delta = hooked(**changes)
-    found = extractive_scores(model, data, delta, counterfactuals=OTHERS)
+    model = hooked_decoder(**changes)
+    found = extractive_scores(model, data, noise_of(model, 0.1), counterfactuals=OTHERS)
     sums = found.sums()
     assert (sums.informative + sums.other).tolist() == pytest.approx(
         sums.gradient.tolist(), rel=1e-4, abs=1e-5
@@ -396,37 +329,22 @@ def test_hooked_variants_sum_to_the_gradient(changes: dict[str, Any], data: Enco
 
 @pytest.mark.hooked
 def test_positions_added_to_queries_and_keys_are_refused(data: EncodedFacts) -> None:
-    model, delta = hooked(attn_only=True, positional_embedding_type="shortformer")
+    model = hooked_decoder(attn_only=True, positional_embedding_type="shortformer")
     with pytest.raises(InputError, match="adds positions to what queries and keys are made of"):
-        extractive_scores(model, data, delta)
+        extractive_scores(model, data, WeightDelta({}))
 
 
-# -- errors ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options(tiny_bridge: Decoder, data: EncodedFacts) -> None:
+    for options, message in (
         ({"compat": "papers"}, "compat is 'papers'; expected \"paper\" or None"),
         ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
         ({"counterfactuals": -1}, "counterfactuals is -1; expected at least 0"),
         ({"counterfactuals": [[1], [], [0], [0], [0]]}, "not empty, of rows from 0 to 4"),
-    ],
-)
-def test_bad_options(
-    decoders: Callable[[str], Decoder], data: EncodedFacts, options: dict[str, Any], message: str
-) -> None:
-    case = decoders("bridge")
-    with pytest.raises(InputError, match=message):
-        scores(case, data, case.of_matrices, **options)
-
-
-def test_a_prompt_without_counterfactual_is_named(
-    decoders: Callable[[str], Decoder],
-) -> None:
-    case = decoders("bridge")
+    ):
+        with pytest.raises(InputError, match=message):
+            scores(tiny_bridge, data, tiny_bridge.of_matrices, **options)
     with pytest.raises(InputError, match="'the cat saw a' has no counterfactual"):
-        extractive_scores(case.model, facts((0, 4)), case.of_matrices)
+        extractive_scores(tiny_bridge.model, facts((0, 4)), tiny_bridge.of_matrices)
 
 
 def test_scores_that_miss_the_gradient_are_an_error(

@@ -32,12 +32,8 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
 
 def test_the_grid_is_every_rate_with_every_number_of_epochs() -> None:
     settings = ExtractiveSettings(learning_rates=(0.3, 0.1), epochs=(8, 2), batch_size=4)
-    assert settings.grid(7) == [
-        TuneSettings(0.1, 2, 4, 7),
-        TuneSettings(0.3, 2, 4, 7),
-        TuneSettings(0.1, 8, 4, 7),
-        TuneSettings(0.3, 8, 4, 7),
-    ]
+    every = ((0.1, 2), (0.3, 2), (0.1, 8), (0.3, 8))
+    assert settings.grid(7) == [TuneSettings(rate, epochs, 4, 7) for rate, epochs in every]
 
 
 def test_ordering_is_done_without_replay_too() -> None:
@@ -54,10 +50,9 @@ def test_ordering_is_done_without_replay_too() -> None:
 def test_quick_settings_are_a_smaller_study(base: str | None) -> None:
     whole = default_settings(base)
     quick = whole.quick()
-    assert quick.base == base
-    assert quick.experiments == whole.experiments
-    assert len(quick.grid(0)) == 1
-    assert quick.grid(0)[0].epochs == quick.ordering.epochs == quick.grafting.epochs == 1
+    assert (quick.base, quick.experiments) == (base, whole.experiments)
+    (tuning,) = quick.grid(0)
+    assert tuning.epochs == quick.ordering.epochs == quick.grafting.epochs == 1
     assert quick.orderings(0)[-1].replay == whole.ordering.replay
 
 

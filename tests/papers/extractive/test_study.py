@@ -27,7 +27,7 @@ from mechcore.study import executors
 from mechcore.study.step import Job
 from mechcore.study.store import Store
 
-# The study that all tests read is drawn, what they run besides is not.
+# Figures are drawn by test_report.py.
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
 SEEDS = (3, 4)
@@ -74,15 +74,10 @@ def small(base: Path) -> ExtractiveSettings:
 
 
 @pytest.fixture(scope="module")
-def least(small: ExtractiveSettings) -> ExtractiveSettings:
-    """Two seeds of the experiments that depend on one another."""
-    return replace(small, seeds=SEEDS, experiments=("ocr", "scores"))
-
-
-@pytest.fixture(scope="module")
 def done(small: ExtractiveSettings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("study") / "out"
-    run(small, out)
+    with helpers.undrawn():
+        run(small, out)
     return out
 
 
@@ -101,9 +96,6 @@ def manifests(out: Path) -> set[Path]:
 
 def jobs_of(settings: ExtractiveSettings, store: Store) -> dict[str, Job]:
     return {job.name: job for job in ExtractiveStudy(settings, store).jobs()}
-
-
-# -- results --------------------------------------------------------------------------------------
 
 
 def test_every_experiment_is_there(done: Path, small: ExtractiveSettings) -> None:
@@ -135,18 +127,11 @@ def test_scores_and_freezing_are_of_the_chosen_setting(
         mine = grid[(grid["task"] == task) & (grid["seed"] == seed) & grid["chosen"]]
         assert mine["learning_rate"].tolist() == [step.tuning.learning_rate]
         ranks, frozen = table(done, "ranks"), table(done, "freezing")
+        own = f"task == '{task}' and seed == {seed} and data == 'implications'"
         for state, group in (("before", "all"), ("after", "none")):
-            where = {"task": task, "seed": seed, "data": "implications"}
-            first = ranks.loc[
-                (ranks[list(where)] == pd.Series(where)).all(axis=1) & (ranks["state"] == state)
-            ]
-            second = frozen.loc[
-                (frozen[list(where)] == pd.Series(where)).all(axis=1) & (frozen["frozen"] == group)
-            ]
+            first = ranks.query(f"{own} and state == '{state}'")
+            second = frozen.query(f"{own} and frozen == '{group}'")
             assert set(first["mean_rank"]) == set(second["mean_rank"])
-
-
-# -- going on -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("no_report")
@@ -172,30 +157,24 @@ def test_what_is_done_is_not_done_again(
     assert manifests(out) > before
 
 
-def finish(store: Store, job: Job, chosen: TuneSettings) -> None:
-    with store.making(job.key, job.step.kind, job.name, job.recipe) as folder:
-        (folder / "chosen.json").write_text(json.dumps(asdict(chosen)))
-
-
 def test_scores_and_freezing_come_after_the_choice_and_all_after_their_base(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
+    store, chosen = Store(tmp_path / "store"), TuneSettings(0.002, 8, 8, 4)
     store.create()
     study = ExtractiveStudy(ExtractiveSettings(seeds=(3, 4)), store)
     known = {job.name: job for job in study.jobs()}
     assert list(known)[:3] == ["base seed=3", "base seed=4", "ocr first-hop seed=3"]
     assert len(known) == 2 * (1 + PER_SEED - 4)
-    assert {job.needs["base"].name for name, job in known.items() if "ocr" in name} == {
-        "base seed=3",
-        "base seed=4",
-    }
-    whole = study.cost
-    finish(store, known["ocr first-hop seed=4"], TuneSettings(0.002, 8, 8, 4))
+    bases = {job.needs["base"].name for name, job in known.items() if "ocr" in name}
+    assert bases == {"base seed=3", "base seed=4"}
+    whole, job = study.cost, known["ocr first-hop seed=4"]
+    with store.making(job.key, job.step.kind, job.name, job.recipe) as folder:
+        (folder / "chosen.json").write_text(json.dumps(asdict(chosen)))
     new = {job.name: job for job in study.jobs() if job.name not in known}
     assert list(new) == ["freezing first-hop seed=4", "scores first-hop seed=4"]
     for job in new.values():
         assert job.needs == {"base": known["base seed=4"]}
         assert isinstance(job.step, (Freezing, Scores))
-        assert job.step.tuning == TuneSettings(0.002, 8, 8, 4)
+        assert job.step.tuning == chosen
     assert study.cost == whole  # as many epochs as were expected
 
 
@@ -208,9 +187,6 @@ def test_a_tiny_base_is_pretrained_and_asked(tmp_path: Path) -> None:
     config = json.loads((out / "config.json").read_text())
     assert set(config["seconds"]) == {"base", "ocr"}
     assert (config["model"]["n_layers"], config["model"]["source"][:4]) == (4, "tiny")
-
-
-# -- keys -----------------------------------------------------------------------------------------
 
 
 class Chosen(Store):
@@ -238,22 +214,22 @@ def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings, tmp_path
         return found
 
     same, every = keys(small), set(EXPERIMENTS)
-    changes: list[tuple[dict[str, Any], set[str]]] = [
-        ({"n_resamples": 60}, {"ocr"}),
-        ({"learning_rates": (1e-4,)}, {"ocr"}),
-        ({"epochs": (2,)}, {"ocr"}),
-        ({"batch_size": 5}, {"ocr"}),
-        ({"counterfactuals": 4}, {"scores"}),
-        ({"cuts": (1,)}, {"freezing"}),
-        ({"compat": "paper"}, {"scores", "localization"}),
-        ({"ordering": replace(small.ordering, epochs=2)}, {"ordering"}),
-        ({"grafting": replace(small.grafting, epochs=2)}, {"grafting", "localization"}),
-        ({"base_steps": 7}, set()),
-        ({"precision": "bfloat16"}, every),
-        ({"backend": "hooked"}, every),
-        ({"seeds": (4,)}, every),
+    changes: list[tuple[set[str], dict[str, Any]]] = [
+        ({"ocr"}, {"n_resamples": 60}),
+        ({"ocr"}, {"learning_rates": (1e-4,)}),
+        ({"ocr"}, {"epochs": (2,)}),
+        ({"ocr"}, {"batch_size": 5}),
+        ({"scores"}, {"counterfactuals": 4}),
+        ({"freezing"}, {"cuts": (1,)}),
+        ({"scores", "localization"}, {"compat": "paper"}),
+        ({"ordering"}, {"ordering": replace(small.ordering, epochs=2)}),
+        ({"grafting", "localization"}, {"grafting": replace(small.grafting, epochs=2)}),
+        (set(), {"base_steps": 7}),
+        (every, {"precision": "bfloat16"}),
+        (every, {"backend": "hooked"}),
+        (every, {"seeds": (4,)}),
     ]
-    for change, kinds in changes:
+    for kinds, change in changes:
         found = keys(replace(small, **change))
         assert {kind for kind in EXPERIMENTS if not found[kind] & same[kind]} == kinds, change
         assert {kind for kind in EXPERIMENTS if found[kind] != same[kind]} == kinds, change
@@ -275,27 +251,24 @@ def test_an_edit_of_an_experiment_does_no_other_again(
         assert used == {own[job.step.kind]} | reads, job.name
 
 
-# -- errors ---------------------------------------------------------------------------------------
-
-
 def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty and is not that of a study"):
         run(small, tmp_path)
-    out = tmp_path / "out"
+    out, tokenizer = tmp_path / "out", AutoTokenizer.from_pretrained(small.base)
     with pytest.raises(InputError, match="workers is 0"):
         run(small, out, workers=0)
-    with pytest.raises(InputError, match="no such base"):
-        run(replace(small, base=str(tmp_path / "no such base")), out)
-    with pytest.raises(InputError, match=r"cuts is \[2\]; the base has 2 layers: expected 1 to 1"):
-        run(replace(small, cuts=(2,)), out)
-    with pytest.raises(InputError, match=r"cuts is \[4\]; the base has 4 layers: expected 1 to 3"):
-        run(replace(small, base=None, cuts=(4,)), out)  # before a tiny base is pretrained
-    tokenizer, single = AutoTokenizer.from_pretrained(small.base), tmp_path / "single"
+    single = tmp_path / "single"
     helpers.gpt2_language_model(vocab_size=len(tokenizer), n_layer=1).save_pretrained(single)
     tokenizer.save_pretrained(single)
-    with pytest.raises(InputError, match="the base has a single layer, and freezing needs"):
-        run(replace(small, base=str(single), cuts=None), out)
-    with pytest.raises(InputError, match="does not know a word of"):
-        run(replace(small, seeds=(11,)), out)  # other people
+    for changes, message in (
+        ({"base": str(tmp_path / "no such base")}, "no such base"),
+        ({"cuts": (2,)}, r"cuts is \[2\]; the base has 2 layers: expected 1 to 1"),
+        # before a tiny base is pretrained
+        ({"base": None, "cuts": (4,)}, r"cuts is \[4\]; the base has 4 layers: expected 1 to 3"),
+        ({"base": str(single), "cuts": None}, "has a single layer, and freezing needs"),
+        ({"seeds": (11,)}, "does not know a word of"),  # other people
+    ):
+        with pytest.raises(InputError, match=message):
+            run(replace(small, **changes), out)
     assert not out.exists()

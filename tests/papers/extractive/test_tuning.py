@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -79,18 +79,12 @@ def test_a_step_is_that_of_adam_on_the_plain_model(tiny: Decoder, data: EncodedF
 
 def test_nothing_but_the_chosen_matrices_changes(tiny: Decoder, data: EncodedFacts) -> None:
     before = snapshot(tiny.model)
-    for layers in (None, [1], iter([0])):
-        chosen = [0, 1] if layers is None else [1] if isinstance(layers, list) else [0]
+    for layers, chosen in ((None, [0, 1]), ([1], [1]), (iter([0]), [0])):
         with restored(tiny.model):
             tune(tiny.model, data, TuneSettings(RATE, epochs=1, batch_size=2), layers=layers)
             after = snapshot(tiny.model)
         changed = {name for name in before if not torch.equal(before[name], after[name])}
         assert changed == {*trainable_names(tiny.model, chosen)}
-
-
-def test_some_layer_must_be_trained(tiny: Decoder, data: EncodedFacts) -> None:
-    with pytest.raises(InputError, match="layers names no layer; expected at least one"):
-        tune(tiny.model, data, TuneSettings(RATE, epochs=1), layers=[])
 
 
 def test_training_is_as_the_seed_says(tiny: Decoder, data: EncodedFacts) -> None:
@@ -115,10 +109,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[Row]]:
 
 
 def test_an_epoch_has_every_fact_once(
-    decoders: Callable[[str], Decoder], data: EncodedFacts, monkeypatch: pytest.MonkeyPatch
+    tiny_bridge: Decoder, data: EncodedFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, model = watched(monkeypatch), decoders("bridge").model
-    tuned(model, data, TuneSettings(RATE, epochs=3, batch_size=2))
+    steps = watched(monkeypatch)
+    tuned(tiny_bridge.model, data, TuneSettings(RATE, epochs=3, batch_size=2))
     assert [len(step) for step in steps] == [2, 2, 1] * 3
     orders = [
         [row for step in steps[start : start + 3] for row in step] for start in range(0, 9, 3)
@@ -127,57 +121,37 @@ def test_an_epoch_has_every_fact_once(
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_several_sets_are_shuffled_together(
-    decoders: Callable[[str], Decoder], monkeypatch: pytest.MonkeyPatch
+def test_sets_are_shuffled_together_and_replayed_rows_added_to_every_step(
+    tiny_bridge: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, model = watched(monkeypatch), decoders("bridge").model
+    steps, model = watched(monkeypatch), tiny_bridge.model
     one, two = facts((0, 1)), facts((2, 3, 4))
     tuned(model, [one, two], TuneSettings(RATE, epochs=8, batch_size=5))
     assert all(sorted(step) == sorted([*rows(one), *rows(two)]) for step in steps)
     assert any({*step[:2]} != {*rows(one)} for step in steps)
-
-
-def test_replayed_rows_are_added_to_every_step(
-    decoders: Callable[[str], Decoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps, model = watched(monkeypatch), decoders("bridge").model
-    new, old = facts((0, 1, 2)), facts((3, 4))
-    settings = TuneSettings(RATE, epochs=8, batch_size=2, replay=3)
+    steps.clear()
     with restored(model):
-        tune(model, new, settings, replay=old)
+        tune(model, two, TuneSettings(RATE, epochs=8, batch_size=2, replay=3), replay=one)
     assert [len(step) for step in steps] == [5, 4] * 8
-    replayed = [row for step in steps for row in step[-3:]]
-    assert {*replayed} == {*rows(old)}
-    assert not {*rows(old)} & {row for step in steps for row in step[:-3]}
+    assert {row for step in steps for row in step[-3:]} == {*rows(one)}
+    assert not {*rows(one)} & {row for step in steps for row in step[:-3]}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_cannot_be_trained(tiny_bridge: Decoder, data: EncodedFacts) -> None:
+    model, names = tiny_bridge.model, tiny_bridge.names
+    for options, message in (
         ({"learning_rate": 1.0}, "learning_rate is 1.0; expected a number above 0 and below 1"),
         ({"epochs": 0}, "epochs is 0; expected a whole number from 1"),
         ({"replay": -1}, "replay is -1; expected a whole number from 0"),
-    ],
-)
-def test_settings_out_of_range(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TuneSettings(**options)
-
-
-def test_nothing_to_replay(tiny: Decoder, data: EncodedFacts) -> None:
-    with pytest.raises(InputError, match="replay is 2, but there is no data to replay"):
-        tune(tiny.model, data, TuneSettings(replay=2))
-
-
-def test_a_loss_that_is_not_finite(tiny: Decoder, data: EncodedFacts) -> None:
-    with (
-        pytest.raises(MechcoreError, match="the loss is nan in epoch 1; use a learning rate lower"),
-        restored(tiny.model),
     ):
-        spoiled_tune(tiny, data)
-
-
-def spoiled_tune(tiny: Decoder, data: EncodedFacts) -> None:
-    with torch.no_grad():
-        named_weights(tiny.model)[tiny.names[-1]].fill_(torch.nan)
-    tune(tiny.model, data, TuneSettings())
+        with pytest.raises(InputError, match=message):
+            TuneSettings(**options)
+    with pytest.raises(InputError, match="layers names no layer; expected at least one"):
+        tune(model, data, TuneSettings(RATE, epochs=1), layers=[])
+    with pytest.raises(InputError, match="replay is 2, but there is no data to replay"):
+        tune(model, data, TuneSettings(replay=2))
+    with restored(model):
+        with torch.no_grad():
+            named_weights(model)[names[-1]].fill_(torch.nan)
+        with pytest.raises(MechcoreError, match="the loss is nan in epoch 1; use a learning rate"):
+            tune(model, data, TuneSettings())

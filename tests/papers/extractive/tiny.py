@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -99,13 +99,46 @@ def difference(model: Any, other: Any) -> WeightDelta:
     return WeightDelta({n: theirs[n].detach() - w for n, w in named_weights(model).items()})
 
 
+def noise_of(model: Any, scale: float, names: Iterable[str] | None = None) -> WeightDelta:
+    """Random changes of some weights, by default of all."""
+    generator, weights = torch.Generator().manual_seed(0), named_weights(model)
+    names = weights if names is None else names
+    return WeightDelta(
+        {name: scale * torch.randn(weights[name].shape, generator=generator) for name in names}
+    )
+
+
+def other_decoder(architecture: str, folder: Path, **sizes: Any) -> Any:
+    """A tiny random bridge of another architecture, by its name in transformers."""
+    config = getattr(hf, f"{architecture}Config")(
+        **{"vocab_size": 40, "pad_token_id": 1, "bos_token_id": None, "eos_token_id": None}
+        | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 48}
+        | {"attn_implementation": "eager"}
+        | sizes
+    )
+    plain = getattr(hf, f"{architecture}ForCausalLM")(config)
+    helpers.randomise(plain)
+    return loaded(saved(plain, folder), "bridge", torch.float32)
+
+
+def hooked_decoder(**changes: Any) -> Any:
+    """A tiny random HookedTransformer (TransformerLens 3)."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "d_mlp": 24, "d_vocab": 40}
+    others = {"n_ctx": 48, "act_fn": "gelu", "normalization_type": "LN", "device": "cpu"}
+    model = HookedTransformer(HookedTransformerConfig(**sizes | others | changes))
+    helpers.randomise(model)
+    return model.eval()
+
+
 @dataclass(frozen=True, eq=False)
 class Decoder:
     """A model in float64, changes of its weights, and the Hugging Face models behind them.
 
-    ``reference`` has the weights before; ``of_matrices`` and ``of_all`` are changes of the
-    layers' matrices and of every weight, after which the Hugging Face models are
-    ``references_after``. Llama computes norms and rotations in float32 whatever the weights are.
+    Changes are of the layers' matrices or of every weight. Llama computes norms and rotations in
+    float32 whatever the weights are.
     """
 
     kind: str

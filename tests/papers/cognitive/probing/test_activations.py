@@ -98,48 +98,23 @@ def test_sites_are_states_to_decode_from(cases: Cases) -> None:
     assert torch.equal(sites[hook_z(0), 0], found.values[hook_z(0)][:, 0].reshape(5, D))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ((2, 0, 6), r"row 2: position 6 was asked for, but the row has 6 tokens; .* -6 to 5"),
-        ((3, 1, -3), r"row 3: position -3 was asked for, but the row has 2 tokens"),
-    ],
-)
-def test_positions_outside_of_a_row_are_refused(
-    cases: Cases, change: tuple[int, int, int], message: str
-) -> None:
-    model, positions = cases.get("bert").model, POSITIONS.clone()
-    row, column, value = change
-    positions[row, column] = value
-    with pytest.raises(InputError, match=message):
-        activations_at(model, encoded(texts()), HOOKS, positions)
-
-
-@pytest.mark.parametrize(
-    ("positions", "message"),
-    [
-        (torch.zeros(5), r"positions are torch.float32 of shape \(5,\); expected whole numbers"),
-        (torch.ones(5, 1, dtype=bool), r"positions are torch.bool"),
-        (torch.zeros(4, 1, dtype=int), r"shape \(4, 1\); .* for 5 examples"),
-    ],
-)
-def test_positions_that_do_not_fit_are_refused(
-    cases: Cases, positions: Tensor, message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        activations_at(cases.get("gpt2").model, encoded(texts()), HOOKS, positions)
-
-
-def test_hook_points_that_cannot_be_read_are_refused(cases: Cases) -> None:
-    model = cases.get("bert").model
-    for name, message in (
-        ("blocks.0.hook_resid_pots", r"no hook point 'blocks\.0\.hook_resid_pots'"),
-        ("blocks.0.attn.hook_pattern", r"has no hook point 'blocks\.0\.attn\.hook_pattern' of"),
-        ("pooler.hook_out", r"pooler.hook_out is \(5, 16\) for a batch of \(5, 9\)"),
-        ("blocks.0.attn.hook_hidden_states", r"ran without blocks\.0\.attn\.hook_hid"),
-    ):
+def test_what_cannot_be_read_is_refused(cases: Cases) -> None:
+    model, long, short = cases.get("bert").model, POSITIONS.clone(), POSITIONS.clone()
+    long[2, 0], short[3, 1] = 6, -3
+    read: list[tuple[list[str], Tensor | None, str]] = [
+        (HOOKS, long, r"row 2: position 6 was asked for, but the row has 6 tokens; .* -6 to 5"),
+        (HOOKS, short, r"row 3: position -3 was asked for, but the row has 2 tokens"),
+        (HOOKS, torch.zeros(5), r"torch.float32 of shape \(5,\); expected whole numbers"),
+        (HOOKS, torch.ones(5, 1, dtype=torch.bool), r"positions are torch.bool"),
+        (HOOKS, torch.zeros(4, 1, dtype=torch.int), r"shape \(4, 1\); .* for 5 examples"),
+        (["blocks.0.hook_resid_pots"], None, r"no hook point 'blocks\.0\.hook_resid_pots'"),
+        (["blocks.0.attn.hook_pattern"], None, r"no hook point 'blocks\.0\.attn\.hook_pattern' of"),
+        (["pooler.hook_out"], None, r"pooler.hook_out is \(5, 16\) for a batch of \(5, 9\)"),
+        (["blocks.0.attn.hook_hidden_states"], None, r"ran without blocks\.0\.attn\.hook_hid"),
+    ]
+    for hooks, positions, message in read:
         with pytest.raises(InputError, match=message):
-            activations_at(model, encoded(texts()), [name])
+            activations_at(model, encoded(texts()), hooks, positions)
 
 
 @pytest.mark.hooked

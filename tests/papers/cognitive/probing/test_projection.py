@@ -21,11 +21,6 @@ def noise(n: int, units: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture
-def no_umap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "umap", None)  # so that importing it fails
-
-
-@pytest.fixture
 def fake_umap(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A stand-in that keeps what it is given and puts example i at (i, 1)."""
     calls: list[Any] = []
@@ -50,10 +45,10 @@ def test_standardised_by_hand() -> None:
     assert constant.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
-def test_standardised_at_any_scale(scale: float) -> None:
-    values, _ = standardised(noise(9, 3) * scale)
-    np.testing.assert_allclose(values, standardised(noise(9, 3))[0])
+def test_standardised_at_any_scale() -> None:
+    for scale in (1e-200, 1e200):
+        values, _ = standardised(noise(9, 3) * scale)
+        np.testing.assert_allclose(values, standardised(noise(9, 3))[0])
 
 
 def test_constant_means_no_more_than_a_rounding_step() -> None:
@@ -79,14 +74,12 @@ def test_pca_by_hand() -> None:
     )
 
 
-def test_auto_without_umap_is_pca_and_says_so(no_umap: None) -> None:
+def test_without_umap_auto_is_pca_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "umap", None)  # so that importing it fails
     found = project(noise(12, 4))
     assert found.method == "pca"
     assert found.description.endswith("of their variance (umap-learn cannot be imported)")
     np.testing.assert_array_equal(found.points, project(noise(12, 4), method="pca").points)
-
-
-def test_umap_without_umap_learn_says_how_to_install_it(no_umap: None) -> None:
     with pytest.raises(InputError, match=r"pip install mechcore\[umap\]"):
         project(noise(12, 4), method="umap")
 
@@ -115,7 +108,6 @@ def test_what_umap_is_given(method: Any, fake_umap: list[Any]) -> None:
         (noise(9, 1), "pca", r"states: 9 examples of 1 units"),
         (noise(2, 4), "pca", r"states: 2 examples of 4 units.*expected at least 3 examples"),
         (np.ones((9, 4)), "pca", r"of which 0 vary; expected .* one that varies"),
-        (noise(9, 4)[0], "pca", r"states: shape \(4,\)"),
         (noise(9, 4) * np.nan, "pca", r"states: nan at example 0, unit 0"),
     ],
 )

@@ -11,14 +11,12 @@ from mechcore.papers.cognitive.probing.projection import project, silhouette
 @pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
 def test_umap_itself() -> None:
     pytest.importorskip("umap", reason="needs the umap extra")
-    sides = np.repeat([-4, 4], 10)
-    states = np.random.default_rng(0).normal(size=(20, 3)) + sides[:, None]
+    sides = np.repeat([-4, 4], 8)  # as few as are allowed
+    states = np.random.default_rng(0).normal(size=(16, 3)) + sides[:, None]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        first, again, other = (project(states, seed=seed) for seed in (0, 0, 1))
+        first, again = (project(states, method="umap") for _ in range(2))
     assert first.method == "umap"
-    assert first.points.shape == (20, 2)
+    assert first.points.shape == (16, 2)
     np.testing.assert_array_equal(first.points, again.points)
-    assert not np.array_equal(first.points, other.points)
     assert silhouette(first.points, sides)["silhouette"] > 0.5
-    assert project(states[:16], method="umap").points.shape == (16, 2)  # as few as are allowed
