@@ -58,7 +58,7 @@ def train(
     import torch
 
     from mechcore.steps.config import TEST_SPLITS
-    from mechcore.steps.fitting import Fitting
+    from mechcore.steps.fitting import training_on
     from mechcore.steps.inputs import check_sources
     from mechcore.training import best_step
     from mechcore.training.loop import device_of
@@ -67,9 +67,9 @@ def train(
     device_of(place)
     splits = [split for split in TEST_SPLITS if data.task or getattr(data, split) is not None]
     check_sources(model, data, ["train", *splits])
-    fitting = Fitting.of(model, data, settings, place, splits)
+    begin = training_on(model, data, settings, place, splits)
     with progress.shown():
-        history = fitting.run(out)
+        history = begin(out)
     _show_history(history)
     if (best := best_step(out)) is not None:
         print(f"the best evaluation is that of step {best}, whose weights are in {out / 'final'}")

@@ -163,10 +163,9 @@ class Lab(Shown):
         )
         part = self.plan(target_sparsities=tuple(shares), seeds=tuple(numbers))
         folders = self.done(*part.masks)
-        trained = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
-        if not trained:
-            raise MechcoreError(no_mask(missing_in(folders)))
-        return sorted(trained, key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
+        if trained := subnetworks_in(*folders):
+            return trained
+        raise MechcoreError(no_mask(missing_in(folders)))
 
     def report(self, out: str | Path = "mechcore-report") -> ReportPath:
         """Do the whole main study into a folder; the path of its report, a link in notebooks."""

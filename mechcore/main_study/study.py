@@ -19,7 +19,7 @@ from mechcore.settings import entries
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.config import DataConfig
-from mechcore.steps.fitting import fitting_of
+from mechcore.steps.fitting import training_of
 from mechcore.steps.inputs import resolved
 from mechcore.steps.masks import FindMasks
 from mechcore.study.engine import Results, Study
@@ -53,7 +53,7 @@ class MainStudy(Study):
             training, described = part.jobs.get("training"), part.jobs["describe"]
             if training is not None and training.key in keys:
                 assert isinstance(training.step, Train)
-                fitting_of(training, training.step.training, device)
+                training_of(training, training.step.training, device)
             elif any(job.contents.get("model") == described.contents["model"] for job in pending):
                 inputs = bench.inputs(described)
                 for step in (job.step for job in in_order(part.results) if job.key in keys):

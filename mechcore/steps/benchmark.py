@@ -51,15 +51,10 @@ def run_benchmark(
     seeds: Sequence[int] = (0,),
     device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The tables ``nodes`` and ``pairs`` of every method on every case.
+    """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store.
 
-    Args:
-        out: folder of the store that keeps what is done.
-        cases: see `mechcore.bench.cases.case_names`.
-        methods: that rank components, see `recovered_nodes`.
-        interaction_methods: see `recovered_pairs`.
-        seeds: of texts and of what methods draw, each a repetition.
-        device: where models are put.
+    See `recovered_nodes` for ``methods``, `recovered_pairs` for ``interaction_methods``; each of
+    ``seeds``, of texts and of what methods draw, is a repetition.
 
     Raises:
         InputError: a case or method is unknown.
@@ -67,11 +62,11 @@ def run_benchmark(
     """
     check_device(device)
     store = Store(out / "store")
-    chosen = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]
-    steps = [Recovery(case, seed, *chosen) for seed in seeds for case in case_names(cases)]
+    how = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]
     jobs = [
-        Job.of(step, f"{step.case} seed={step.seed}", hash_file=store.hash_file)
-        for step in dict.fromkeys(steps)
+        Job.of(Recovery(case, seed, *how), f"{case} seed={seed}", hash_file=store.hash_file)
+        for seed in dict.fromkeys(seeds)
+        for case in dict.fromkeys(case_names(cases))
     ]
     store.create()
     store.leftovers(remove=True)

@@ -166,7 +166,7 @@ def test_effective_sizes_are_of_what_masks_keep() -> None:
 
 
 def test_effective_sizes_leave_out_a_group_without_examples_and_say_so() -> None:
-    with pytest.warns(MechcoreWarning, match="left out of group 'hard', .* no example of ood:gone"):
+    with pytest.warns(MechcoreWarning, match="group 'hard' is left out, .* no example of ood:gone"):
         _, _, chosen = accuracies_by_checkpoint({10: accuracies()}, {"hard": ("a", "gone")})
     assert list(chosen) == ["ID", "OOD", "mixed"]
 
