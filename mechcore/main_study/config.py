@@ -33,16 +33,12 @@ _FORBID = ConfigDict(extra="forbid")
 
 def _fields() -> list[tuple[str, Any, Any]]:
     """The analyses that can be left out, with their defaults."""
-    kinds = {name: ANALYSES[name] for name in ANALYSES}
-
-    def summary(kind: type) -> str:
-        return (kind.__doc__ or "").strip().partition("\n")[0]
-
-    fields = [
-        (name, kind | None, setting(None if kind.asked else kind(), summary(kind)))
-        for name, kind in kinds.items()
-        if not kind.always
-    ]
+    fields: list[tuple[str, Any, Any]] = []
+    for name, kind in ((name, ANALYSES[name]) for name in ANALYSES):
+        if not kind.always:
+            summary = (kind.__doc__ or "").strip().partition("\n")[0]
+            value = setting(None if kind.asked else kind(), summary)
+            fields.append((name, kind | None, value))
     fill = setting(
         "mean",
         "What replaces an ablated output: mean, zero, resample, counterfactual (the output on an "

@@ -14,7 +14,7 @@ from mechcore.bench.recovery import NODES, PAIRS, WITH_PAIRS, recovered_nodes, r
 from mechcore.models.devices import check_device
 from mechcore.study.engine import Jobs, perform
 from mechcore.study.executors import Local
-from mechcore.study.step import TABLES_FOLDER, Job, Step, Work
+from mechcore.study.step import TABLES_FOLDER, Job, Step, Work, in_order
 from mechcore.study.store import Store
 
 
@@ -63,11 +63,11 @@ def run_benchmark(
     check_device(device)
     store = Store(out / "store")
     how = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]
-    jobs = [
+    jobs = in_order(
         Job.of(Recovery(case, seed, *how), f"{case} seed={seed}", hash_file=store.hash_file)
-        for seed in dict.fromkeys(seeds)
-        for case in dict.fromkeys(case_names(cases))
-    ]
+        for seed in seeds
+        for case in case_names(cases)
+    )
     store.create()
     store.leftovers(remove=True)
     perform(Jobs(jobs), store, Local(device=device), out)

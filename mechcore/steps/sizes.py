@@ -71,17 +71,15 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
         )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
-    by_step: dict[int | str, Path] = {}
-    for step, path in [pair for place in paths for pair in _checkpoints(Path(place)).items()]:
-        if step in by_step:
-            raise InputError(f"checkpoints: {path} and {by_step[step]} are both {step}")
-        by_step[step] = path
-    steps = sorted(step for step in by_step if isinstance(step, int))
-    named = [step for step in by_step if isinstance(step, str)]
-    order: list[Any] = [*steps, *named]
-    return {
-        str(step) if named else step: replace(model, source=str(by_step[step])) for step in order
-    }
+    by_name: dict[str, tuple[Any, Path]] = {}
+    for pair in [pair for place in paths for pair in _checkpoints(Path(place)).items()]:
+        other = by_name.setdefault(str(pair[0]), pair)
+        if other is not pair:
+            raise InputError(f"checkpoints: {pair[1]} and {other[1]} are both {pair[0]}")
+    steps = sorted(pair for pair in by_name.values() if isinstance(pair[0], int))
+    named = [pair for pair in by_name.values() if isinstance(pair[0], str)]
+    order = [*steps, *named]
+    return {str(step) if named else step: replace(model, source=str(path)) for step, path in order}
 
 
 def _checkpoints(path: Path) -> dict[int | str, Path]:

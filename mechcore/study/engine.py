@@ -16,6 +16,7 @@ from mechcore.errors import MechcoreError, warn
 from mechcore.study.executors import Executor, Receipt, Workers
 from mechcore.study.step import Job, in_order
 from mechcore.study.store import Store, StoreError
+from mechcore.wording import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,14 +92,13 @@ class StudyError(MechcoreError):
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         self.failures = list(failures)
-        causes = [each for each in failures if each.because_of is None]
+        causes = [failure for failure in failures if failure.because_of is None]
         waiting = len(failures) - len(causes)
         more = f"; {waiting} that need their results were not begun" if waiting else ""
-        jobs = "1 job" if len(causes) == 1 else f"{len(causes)} jobs"
-        reasons = ". ".join(f"{each.job.name}: {each.message}" for each in causes)
+        reasons = ". ".join(f"{failure.job.name}: {failure.message}" for failure in causes)
         super().__init__(
-            f"study: {jobs} failed{more}. {reasons}. What was finished is kept; after a change of "
-            "settings only what depends on them is done again"
+            f"study: {count(len(causes), 'job')} failed{more}. {reasons}. What was finished is "
+            "kept; after a change of settings only what depends on them is done again"
         )
 
 

@@ -38,14 +38,10 @@ class StudyKind(Generic[S]):
     executor: Callable[[S], Executor] = lambda settings: Local()
 
     def read(self, content: Any, name: str) -> S:
-        """Settings from plain values; what is left out keeps its default.
-
-        Args:
-            content: settings by name.
-            name: of where they come from, for messages.
+        """Settings from plain values by name; what is left out keeps its default.
 
         Raises:
-            InputError: they are not such settings; the message names what is wrong and where.
+            InputError: they are not such settings; ``name`` says where they come from.
         """
         return validated(self.settings, content, name)
 
@@ -67,8 +63,8 @@ def read_study(path: str | Path) -> tuple[str, Any]:
     kind = content.pop("kind", DEFAULT) if isinstance(content, dict) else DEFAULT
     if not isinstance(kind, str):
         raise InputError(f"{path}: kind is {kind!r}; expected one of {', '.join(STUDIES.names())}")
-    found = STUDIES[kind]
-    return kind, found.located(found.read(content, str(path)), path.resolve().parent)
+    known = STUDIES[kind]
+    return kind, known.located(known.read(content, str(path)), path.resolve().parent)
 
 
 STUDIES: Registry[StudyKind[Any]] = Registry(

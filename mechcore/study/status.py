@@ -19,13 +19,13 @@ def status_table(jobs: pd.DataFrame) -> pd.DataFrame:
 
 def damaged(store: Store) -> list[str]:
     """What is wrong with results in the store, a line each."""
-    found = []
+    problems = []
     for key in store.all_keys():
         try:
             store.verify(key)
         except Damaged as error:
-            found.append(str(error))
-    return found
+            problems.append(str(error))
+    return problems
 
 
 def removable(store: Store) -> tuple[list[str], list[Path], int]:

@@ -17,7 +17,7 @@ import os
 import platform
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -127,14 +127,13 @@ class Job:
         Raises:
             InputError: an input is not there.
         """
-        found = dict(inputs or {})
-        contents = {what: plain(each.content(hash_file)) for what, each in found.items()}
-        return cls(step, name, dict(needs or {}), found, contents)
+        read = dict(inputs or {})
+        return cls(step, name, dict(needs or {}), read, _contents(read, hash_file))
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """Everything that its result depends on, as a JSON value."""
-        read_by = [thing for each in self.inputs.values() for thing in each.uses()]
+        read_by = [thing for read in self.inputs.values() for thing in read.uses()]
         return {
             "step": self.step.kind,
             "settings": self.step.settings(),
@@ -169,7 +168,7 @@ class Job:
             InputError: an input is gone, or is another one.
         """
         try:
-            now = {what: plain(read.content(hash_file)) for what, read in self.inputs.items()}
+            now = _contents(self.inputs, hash_file)
         except (InputError, OSError) as error:
             raise InputError(
                 f"{error}; it was there when the study was planned: put it back and run it again"
@@ -230,8 +229,8 @@ class Work:
             Damaged: its results are not what was written.
             InputError: the table is not what its schema says.
         """
-        name = name or what
         schemas = {schema.name: schema for schema in self.job.needs[what].step.schemas}
+        name = name or what
         return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
 
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
@@ -259,19 +258,22 @@ def known_here_alone(what: str) -> InputError:
     )
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
+def _contents(inputs: Mapping[str, Input], hash_file: Hasher) -> dict[str, Any]:
+    return {what: plain(read.content(hash_file)) for what, read in inputs.items()}
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
     """These jobs and all that they need, each once by its key, and after those that it needs."""
-    found: dict[str, Job] = {}
+    known: dict[str, Job] = {}
 
-    def add(job: Job) -> None:
-        if job.key not in found:
-            for need in job.needs.values():
-                add(need)
-            found[job.key] = job
+    def add(jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if job.key not in known:
+                add(job.needs.values())
+                known[job.key] = job
 
-    for job in jobs:
-        add(job)
-    return list(found.values())
+    add(jobs)
+    return list(known.values())
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
@@ -279,8 +281,8 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
 
     Of Python the patch version does not count.
     """
-    found: dict[str, str | None] = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    return found | {name: _version(name) for name in (*VERSIONED, *packages)}
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"python": python, **{name: _version(name) for name in (*VERSIONED, *packages)}}
 
 
 def this_machine() -> dict[str, Any]:
@@ -318,14 +320,15 @@ def plain(value: Any) -> Any:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What changed between two recipes of a job, in words, the most telling first."""
-    found = []
-    for part, word in (("settings", "setting"), ("inputs", "input"), ("versions", "package")):
-        before, after = old.get(part) or {}, new.get(part) or {}
-        found += [f"{word} {name}" for name in _changed(before, after)]
-    code = _changed(old.get("code") or {}, new.get("code") or {})
-    found += [name.removeprefix("mechcore.").replace(".", "/") + ".py" for name in code]
-    found += [f"result of {name}" for name in _changed(old.get("needs") or {}, new["needs"])]
-    return found
+    words = {"settings": "setting {}", "inputs": "input {}", "versions": "package {}"}
+    words |= {"code": "{}.py", "needs": "result of {}"}
+    changes = []
+    for part, word in words.items():
+        for name in _changed(old.get(part) or {}, new.get(part) or {}):
+            is_code = part == "code"
+            name = name.removeprefix("mechcore.").replace(".", "/") if is_code else name
+            changes.append(word.format(name))
+    return changes
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
