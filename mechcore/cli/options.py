@@ -144,11 +144,7 @@ class _Option:
         return rf"{text} \[default: {default}]" if shown else text
 
     def value(self, given: Any) -> Any:
-        """The setting's value from what typer made of the text.
-
-        Raises:
-            InputError: it cannot be used.
-        """
+        """The setting's value from what typer made of the text; an `InputError` if it has none."""
         option, entry = self.flags[0], self.entry
         if self.type is str and str not in entry.choices:
             given = _from_text(entry, option, given)
@@ -159,11 +155,7 @@ class _Option:
 
 
 def _from_text(entry: Entry, option: str, text: str) -> Any:
-    """Values of a comma-separated option: texts, numbers, or NAME=VALUE pairs.
-
-    Raises:
-        InputError: a part is no number or no pair, or a name occurs twice.
-    """
+    """Values of a comma-separated option: texts, numbers, or NAME=VALUE pairs."""
     kind = next((kind for kind in entry.choices if get_origin(kind) is tuple), None)
     if kind is None:
         return _pairs(option, text) or (None if entry.optional else {})
@@ -198,11 +190,7 @@ class Given(Generic[S]):
     values: Mapping[str, Any]
 
     def over(self, base: S) -> S:
-        """Settings with what is on the command line in place of their own.
-
-        Raises:
-            InputError: they contradict each other.
-        """
+        """Settings with what is on the command line; an `InputError` where they contradict it."""
         presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
         if presets is None:
             return with_values(base, self.values)
@@ -211,11 +199,7 @@ class Given(Generic[S]):
 
     @property
     def settings(self) -> S:
-        """The command's defaults with what is on the command line.
-
-        Raises:
-            InputError: they contradict each other.
-        """
+        """The command's defaults with what is on the command line, see `over`."""
         presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
         if presets is not None:
             return self.over(presets.named[presets.default])
@@ -234,10 +218,9 @@ def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
     for place in [name.removesuffix(_MORE) for name in values if name.endswith(_MORE)]:
         for name, text in values.pop(f"{place}{_MORE}").items():
             if f"{place}{name}" in values:
-                flags = {name: option.flags[0] for option, _ in given for name in option.names}
+                flags = next(o.flags for o, _ in given if f"{place}{_MORE}" in o.names)
                 raise InputError(
-                    f"{flags[f'{place}{_MORE}']}: {name} is given as an option of its own, too; "
-                    "leave one out"
+                    f"{flags[0]}: {name} is given as an option of its own, too; leave one out"
                 )
             values[f"{place}{name}"] = _plain(text)
     return Given(made, values)

@@ -61,7 +61,7 @@ def question(name: str) -> Callable[..., None]:
         do_study(study, resources, how, out, stages, lambda run: _show(read_run(run), kind))
 
     ask.__name__ = name
-    ask.__doc__ = f"{kind.__doc__}\n\nRun it again to resume; results that a run has are used."
+    ask.__doc__ = f"{kind.__doc__}\n\nRerun to resume; results that a run has are used."
     ask.__annotations__ = {
         "given": Annotated[Given[StudyConfig], From(StudyConfig, names, without, every=own)],
         "resources": ResourceOptions,

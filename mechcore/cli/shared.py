@@ -10,6 +10,10 @@ from typing import Any
 from mechcore.errors import InputError
 
 MODEL = ("model",)
+BASE = (
+    *("model.source", "model.class_names", "model.prompt", "model.chat_template", "model.answers"),
+    *("model.revision", "model.allow_pickle"),
+)
 TASK = ("data.columns", "data.label_map", "data.seed", "data.task", "data.folder")
 TRAIN = ("data.train", "data.max_train")
 TEST_DATA = (

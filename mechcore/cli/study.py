@@ -13,6 +13,7 @@ from mechcore.cli.execution import ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.questions import do_study, left_to_study, show_run
 from mechcore.cli.shared import (
+    BASE,
     MODEL,
     PRUNING,
     TASK,
@@ -34,8 +35,8 @@ _LEFT = [setting for name in ANALYSES for setting in left_to_study(name)]
 _RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "only", *_ANALYSES)
 _RUN += ("analyses.fill",)
 _OWN = (
-    *("model.source", "model.embedded", "model.revision", "model.class_names", "model.prompt"),
-    *("model.chat_template", "model.answers", "model.allow_pickle"),
+    *BASE,
+    "model.embedded",
     *("data.train", "data.id", "data.ood", "data.task", "data.folder", "data.columns"),
     "data.label_map",
 )
@@ -57,11 +58,7 @@ class Chosen:
         return [*asked, *(("--without", name) for name in left_out)]
 
     def over(self, study: StudyConfig) -> StudyConfig:
-        """The study with these analyses, and of the others those that it had.
-
-        Raises:
-            InputError: there is none of that name, or it cannot be left out.
-        """
+        """The study with these analyses beside its own; an `InputError` where that cannot be."""
         changes: dict[str, Any] = {}
         for option, name in self.named():
             kind = ANALYSES[name]

@@ -10,19 +10,11 @@ import typer
 
 from mechcore import progress
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import TASK, TEST_DATA, TRAIN, show
+from mechcore.cli.shared import BASE, TASK, TEST_DATA, TRAIN, show
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.steps.config import ModelConfig
 from mechcore.training.settings import TrainSettings
-
-_BASE = tuple(
-    f"model.{name}"
-    for name in (
-        *("source", "class_names", "prompt", "chat_template", "answers", "revision"),
-        "allow_pickle",
-    )
-)
 
 _MOST_ROWS = 20
 
@@ -31,7 +23,7 @@ _MOST_ROWS = 20
 def train(
     given: Annotated[
         Given[StudyConfig],
-        From(StudyConfig, (*_BASE, *TRAIN, *TEST_DATA, *TASK), defaults={"data.max_train": None}),
+        From(StudyConfig, (*BASE, *TRAIN, *TEST_DATA, *TASK), defaults={"data.max_train": None}),
     ],
     how: Annotated[Given[TrainSettings], From(TrainSettings)],
     device: Annotated[
@@ -44,7 +36,7 @@ def train(
 ) -> None:
     """Fine-tune a checkpoint on your data, with further checkpoints and a history on the way.
 
-    Run it again to go on after an interruption.
+    Rerun to resume after an interruption.
     """
     from mechcore.files import check_can_write
 

@@ -28,7 +28,6 @@ EMBEDDED: dict[str, Literal["encoder", "decoder"]] = {
 """The models that come with mechcore, by what `open` calls them."""
 
 STORE = "mechcore-store"
-_EXAMPLES = "examples"
 
 
 def open(
@@ -131,7 +130,7 @@ def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) ->
         raise InputError(f"{split} data: found {name}; expected {EXPECTED}")
     frame = examples.frame.loc[:, (examples.frame != "").any()]
     content = frame.to_parquet(index=False)
-    path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{split}.parquet"
+    path = store.path / "examples" / sha256(content).hexdigest()[:16] / f"{split}.parquet"
     if not path.exists():
         store.create()
         write_bytes(path, content)

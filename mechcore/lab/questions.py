@@ -209,11 +209,7 @@ class Lab(Shown):
         return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     def _check_same(self) -> None:
-        """Make sure that the files of model and data are those of the first question.
-
-        Raises:
-            InputError: they are others. Of those that are gone nothing else could be answered.
-        """
+        """Refuse files of model and data that changed since the first question."""
         model, data = self.config.model, self.config.data
         read: dict[str, Input] = {f"model {model.source}": CheckpointInput(model)}
         for split in SPLITS if self._has_data else ():
@@ -222,7 +218,7 @@ class Lab(Shown):
             try:
                 now = plain(what.content(self.store.hash_file))
             except (InputError, OSError):
-                continue
+                continue  # of files that are gone nothing else could be answered
             if self._contents.setdefault(name, now) != now:
                 raise InputError(
                     f"lab: the files of {name} changed since the first question, and earlier "

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, make_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from mechcore.analyses import ANALYSES
 from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
-from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig, check_name
+from mechcore.steps.config import FORBID, TEST_SPLITS, DataConfig, ModelConfig, check_name
 from mechcore.training.settings import TrainSettings
 
 EMBEDDED = "embedded"
@@ -27,8 +27,6 @@ RESERVED = (
     *("means.safetensors", "attention_examples.json", "flips_attention.json"),
 )
 """What a study's folder holds beside those of its variants; no variant has such a name."""
-
-_FORBID = ConfigDict(extra="forbid")
 
 
 def _fields() -> list[tuple[str, Any, Any]]:
@@ -69,7 +67,7 @@ else:
             "__doc__": "The settings of each analysis by its name; None leaves it out.",
             "__module__": __name__,
             "__post_init__": lambda settings: check(settings, "analyses"),
-            "__pydantic_config__": _FORBID,
+            "__pydantic_config__": FORBID,
             "panel": "Analyses",
         },
     )
@@ -79,7 +77,7 @@ else:
 class Resources:
     """What one job may use; it is no part of the results."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Compute"
 
     cpus: int | None = setting(
@@ -113,7 +111,7 @@ class Resources:
 class StudyConfig:
     """A whole study."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     model: ModelConfig = setting(ModelConfig(), "Which model, and how to read its answers.")
     variants: Mapping[str, StudyConfig] = setting(

@@ -187,11 +187,11 @@ class _Planner:
         """Make sure that all analyses can be done with the fill."""
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
-        without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
+        without = [name for name in on if not ANALYSES[name].works_with(self.fill)]
         if without and self.config.target_sparsities:
             raise InputError(
-                f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} "
-                f"cannot be done; choose another fill, or leave them out (--without {without})"
+                f"analyses: fill is {self.fill!r}, with which {' and '.join(without)} cannot be "
+                f"done; choose another fill, or leave them out (--without {','.join(without)})"
             )
 
     def _analyse(self, name: str) -> None:

@@ -94,11 +94,7 @@ class MainStudy(Study):
 
 
 def read_content(content: Any, name: str) -> StudyConfig:
-    """Settings from plain values by name; variants take from the study what they do not name.
-
-    Raises:
-        InputError: they are not such settings; ``name`` says where they come from.
-    """
+    """As `StudyKind.read`; variants take from the study what they do not name."""
     variants = content.get("variants") if isinstance(content, dict) else None
     if isinstance(variants, dict):
         common = {key: value for key, value in content.items() if key != "variants"}
@@ -138,7 +134,7 @@ def located(config: StudyConfig, folder: Path) -> StudyConfig:
     return replace(
         config,
         model=replace(config.model, source=source and located_folder(source, folder)),
-        variants={name: located(each, folder) for name, each in config.variants.items()},
+        variants={name: located(own, folder) for name, own in config.variants.items()},
         checkpoints=tuple(
             path if path in (EMBEDDED, TRAINED) else located_path(path, folder)
             for path in config.checkpoints

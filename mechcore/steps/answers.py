@@ -168,9 +168,8 @@ class Answered:
 
 def answers_of(work: Work) -> Answered:
     """The answers that the job needs."""
-    full: dict[str, Evaluation] = {}
+    full, folders = dict[str, Evaluation](), list[Path]()
     masked: dict[str, dict[str, Evaluation]] = {split: {} for split in TEST_SPLITS}
-    folders: list[Path] = []
     for what, job in work.job.needs.items():
         if isinstance(job.step, AcceptMasks):
             folders.append(work.needed(what))
@@ -181,8 +180,5 @@ def answers_of(work: Work) -> Answered:
             else:
                 full[job.step.split] = named[FULL]
     subnetworks = subnetworks_in(*folders)
-    in_order = {
-        split: [named[subnetwork.name] for subnetwork in subnetworks]
-        for split, named in masked.items()
-    }
+    in_order = {split: [of[pruned.name] for pruned in subnetworks] for split, of in masked.items()}
     return Answered(full, subnetworks, in_order, folders)

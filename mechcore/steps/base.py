@@ -82,7 +82,6 @@ class MainStep(Step):
     """
 
     for_others: ClassVar[bool] = False
-
     label: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()

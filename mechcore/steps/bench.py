@@ -32,7 +32,6 @@ CHECKPOINTS = "checkpoints"
 MODEL, TRAINING = "model", "training"
 """What a job's model is to it, and the job that trains it."""
 
-
 _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
 """Settings that say what a model is or where it lies, not how it is used."""
 
@@ -45,11 +44,7 @@ class CheckpointInput(Input):
     answers: bool = True
 
     def content(self, hash_file: Hasher) -> Any:
-        """Digests of its files, and how its answers are read.
-
-        Raises:
-            InputError: there is no such checkpoint.
-        """
+        """Digests of its files, and how its answers are read; see `Input.content`."""
         config = resolved(self.config)
         files = checkpoint_content(str(config.source), config.revision, hash_file)
         return {"files": files, **_use(config)}
@@ -130,11 +125,7 @@ class Workbench:
         self._examples: dict[tuple[str, bool], dict[tuple[str, str], Any]] = {}
 
     def inputs(self, job: Job) -> Inputs:
-        """The model of a job with the data of its splits.
-
-        Raises:
-            InputError: they cannot be used.
-        """
+        """The model of a job with the data of its splits; an `InputError` if they are unusable."""
         place = self._opened(job)
         inputs, known = self._models[place], self._examples[place]
         opened = replace(inputs, data={}, available={})
@@ -187,11 +178,7 @@ def data_inputs(job: Job) -> dict[str, DataInput]:
 
 
 def trained_path(store: Store, job: Job) -> Path:
-    """The checkpoint of a job whose model the study trained.
-
-    Raises:
-        Damaged: it is not what was written.
-    """
+    """The checkpoint of a job whose model the study trained; `Damaged` if it was changed."""
     model = model_input(job)
     assert isinstance(model, TrainedInput)
     return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint

@@ -16,6 +16,7 @@ from mechcore.study.engine import Jobs, perform
 from mechcore.study.executors import Local
 from mechcore.study.step import TABLES_FOLDER, Job, Step, Work, in_order
 from mechcore.study.store import Store
+from mechcore.tables import Schema
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ def run_benchmark(
     store.create()
     store.leftovers(remove=True)
     perform(Jobs(jobs), store, Local(device=device), out)
-    tables = []
-    for schema in (NODES, PAIRS):
+
+    def table(schema: Schema) -> pd.DataFrame:
         files = [store.whole(job.key) / TABLES_FOLDER / f"{schema.name}.csv" for job in jobs]
         parts = [schema.read(file) for file in files if file.exists()]
-        tables.append(pd.concat(parts or [schema.frame([])], ignore_index=True))
-    nodes, pairs = tables
-    return nodes, pairs
+        return pd.concat(parts or [schema.frame([])], ignore_index=True)
+
+    return table(NODES), table(PAIRS)

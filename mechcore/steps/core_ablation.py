@@ -86,11 +86,9 @@ def core_ablation_tables(
         drawn = [*sets.matched_random(core, inputs.model, step.controls, **options).values()]
         beside_core: Sequence[Ablations] = both
         if drawn:  # on fewer examples
-            sampled = inputs.sampled(TEST_SPLITS, step.control_examples, step.seed)
-            beside_core = [
-                ablated([whole, *drawn], split, f"controls-{split}", sampled)
-                for split in TEST_SPLITS
-            ]
+            few = inputs.sampled(TEST_SPLITS, step.control_examples, step.seed)
+            every = [whole, *drawn]
+            beside_core = [ablated(every, s, f"controls-{s}", few) for s in TEST_SPLITS]
         controls += [control_table(of, {whole: drawn}) for of in beside_core]
     what = "heads outside the core, of its layers" if core else "heads outside the core"
     if step.components or step.sets:

@@ -64,9 +64,9 @@ class Inputs:
         """Warn where pairs meet single texts, or texts of a split are those of another, too."""
         texts = _texts(examples)
         for other, data in self.data.items():
-            if self.config.prompt is None and data.examples.two_segments != examples.two_segments:
-                kinds = ("pairs", "single texts")
-                here, there = kinds if examples.two_segments else kinds[::-1]
+            pairs = examples.two_segments
+            if self.config.prompt is None and data.examples.two_segments != pairs:
+                here, there = ("pairs", "single texts")[:: 1 if pairs else -1]
                 warn(
                     f"{split} data {examples.name}: read as {here}, those of {other} as {there}, "
                     "which a classifier may answer quite differently; if a column of second texts "
@@ -164,11 +164,7 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
 
 
 def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -> None:
-    """Make sure that model and data are named together, and everything that belongs to them.
-
-    Raises:
-        InputError: they are not.
-    """
+    """Raise an `InputError` unless model and data, and what belongs to them, go together."""
     files = {split: getattr(data, split) for split in SPLITS}
     missing = [f"--{split}" for split in splits if files[split] is None and data.task is None]
     if model.source is not None and missing:

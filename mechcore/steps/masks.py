@@ -163,14 +163,12 @@ class AcceptMasks(MainStep):
                     kept.save(work.folder / MASKS / f"{mask.name}.safetensors")
                 except OffTrackError as error:
                     missing[mask.name] = str(error)
-        names = {subnetwork_name(self.target_sparsity, s, self.method): s for s in self.seeds}
-        rows = [
-            (name, self.target_sparsity, seed, missing[name])
-            for name, seed in names.items()
-            if name in missing
-        ]
-        for name, *_, why in rows:
-            warn(f"{name} is missing: {why}")
+        rows = []
+        for seed in self.seeds:
+            name = subnetwork_name(self.target_sparsity, seed, self.method)
+            if name in missing:
+                warn(f"{name} is missing: {missing[name]}")
+                rows.append((name, self.target_sparsity, seed, missing[name]))
         write_json(work.folder / MISSING_FILE, rows)
 
 

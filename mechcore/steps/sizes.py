@@ -85,8 +85,7 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
 def _checkpoints(path: Path) -> dict[int | str, Path]:
     """Checkpoints in a folder by their step or name, or the folder itself if it has none in it.
 
-    ``final`` is left out where it is a copy of another one, by its step. So is a model on top of
-    others, the final one as the Trainer of transformers leaves it, by its weights.
+    The final one, in the folder or the folder itself, is left out where it is a copy of another.
     """
     inside: dict[int | str, Path] = {}
     for folder in sorted(file.parent for file in path.glob("*/config.json")):
@@ -171,8 +170,8 @@ def size_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``.
 
-    The last also has full_accuracy, the full model's accuracy on the group, and the first in_grid,
-    whether ``grid`` has subnetworks of the checkpoint; the others are in no table of sizes.
+    The last also has the full model's accuracy on the group; in_grid, in the first, says whether
+    ``grid`` has subnetworks of the checkpoint.
     """
     sizes = effective_size(full, grid, groups=groups, tolerance=tolerance)
     full = full.assign(in_grid=full["checkpoint"].isin(grid["checkpoint"]))

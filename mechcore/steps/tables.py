@@ -180,16 +180,9 @@ def accuracy_table(
     masked: Mapping[str, Sequence[Evaluation]],
     names: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Accuracy of the full model and of every subnetwork on every subset.
+    """The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
 
-    Args:
-        full: the full model's answers by split.
-        subnetworks: the subnetworks.
-        masked: their answers by split, in the same order.
-        names: name of the data by split.
-
-    Returns:
-        The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
+    By split are the full model's answers, the subnetworks' in their order, and names of the data.
     """
     models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
     models += [(pruned.name, pruned.target_sparsity, pruned.seed) for pruned in subnetworks]

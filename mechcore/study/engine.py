@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a finished study puts into a folder.
-
-    Attributes:
-        tables: by name.
-        files: of the store, by their names in the folder.
-        facts: for ``config.json``.
-    """
+    """What goes into a folder: tables and files of the store by name, facts for `config.json`."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -56,11 +50,7 @@ class Study:
         return sum(job.step.cost(job) for job in self.jobs())
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Open what the pending jobs read, so that what cannot be used shows before the work.
-
-        Raises:
-            InputError: something cannot be used.
-        """
+        """Open what the pending jobs read; an `InputError`, before the work, if it is unusable."""
 
     def results(self) -> Mapping[str, Results]:
         """Of the finished study, for each of its `folders`."""
@@ -103,9 +93,7 @@ class StudyError(MechcoreError):
 
 
 def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
-    """Do all jobs of a study that are not done.
-
-    The store remembers ``out``, the folder of the study, as the user of the results.
+    """Do all jobs of a study that are not done; the store remembers that ``out`` uses the results.
 
     Raises:
         StudyError: jobs failed; all that do not need them were done.

@@ -62,9 +62,6 @@ class Local:
         cpus: cores for each job; None shares those there are. Results are equal to the last bit
             only between runs with equal cores.
         device: where models are put: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
-
-    Raises:
-        InputError: there are no workers, or no cores.
     """
 
     workers: int = 1

@@ -75,10 +75,7 @@ class RememberedHashes:
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
     """Digests of a checkpoint's files by name; of a hub id its commit.
 
-    ``source`` is a directory, GGUF file or hub id.
-
-    Raises:
-        InputError: there is no such checkpoint.
+    ``source`` is a directory, GGUF file or hub id; an `InputError` if there is no such checkpoint.
     """
     path = Path(source)
     if path.is_file():

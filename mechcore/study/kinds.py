@@ -38,21 +38,14 @@ class StudyKind(Generic[S]):
     executor: Callable[[S], Executor] = lambda settings: Local()
 
     def read(self, content: Any, name: str) -> S:
-        """Settings from plain values by name; what is left out keeps its default.
-
-        Raises:
-            InputError: they are not such settings; ``name`` says where they come from.
-        """
+        """Settings from plain values, see `mechcore.yaml_file.validated`."""
         return validated(self.settings, content, name)
 
 
 def read_study(path: str | Path) -> tuple[str, Any]:
-    """Read a study of any kind from a ``.yaml`` or ``.yml`` file, which names its ``kind``.
+    """The kind of the study in a YAML file, `DEFAULT` where it names none, and its settings.
 
     Relative paths in it are relative to its folder.
-
-    Returns:
-        The kind, `DEFAULT` where the file names none, and the settings.
 
     Raises:
         InputError: the file is missing or of another kind, is not valid YAML, or does not describe

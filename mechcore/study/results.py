@@ -38,11 +38,7 @@ class Opened:
 
 
 def check_out(out: Path, kind: str) -> None:
-    """See whether a study may put its results into ``out``; nothing is written.
-
-    Raises:
-        InputError: it is a file, cannot be written, or holds something else than such a study.
-    """
+    """Raise an `InputError` unless ``out`` can be written, and is free or holds such a study."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; expected a folder (--out)")
     check_can_write(out)
@@ -64,11 +60,7 @@ def check_out(out: Path, kind: str) -> None:
 
 
 def check_folders(out: Path, names: Iterable[str]) -> None:
-    """See whether the folders inside that of a study are free for its results.
-
-    Raises:
-        InputError: another study's results are in one of them.
-    """
+    """Raise an `InputError` where folders in that of a study hold another study's results."""
     own = _written(out)
     for name in filter(None, names):
         taken = [file for file in (STUDY, CONFIG_FILE) if (out / name / file).exists()]
@@ -93,11 +85,7 @@ def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
 
 
 def opened(out: Path) -> Opened:
-    """The study in a folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The study in a folder; an `InputError` if there is none."""
     path = out / STUDY
     if not path.exists():
         raise InputError(

@@ -142,10 +142,9 @@ def job_table(folder: str | Path) -> tuple[Any, Store]:
     """The jobs of the study in a folder, from its settings, inputs and code as they are now.
 
     Returns:
-        One row per job known by now: key, kind, name, state (``done``, ``begun`` for one that was
-        interrupted or is at work, ``to do``), seconds and bytes (0 if not done), and why (what
-        changed since it was last done, in words; empty where it is done or was never done); and
-        the store.
+        One row per job known by now: key, kind, name, state (``done``, ``begun`` or ``to do``),
+        seconds and bytes (0 if not done), and why (what changed since it was last done, in words;
+        empty where it is done or was never done); and the store.
 
     Raises:
         InputError: there is no study, or a file that it works on is gone.

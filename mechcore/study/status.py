@@ -32,10 +32,5 @@ def removable(store: Store) -> tuple[list[str], list[Path], int]:
     """Keys that no study has use for, what killed processes left, and bytes of both."""
     keys, leftovers = store.unused(), store.leftovers()
     own = [path for key in keys for path in (store.folder(key), store.partial(key))]
-    return keys, leftovers, sum(_size(path) for path in {*own, *leftovers})
-
-
-def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.exists() else 0
+    files = {file for path in (*own, *leftovers) for file in (path, *path.rglob("*"))}
+    return keys, leftovers, sum(file.stat().st_size for file in files if file.is_file())

@@ -122,11 +122,7 @@ class Job:
         inputs: Mapping[str, Input] | None = None,
         hash_file: Hasher,
     ) -> Job:
-        """Plan a job; of its inputs only the content is read.
-
-        Raises:
-            InputError: an input is not there.
-        """
+        """Plan a job, whose inputs are there; only their content is read."""
         read = dict(inputs or {})
         return cls(step, name, dict(needs or {}), read, _contents(read, hash_file))
 
@@ -149,11 +145,7 @@ class Job:
         return digest_of(self.recipe)
 
     def check_code(self) -> None:
-        """Make sure that this process would run what the key says; for processes beside the first.
-
-        Raises:
-            InputError: something was registered, or edited, in the first one alone.
-        """
+        """Raise an `InputError` if code was registered, or edited, in the first process alone."""
         try:
             changes = differences(self.recipe, replace(self).recipe)
         except InputError as error:
@@ -162,11 +154,7 @@ class Job:
             raise known_here_alone(", ".join(changes))
 
     def check_inputs(self, hash_file: Hasher) -> None:
-        """Make sure that what is read for it is what its key says.
-
-        Raises:
-            InputError: an input is gone, or is another one.
-        """
+        """Raise an `InputError` if an input is gone, or is another one than its key says."""
         try:
             now = _contents(self.inputs, hash_file)
         except (InputError, OSError) as error:
@@ -179,13 +167,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artefact is.
+    """What an artefact is: a job's key, which is the digest of its recipe, its kind and name.
 
     Attributes:
-        key: digest of ``recipe``, which is everything that the result depends on.
-        kind: of the step.
-        name: of the job, for people.
-        recipe: see `Job.recipe`.
         files: SHA-256 by relative path.
         bytes: size of all files.
         seconds: time the work took; after an interruption, of the last part.
@@ -215,30 +199,17 @@ class Work:
     device: str
 
     def needed(self, what: str) -> Path:
-        """Folder with the results of a job that this one needs.
-
-        Raises:
-            Damaged: they are not what was written.
-        """
+        """Folder with the results of a job that this one needs; `Damaged` if they were changed."""
         return self.store.whole(self.job.needs[what].key)
 
     def table(self, what: str, name: str = "") -> pd.DataFrame:
-        """A table of a job that this one needs, by default the one that is called as it is.
-
-        Raises:
-            Damaged: its results are not what was written.
-            InputError: the table is not what its schema says.
-        """
+        """A table of a job that this one needs, by default the one that is called as it is."""
         schemas = {schema.name: schema for schema in self.job.needs[what].step.schemas}
         name = name or what
         return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
 
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Write tables as CSV, those that the step has a schema of with its columns.
-
-        Raises:
-            InputError: a table is not what its schema says.
-        """
+        """Write tables as CSV, those that the step has a schema of with its columns."""
         write_tables(self.folder / TABLES_FOLDER, tables, self.job.step.schemas)
 
     def empty_tables(self) -> dict[str, pd.DataFrame]:
@@ -322,12 +293,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What changed between two recipes of a job, in words, the most telling first."""
     words = {"settings": "setting {}", "inputs": "input {}", "versions": "package {}"}
     words |= {"code": "{}.py", "needs": "result of {}"}
-    changes = []
+    changes: list[str] = []
     for part, word in words.items():
-        for name in _changed(old.get(part) or {}, new.get(part) or {}):
-            is_code = part == "code"
-            name = name.removeprefix("mechcore.").replace(".", "/") if is_code else name
-            changes.append(word.format(name))
+        names = _changed(old.get(part) or {}, new.get(part) or {})
+        if part == "code":
+            names = [name.removeprefix("mechcore.").replace(".", "/") for name in names]
+        changes += map(word.format, names)
     return changes
 
 

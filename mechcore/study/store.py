@@ -121,21 +121,13 @@ class Store:
         return True
 
     def whole(self, key: str) -> Path:
-        """Folder of an artefact that is compared with its checksums, once in a process.
-
-        Raises:
-            Damaged: it differs.
-        """
+        """Folder of an artefact that is compared with its checksums, once in a process."""
         if key not in self._verified:
             self.verify(key)
         return self.folder(key)
 
     def verify(self, key: str) -> Manifest:
-        """Compare an artefact with its checksums.
-
-        Raises:
-            Damaged: it differs, or a file is missing or not its own.
-        """
+        """Its manifest; `Damaged` where a checksum differs, or a file is missing or not its own."""
         folder, manifest = self.folder(key), self.manifest(key)
         if manifest.key != key or digest_of(dict(manifest.recipe)) != key:
             raise Damaged(f"{manifest.name}: its manifest is that of another job")
@@ -150,11 +142,7 @@ class Store:
         return manifest
 
     def manifest(self, key: str) -> Manifest:
-        """The manifest of an artefact.
-
-        Raises:
-            Damaged: it cannot be read.
-        """
+        """The manifest of an artefact; `Damaged` if it cannot be read."""
         path = self.folder(key) / MANIFEST
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -176,12 +164,9 @@ class Store:
 
     @contextmanager
     def making(self, key: str, kind: str, name: str, recipe: Mapping[str, Any]) -> Iterator[Path]:
-        """A folder to fill, which becomes the artefact at the end of the block.
+        """A folder to fill, which becomes the artefact at the end of the block, see `writing`.
 
         Only to be used under the `lock` of ``key``, where there is no artefact.
-
-        Raises:
-            StoreError: the disk is full, or the folder can no longer be written.
         """
         started = time.monotonic()
         # What is left of attempts to make it, or to remove it.
@@ -199,7 +184,7 @@ class Store:
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Turn a full or failing disk into an error that says what is lost, which is nothing."""
+        """Turn a full or failing disk into a `StoreError`, which says that nothing is lost."""
         try:
             yield
         except OSError as error:

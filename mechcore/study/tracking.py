@@ -136,11 +136,7 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_can_log(project: str, mode: str) -> None:
-    """Make sure that a run could be logged, before work is spent on it.
-
-    Raises:
-        InputError: wandb is not installed or not logged in, or the project or mode cannot be used.
-    """
+    """Raise an `InputError`, before any work, where a run could not be logged."""
     if mode not in ("offline", "online"):
         raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # none of its errors to its makers
