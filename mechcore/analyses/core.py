@@ -45,13 +45,12 @@ class Core(Analysis):
         """See `Analysis.compute`."""
         from mechcore.steps.tables import core_tables
 
-        subnetworks = [s for what in work.job.needs for s in subnetworks_in(work.needed(what))]
+        subnetworks = subnetworks_in(*map(work.needed, work.job.needs))
         if not subnetworks:
             warn(
                 "no mask reached its target, so there is no core; the rest is about the full model"
             )
             return work.empty_tables()
-        subnetworks.sort(key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
         return core_tables(subnetworks)
 
     @classmethod

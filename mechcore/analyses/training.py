@@ -66,9 +66,9 @@ class Train(Analysis):
         """See `Analysis.compute`."""
         from mechcore.files import copy_linked
         from mechcore.steps.bench import CHECKPOINTS
-        from mechcore.steps.fitting import fitting_of
+        from mechcore.steps.fitting import training_of
 
-        history = fitting_of(work.job, self.training, work.device).run(work.partial)
+        history = training_of(work.job, self.training, work.device)(work.partial)
         copy_linked(work.partial, work.folder / CHECKPOINTS)
         history.insert(1, "data", history["dataset"].map(self.names))
         return {"training": history.rename(columns={"dataset": "split"})}

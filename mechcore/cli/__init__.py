@@ -83,8 +83,7 @@ _PANELS: list[tuple[typer.Typer, str | None, Sequence[Callable[..., None]]]] = [
 ]
 for _group, _panel, _commands in _PANELS:
     for _command in _commands:
-        _name = _command.__name__.replace("_", "-")
-        _group.command(_name, rich_help_panel=_panel)(_command)
+        _group.command(_command.__name__.replace("_", "-"), rich_help_panel=_panel)(_command)
 app.add_typer(_STUDIES, name="study", rich_help_panel="Studies")
 app.add_typer(
     group("Studies of published papers, and what they are made of.", Reproductions),

@@ -48,25 +48,21 @@ def bench(
     from mechcore.steps.benchmark import run_benchmark
     from mechcore.tables import write_tables
 
-    chosen, device = case_names(how.cases), resources.settings.place
+    cases, device = case_names(how.cases), resources.settings.place
     if how.names:
-        print("\n".join(chosen))
+        print("\n".join(cases))
         return
     every = [name for name in RANKERS if name not in WITHOUT_TRUTH]
     ranked, paired = how.methods or (*every, WITH_PAIRS), how.interactions or tuple(PREDICTORS)
-    for name in ranked:
-        if name != WITH_PAIRS:
-            RANKERS[name]
-        if name in WITHOUT_TRUTH:
-            raise InputError(f"--methods: {name} matches the masks of another method; leave it out")
-    for name in paired:
-        PREDICTORS[name]
+    if matching := [name for name in ranked if name in WITHOUT_TRUTH]:
+        raise InputError(
+            f"--methods: {matching[0]} matches the masks of another method; leave it out"
+        )
     with progress.shown():
-        nodes, pairs = run_benchmark(how.out, chosen, ranked, paired, how.seeds, device)
+        nodes, pairs = run_benchmark(how.out, cases, ranked, paired, how.seeds, device)
     tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(how.out)
     for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
-        table = tables[name]
-        if table.empty:
+        if (table := tables[name]).empty:
             continue
         means = tables[f"{name}_by_method"] = over_cases(table, columns)
         gallery.add(Drawing(recovery(table, means, columns), name, "", ""))

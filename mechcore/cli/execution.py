@@ -15,6 +15,7 @@ from mechcore.settings import setting
 
 if TYPE_CHECKING:
     from mechcore.study.executors import Executor
+    from mechcore.study.run import Prepared
 
 ResourceOptions: TypeAlias = Annotated[Given[Resources], From(Resources)]
 
@@ -62,11 +63,7 @@ class RunOptions:
     panel: ClassVar[str] = "Output"
 
     def check(self) -> None:
-        """Refuse what contradicts itself, before the work.
-
-        Raises:
-            InputError: options are for others that are not given, or a package is missing.
-        """
+        """Refuse, as an `InputError`, options for others that are not given; look for wandb."""
         if self.executor != "ray" and self.address is not None:
             raise InputError("--address is for --executor ray; name it, or leave the address out")
         if self.executor == "ray" and self.workers is not None:
@@ -97,14 +94,8 @@ class RunOptions:
     ) -> None:
         """Do a study, or list its jobs.
 
-        Args:
-            kind: of study.
-            settings: the study.
-            resources: what one job may use.
-            out: folder for the results, unless another one is asked for.
-            origins: of the settings.
-            workers: jobs side by side, unless another number is asked for.
-            show: prints the main results in a folder.
+        ``out`` and ``workers`` hold unless others are asked for; ``show`` prints the main results
+        in a folder.
 
         Raises:
             InputError: something cannot be used.
@@ -117,17 +108,15 @@ class RunOptions:
 
             check_device(resources.place)
         folder = self.out or Path(out)
-        if self.dry_run:
-            _show_jobs(settings, folder, kind, self.store, resources)
-            return
-        from mechcore.study.run import run_study
+        from mechcore.study.run import prepare, run_study
 
-        executor = self._executor(resources, workers)
+        how: dict[str, Any] = {"kind": kind, "store": self.store}
+        if self.dry_run:
+            _show_jobs(prepare(settings, folder, **how, device=resources.place))
+            return
+        executor, unlogged = self._executor(resources, workers), ""
         with progress.shown():
-            reports = run_study(
-                settings, folder, kind=kind, store=self.store, executor=executor, origins=origins
-            )
-        unlogged = ""
+            reports = run_study(settings, folder, **how, executor=executor, origins=origins)
         for report in reports:
             if len(reports) > 1:
                 print(f"{report.parent.name}:")
@@ -150,8 +139,8 @@ class RunOptions:
             from mechcore.study.ray_executor import OnRay
 
             return OnRay(self.address, resources.cpus or 1, resources.gpus, resources.place)
-        side_by_side = workers if self.workers is None else self.workers
-        return Local(side_by_side, resources.cpus, resources.place)
+        workers = workers if self.workers is None else self.workers
+        return Local(workers, resources.cpus, resources.place)
 
     def _log(self, run: Path) -> None:
         if self.wandb is not None:
@@ -161,16 +150,12 @@ class RunOptions:
             print(f"Weights & Biases: {place}")
 
 
-def _show_jobs(
-    settings: Any, out: Path, kind: str, store: Path | None, resources: Resources
-) -> None:
+def _show_jobs(prepared: Prepared) -> None:
     """The jobs known by now that are left, with the passes through the model that they cost."""
     import pandas as pd
 
     from mechcore.cli.shared import show
-    from mechcore.study.run import prepare
 
-    prepared = prepare(settings, out, kind=kind, store=store, device=resources.place)
     n, pending = len(prepared.jobs), prepared.pending
     if not pending:
         print(f"all {n} jobs are done; a run would only write the results")

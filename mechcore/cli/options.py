@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 import typer
 
 from mechcore.errors import InputError
-from mechcore.settings import Entry, Presets, Setting, all_entries, entries, with_values
+from mechcore.settings import Entry, Presets, Setting, entries, with_values
 
 S = TypeVar("S")
 
@@ -48,20 +48,21 @@ class From:
 
     def options(self) -> list[_Option]:
         """The options, each with all that it sets."""
-        found: dict[str, _Option] = {}
-        defaults = {**_defaults(self.kind), **self.defaults}
-        for name, entry, group in self._entries():
-            flags = entry.setting.option.format(group=group.replace("_", "-"))
+        options: dict[str, _Option] = {}
+        base = None if hasattr(self.kind, "presets") else self.kind()
+        of_class = getattr(self.kind, "panel", None)
+        for name, entry, value, panel in _settings(self.kind, base, of_class):
             place, _, last = name.rpartition(".")
+            flags = entry.setting.option.format(group=place.rpartition(".")[2].replace("_", "-"))
             alone = name in self.names and entry.group is None
             if not flags and (alone or (self.every and place == self.every)):
                 flags = f"--{last.replace('_', '-')}"
             if not flags or not self._wanted(name):
                 continue
-            new = _Option((), flags.split(), entry, defaults.get(name), _panel(self.kind, name))
-            known = found.setdefault(flags, new)
-            found[flags] = replace(known, names=(*known.names, name))
-        return list(found.values())
+            default = self.defaults.get(name, value)
+            known = options.setdefault(flags, _Option((), flags.split(), entry, default, panel))
+            options[flags] = replace(known, names=(*known.names, name))
+        return list(options.values())
 
     def _wanted(self, name: str) -> bool:
         def within(places: Sequence[str]) -> bool:
@@ -69,49 +70,28 @@ class From:
 
         return (not self.names or within(self.names)) and not within(self.without)
 
-    def _entries(self) -> Iterator[tuple[str, Entry, str]]:
-        """Settings by name with dots, each with the name of its group."""
-        yield from ((name, entry, "") for name, entry in _presets("", self.kind))
-        for name, entry in all_entries(self.kind):
-            place = name.split(".")
-            yield name, entry, place[-2] if len(place) > 1 else ""
-            yield from ((more, each, "") for more, each in _presets(f"{name}.", entry.group))
 
+def _settings(
+    kind: Any, of: Any, panel: str | None, place: str = ""
+) -> Iterator[tuple[str, Entry, Any, str | None]]:
+    """Settings by name with dots, each with its value in ``of`` and its panel of the help.
 
-def _panel(kind: Any, name: str) -> str | None:
-    """The panel of a setting: its own, or that of the innermost class that names one."""
-    panel = getattr(kind, "panel", None)
-    for part in name.split("."):
-        entry = entries(kind).get(part)
-        if entry is None:  # stands for other settings
-            break
-        kind = entry.group
-        panel = entry.setting.panel or getattr(kind, "panel", panel)
-    return panel
-
-
-def _defaults(kind: Any, of: Any = None, place: str = "") -> dict[str, Any]:
-    """Values of settings by name with dots where none are given; not those that a preset has."""
+    Where there are presets, what stands for others comes first, and none but these has a value.
+    """
     presets: Presets[Any] | None = getattr(kind, "presets", None)
     if presets is not None:
-        return {f"{place}{_PRESET}": presets.default}
-    of, found = kind() if of is None else of, {}
-    for name, entry in entries(kind).items():
-        found[f"{place}{name}"] = value = getattr(of, name)
-        if entry.group is not None and value is not None:
-            found |= _defaults(entry.group, value, f"{place}{name}.")
-    return found
-
-
-def _presets(place: str, kind: Any) -> Iterator[tuple[str, Entry]]:
-    """The settings that stand for others."""
-    presets: Presets[Any] | None = getattr(kind, "presets", None)
-    if presets is not None:
-        named = Literal.__getitem__(tuple(presets.named))
-        known = Setting(f"Settings of {presets.what} to begin with.", presets.preset_option)
-        yield f"{place}{_PRESET}", Entry(_PRESET, named, presets.default, known)
+        of, named = None, Literal.__getitem__(tuple(presets.named))
+        first = Setting(f"Settings of {presets.what} to begin with.", presets.preset_option)
+        first_entry = Entry(_PRESET, named, presets.default, first)
+        yield f"{place}{_PRESET}", first_entry, presets.default, panel
         more = Setting(f"Further settings of {presets.what}: NAME=VALUE by commas.", presets.option)
-        yield f"{place}{_MORE}", Entry(_MORE, Mapping[str, str], {}, more)
+        yield f"{place}{_MORE}", Entry(_MORE, Mapping[str, str], {}, more), None, panel
+    for name, entry in entries(kind).items():
+        value = getattr(of, name, None)
+        own = entry.setting.panel or getattr(entry.group, "panel", panel)
+        yield f"{place}{name}", entry, value, own
+        if entry.group is not None:
+            yield from _settings(entry.group, value, own, f"{place}{name}.")
 
 
 @dataclass(frozen=True)
@@ -144,12 +124,7 @@ class _Option:
             hidden=self.entry.setting.rare,
             rich_help_panel=self.panel,
         )
-        return inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[self.type | None, option],
-        )
+        return _parameter(name, None, self.type | None, option)
 
     def _metavar(self) -> str | None:
         """How lists are written; typer knows about single values."""
@@ -169,11 +144,7 @@ class _Option:
         return rf"{text} \[default: {default}]" if shown else text
 
     def value(self, given: Any) -> Any:
-        """The setting's value from what typer made of the text.
-
-        Raises:
-            InputError: it cannot be used.
-        """
+        """The setting's value from what typer made of the text; an `InputError` if it has none."""
         option, entry = self.flags[0], self.entry
         if self.type is str and str not in entry.choices:
             given = _from_text(entry, option, given)
@@ -184,13 +155,31 @@ class _Option:
 
 
 def _from_text(entry: Entry, option: str, text: str) -> Any:
+    """Values of a comma-separated option: texts, numbers, or NAME=VALUE pairs."""
     kind = next((kind for kind in entry.choices if get_origin(kind) is tuple), None)
     if kind is None:
-        return pairs(option, text) or (None if entry.optional else {})
+        return _pairs(option, text) or (None if entry.optional else {})
     item = get_args(kind)[0]
-    if item in (int, float):
-        return numbers(option, text, item)
-    return tuple(split(text)) or (None if entry.optional else ())
+    if item not in (int, float):
+        return tuple(split(text)) or (None if entry.optional else ())
+    try:
+        return tuple(map(item, split(text)))
+    except ValueError as error:
+        raise InputError(f"{option} {text!r}: expected numbers separated by commas") from error
+
+
+def _pairs(option: str, text: str) -> dict[str, str]:
+    """NAME=VALUE pairs of a comma-separated option; a space before a value is part of it."""
+    pairs: dict[str, str] = {}
+    for part in filter(str.strip, text.split(",")):
+        name, equals, value = part.partition("=")
+        name = name.strip()
+        if not equals or not name or not value.strip():
+            raise InputError(f"{option} {text!r}: expected NAME=VALUE pairs separated by commas")
+        if name in pairs:
+            raise InputError(f"{option} {text!r}: {name} occurs twice; leave one of them out")
+        pairs[name] = value
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -201,11 +190,7 @@ class Given(Generic[S]):
     values: Mapping[str, Any]
 
     def over(self, base: S) -> S:
-        """Settings with what is on the command line in place of their own.
-
-        Raises:
-            InputError: they contradict each other.
-        """
+        """Settings with what is on the command line; an `InputError` where they contradict it."""
         presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
         if presets is None:
             return with_values(base, self.values)
@@ -214,11 +199,7 @@ class Given(Generic[S]):
 
     @property
     def settings(self) -> S:
-        """The command's defaults with what is on the command line.
-
-        Raises:
-            InputError: they contradict each other.
-        """
+        """The command's defaults with what is on the command line, see `over`."""
         presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
         if presets is not None:
             return self.over(presets.named[presets.default])
@@ -227,31 +208,21 @@ class Given(Generic[S]):
     def options(self) -> list[str]:
         """The options that are on the command line."""
         given = self.values.keys()
-        return [each.flags[0] for each in self.made.options() if given & {*each.names}]
+        return [option.flags[0] for option in self.made.options() if given & {*option.names}]
 
 
 def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
     """What is on the command line, from typer's values by option."""
-    values: dict[str, Any] = {}
-    further: list[tuple[str, str, Any]] = []
-    for option, text in texts:
-        if text is None:
-            continue
-        value = option.value(text)
-        for name in option.names:
-            place, _, last = name.rpartition(".")
-            if last != _MORE:
-                values[name] = value
-                continue
-            for more, more_text in value.items():
-                further.append((option.flags[0], f"{place}.{more}".strip("."), more_text))
-    for flag, name, text in further:
-        if name in values:
-            raise InputError(
-                f"{flag}: {name.rpartition('.')[2]} is given as an option of its own, too; leave "
-                "one out"
-            )
-        values[name] = _plain(text)
+    given = [(option, option.value(text)) for option, text in texts if text is not None]
+    values: dict[str, Any] = {name: value for option, value in given for name in option.names}
+    for place in [name.removesuffix(_MORE) for name in values if name.endswith(_MORE)]:
+        for name, text in values.pop(f"{place}{_MORE}").items():
+            if f"{place}{name}" in values:
+                flags = next(o.flags for o, _ in given if f"{place}{_MORE}" in o.names)
+                raise InputError(
+                    f"{flags[0]}: {name} is given as an option of its own, too; leave one out"
+                )
+            values[f"{place}{name}"] = _plain(text)
     return Given(made, values)
 
 
@@ -263,20 +234,9 @@ def _show_all(context: typer.Context, asked: bool) -> None:
         raise typer.Exit()
 
 
-_HELP_ALL = inspect.Parameter(
-    _ALL,
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option(
-            "--help-all",
-            callback=_show_all,
-            is_eager=True,
-            help="Show all options, with those that are rarely used, and exit.",
-        ),
-    ],
-)
+def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:
+    hint = Annotated[kind, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -298,7 +258,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         parameters += [option.parameter(key) for key, option in options.items()]
         groups[name] = (known, made is None, options)
     if any(getattr(note, "hidden", False) for p in parameters for note in get_args(p.annotation)):
-        parameters.append(_HELP_ALL)
+        text = "Show all options, with those that are rarely used, and exit."
+        shown = typer.Option("--help-all", callback=_show_all, is_eager=True, help=text)
+        parameters.append(_parameter(_ALL, False, bool, shown))
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
@@ -318,39 +280,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 def split(text: str | None) -> list[str]:
     """Parts of a comma-separated option."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Numbers of a comma-separated option.
-
-    Raises:
-        InputError: a part is not a number.
-    """
-    try:
-        return tuple(kind(part) for part in split(text))
-    except ValueError as error:
-        raise InputError(f"{option} {text!r}: expected numbers separated by commas") from error
-
-
-def pairs(option: str, text: str) -> dict[str, str]:
-    """NAME=VALUE pairs of a comma-separated option; a space before a value is part of it.
-
-    Raises:
-        InputError: a part is not a pair, or a name occurs twice.
-    """
-    found: dict[str, str] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not part.strip():
-            continue
-        if not equals or not name.strip() or not value.strip():
-            raise InputError(f"{option} {text!r}: expected NAME=VALUE pairs separated by commas")
-        if name.strip() in found:
-            raise InputError(
-                f"{option} {text!r}: {name.strip()} occurs twice; leave one of them out"
-            )
-        found[name.strip()] = value
-    return found
 
 
 def _plain(text: str) -> int | float | str | bool | None:

@@ -11,14 +11,7 @@ import typer
 from mechcore.analyses import ANALYSES
 from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import (
-    MODEL,
-    PRUNING,
-    TASK,
-    TEST,
-    TRAIN,
-    show_part,
-)
+from mechcore.cli.shared import MODEL, PRUNING, TASK, TEST, TRAIN, show_part
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import entries, origins, with_values
@@ -42,8 +35,9 @@ def question(name: str) -> Callable[..., None]:
     """The command that answers one question; it has an option for each setting of the analysis."""
     kind, own = ANALYSES[name], f"analyses.{name}"
     # What is left open is the study's; anything else is of the analysis alone.
-    of_both = [entry for entry in entries(kind).values() if entry.name in entries(StudyConfig)]
-    without = [*left_to_study(name), *(each.name for each in of_both if not each.optional)]
+    known, shared = entries(kind).values(), entries(StudyConfig)
+    of_both = [entry.name for entry in known if entry.name in shared and not entry.optional]
+    without = [*left_to_study(name), *of_both]
     names = (*_COMMON, *kind.study_options, own)
 
     def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
@@ -67,7 +61,7 @@ def question(name: str) -> Callable[..., None]:
         do_study(study, resources, how, out, stages, lambda run: _show(read_run(run), kind))
 
     ask.__name__ = name
-    ask.__doc__ = f"{kind.__doc__}\n\nRun it again to resume; results that a run has are used."
+    ask.__doc__ = f"{kind.__doc__}\n\nRerun to resume; results that a run has are used."
     ask.__annotations__ = {
         "given": Annotated[Given[StudyConfig], From(StudyConfig, names, without, every=own)],
         "resources": ResourceOptions,
@@ -85,11 +79,7 @@ def do_study(
     stages: Sequence[tuple[str, Any]],
     show: Callable[[Path], None],
 ) -> None:
-    """Do the main study with the resources of the command line; ``stages`` made its settings.
-
-    Raises:
-        InputError: a device is named beside a map of devices.
-    """
+    """Do the main study with the resources of the command line; ``stages`` made its settings."""
     study = replace(study, resources=resources.over(study.resources))
     if resources.values.get("device") and study.model.device_map is not None:
         raise InputError(
@@ -104,11 +94,9 @@ def do_study(
 
 def left_to_study(name: str) -> list[str]:
     """Settings of an analysis that, left open, are those of the study."""
-    shared = entries(StudyConfig)
-    known = entries(ANALYSES[name]).values()
-    return [
-        f"analyses.{name}.{each.name}" for each in known if each.optional and each.name in shared
-    ]
+    known, shared = entries(ANALYSES[name]).values(), entries(StudyConfig)
+    both = (entry.name for entry in known if entry.optional and entry.name in shared)
+    return [f"analyses.{name}.{setting}" for setting in both]
 
 
 def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:

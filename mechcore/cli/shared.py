@@ -10,6 +10,10 @@ from typing import Any
 from mechcore.errors import InputError
 
 MODEL = ("model",)
+BASE = (
+    *("model.source", "model.class_names", "model.prompt", "model.chat_template", "model.answers"),
+    *("model.revision", "model.allow_pickle"),
+)
 TASK = ("data.columns", "data.label_map", "data.seed", "data.task", "data.folder")
 TRAIN = ("data.train", "data.max_train")
 TEST_DATA = (
@@ -33,15 +37,8 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
     check_can_write(out)
 
 
-# -- output ---------------------------------------------------------------------------------------
-
-
 def show(frame: Any) -> None:
-    """A table on the terminal: whole numbers as such, others with three decimals.
-
-    A dash stands for the ends of an interval that is not known. Where there is little room, texts
-    go on in the next line; numbers and words of headings never do.
-    """
+    """A table on the terminal; where there is little room, texts go on in the next line."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
     from rich import box
     from rich.console import Console
@@ -79,6 +76,7 @@ def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cell(name: Any, value: Any) -> str:
+    """Numbers that are not whole have three decimals; the end of an unknown interval is a dash."""
     if value is None or str(value) in ("nan", "<NA>"):
         return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)

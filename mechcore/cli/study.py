@@ -13,6 +13,7 @@ from mechcore.cli.execution import ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.questions import do_study, left_to_study, show_run
 from mechcore.cli.shared import (
+    BASE,
     MODEL,
     PRUNING,
     TASK,
@@ -34,17 +35,10 @@ _LEFT = [setting for name in ANALYSES for setting in left_to_study(name)]
 _RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "only", *_ANALYSES)
 _RUN += ("analyses.fill",)
 _OWN = (
-    *("model.source", "model.embedded", "model.revision", "model.class_names", "model.prompt"),
-    *("model.chat_template", "model.answers", "model.allow_pickle"),
-    *(
-        "data.train",
-        "data.id",
-        "data.ood",
-        "data.task",
-        "data.folder",
-        "data.columns",
-        "data.label_map",
-    ),
+    *BASE,
+    "model.embedded",
+    *("data.train", "data.id", "data.ood", "data.task", "data.folder", "data.columns"),
+    "data.label_map",
 )
 """Settings for models and data of the user's own."""
 
@@ -58,27 +52,22 @@ class Chosen:
 
     panel: ClassVar[str] = "Analyses"
 
-    def options(self) -> list[str]:
-        """Those that are on the command line."""
-        given = {"--with": self.asked, "--without": self.left_out}
-        return [option for option, names in given.items() if names]
+    def named(self) -> list[tuple[str, str]]:
+        """Options that are on the command line, each with an analysis that it names."""
+        asked, left_out = (("--with", name) for name in self.asked), self.left_out
+        return [*asked, *(("--without", name) for name in left_out)]
 
     def over(self, study: StudyConfig) -> StudyConfig:
-        """The study with these analyses, and of the others those that it had.
-
-        Raises:
-            InputError: there is none of that name, or it cannot be left out.
-        """
+        """The study with these analyses beside its own; an `InputError` where that cannot be."""
         changes: dict[str, Any] = {}
-        for option, names in (("--with", self.asked), ("--without", self.left_out)):
-            for name in names:
-                kind = ANALYSES[name]
-                if kind.always:
-                    raise InputError(f"{option} {name}: is part of every study; leave it out here")
-                if name in changes:
-                    raise InputError(f"--with and --without both name {name}; choose one")
-                had = getattr(study.analyses, name)
-                changes[name] = (had or kind()) if option == "--with" else None
+        for option, name in self.named():
+            kind = ANALYSES[name]
+            if kind.always:
+                raise InputError(f"{option} {name}: is part of every study; leave it out here")
+            if name in changes:
+                raise InputError(f"--with and --without both name {name}; choose one")
+            had = getattr(study.analyses, name)
+            changes[name] = (had or kind()) if option == "--with" else None
         return replace(study, analyses=with_values(study.analyses, changes))
 
 
@@ -95,8 +84,7 @@ def run(
 ) -> None:
     """A whole study: evaluate, prune, core, head categories, ablations, roles, one report.
 
-    Run it again to go on after an interruption: what is done is kept, and only what depends on a
-    change is done again.
+    Rerun to resume: what is done is kept, and only what depends on a change is done again.
     """
     from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 
@@ -110,19 +98,15 @@ def run(
     stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
     out = "mechcore-out" if config is None else config.stem
     if not isinstance(base, StudyConfig):
-        options = [*given.options(), *chosen.options()]
-        if options:
+        if options := [*given.options(), *(option for option, _ in chosen.named())]:
             raise InputError(
                 f"{options[0]} is for the main study, and the file describes one of kind "
                 f"{kind!r}; write its settings into the file"
             )
-        used = resources.over(Resources())
-        how.do(kind, base, used, out=out, origins=origins(*stages))
+        how.do(kind, base, resources.over(Resources()), out=out, origins=origins(*stages))
         return
-    study = given.over(chosen.over(base))
-    if base.variants:
-        variants = {name: given.over(chosen.over(each)) for name, each in base.variants.items()}
-        study = replace(study, variants=variants)
+    variants = {name: given.over(chosen.over(own)) for name, own in base.variants.items()}
+    study = replace(given.over(chosen.over(base)), variants=variants)
     do_study(study, resources, how, out, stages, show_run)
 
 
@@ -178,11 +162,11 @@ def status(
     if len(left) == 0:  # before that, the table is of an earlier run
         show_missing(folder, "missing_masks")
     if verify:
-        found = damaged(store)
-        for line in found:
-            print(f"damaged: {line}")
-        print(f"{len(store.all_keys()) - len(found)} results are what was written")
-        if found:
+        problems = damaged(store)
+        for problem in problems:
+            print(f"damaged: {problem}")
+        print(f"{len(store.all_keys()) - len(problems)} results are what was written")
+        if problems:
             raise typer.Exit(1)
 
 

@@ -10,19 +10,11 @@ import typer
 
 from mechcore import progress
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import TASK, TEST_DATA, TRAIN, show
+from mechcore.cli.shared import BASE, TASK, TEST_DATA, TRAIN, show
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.steps.config import ModelConfig
 from mechcore.training.settings import TrainSettings
-
-_BASE = tuple(
-    f"model.{name}"
-    for name in (
-        *("source", "class_names", "prompt", "chat_template", "answers", "revision"),
-        "allow_pickle",
-    )
-)
 
 _MOST_ROWS = 20
 
@@ -31,7 +23,7 @@ _MOST_ROWS = 20
 def train(
     given: Annotated[
         Given[StudyConfig],
-        From(StudyConfig, (*_BASE, *TRAIN, *TEST_DATA, *TASK), defaults={"data.max_train": None}),
+        From(StudyConfig, (*BASE, *TRAIN, *TEST_DATA, *TASK), defaults={"data.max_train": None}),
     ],
     how: Annotated[Given[TrainSettings], From(TrainSettings)],
     device: Annotated[
@@ -44,7 +36,7 @@ def train(
 ) -> None:
     """Fine-tune a checkpoint on your data, with further checkpoints and a history on the way.
 
-    Run it again to go on after an interruption.
+    Rerun to resume after an interruption.
     """
     from mechcore.files import check_can_write
 
@@ -58,7 +50,7 @@ def train(
     import torch
 
     from mechcore.steps.config import TEST_SPLITS
-    from mechcore.steps.fitting import Fitting
+    from mechcore.steps.fitting import training_on
     from mechcore.steps.inputs import check_sources
     from mechcore.training import best_step
     from mechcore.training.loop import device_of
@@ -67,9 +59,9 @@ def train(
     device_of(place)
     splits = [split for split in TEST_SPLITS if data.task or getattr(data, split) is not None]
     check_sources(model, data, ["train", *splits])
-    fitting = Fitting.of(model, data, settings, place, splits)
+    begin = training_on(model, data, settings, place, splits)
     with progress.shown():
-        history = fitting.run(out)
+        history = begin(out)
     _show_history(history)
     if (best := best_step(out)) is not None:
         print(f"the best evaluation is that of step {best}, whose weights are in {out / 'final'}")

@@ -28,7 +28,6 @@ EMBEDDED: dict[str, Literal["encoder", "decoder"]] = {
 """The models that come with mechcore, by what `open` calls them."""
 
 STORE = "mechcore-store"
-_EXAMPLES = "examples"
 
 
 def open(
@@ -55,8 +54,7 @@ def open(
         id: in-domain test examples.
         ood: out-of-domain test examples.
         columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
-            ``cluster``, where its
-            name does not tell.
+            ``cluster``, where its name does not tell.
         label_map: meanings of labels, such as ``{0: "entailment"}``.
         store: folder of the run store; name the same one to use results again, also with
             ``mechcore run --store``.
@@ -96,35 +94,27 @@ def open(
             f"open: {' and '.join(missing)} missing; expected data of all three splits"
             + f", or one of the tasks {', '.join(TASKS)}" * (len(missing) == 2)
         )
-    model, own = config.model, EMBEDDED.get(str(checkpoint))
-    if own is None:
-        model = replace(model, source=str(checkpoint))
-    else:
-        model = replace(model, source=None, embedded=own)
-        model = model if missing == list(SPLITS) else resolved(model)
-    if prompt is not None or answers is not None:
-        model = replace(model, prompt=prompt, answers=answers)
-    if own is not None and missing == list(SPLITS) and (columns or label_map):
+    embedded, no_data = EMBEDDED.get(str(checkpoint)), len(missing) == len(SPLITS)
+    if embedded is not None and no_data and (columns or label_map):
         raise InputError(
             "open: columns and label_map are for data of your own, and an embedded model without "
             "any brings its own; name data (train, id, ood), or leave them out"
         )
+    model = replace(config.model, source=str(checkpoint))
+    if embedded is not None:
+        model = replace(model, source=None, embedded=embedded)
+        model = model if no_data else resolved(model)
+    if prompt is not None or answers is not None:
+        model = replace(model, prompt=prompt, answers=answers)
     kept = Store(Path(store).expanduser().absolute())  # whatever the working directory later
-    data = replace(
-        config.data,
-        columns={**config.data.columns, **(columns or {})},
-        label_map={
-            **config.data.label_map,
-            **{str(name): meaning for name, meaning in (label_map or {}).items()},
-        },
-    )
-    if task:
-        data = replace(data, task=str(train))
-    elif not missing:
-        sources = {s: _sources(of_split, s, data.columns, kept) for s, of_split in given.items()}
-        data = replace(data, **sources)  # type: ignore[arg-type]
-    config = STUDY.located(replace(config, model=model, data=data), Path.cwd())
-    return Lab(config, kept)
+    known = config.data
+    named = {**known.columns, **(columns or {})}
+    meant = {**known.label_map, **{str(name): label for name, label in (label_map or {}).items()}}
+    sources: dict[str, Any] = {"task": str(train)} if task else {}
+    if not missing:
+        sources = {split: _sources(data, split, named, kept) for split, data in given.items()}
+    data = replace(known, columns=named, label_map=meant, **sources)
+    return Lab(STUDY.located(replace(config, model=model, data=data), Path.cwd()), kept)
 
 
 def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:
@@ -133,16 +123,14 @@ def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) ->
         return sources
     if isinstance(data, EncodedExamples):
         data = data.examples
-    found = given_examples(data, split, columns=columns, labelled=split != "train")
-    if found is None:
-        name = type(data).__name__
+    examples = given_examples(data, split, columns=columns, labelled=split != "train")
+    if examples is None:
         is_empty = isinstance(data, Sized) and not len(data)
-        raise InputError(
-            f"{split} data: found {f'an empty {name}' if is_empty else name}; expected {EXPECTED}"
-        )
-    frame = found.frame.loc[:, (found.frame != "").any()]
+        name = f"{'an empty ' * is_empty}{type(data).__name__}"
+        raise InputError(f"{split} data: found {name}; expected {EXPECTED}")
+    frame = examples.frame.loc[:, (examples.frame != "").any()]
     content = frame.to_parquet(index=False)
-    path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{split}.parquet"
+    path = store.path / "examples" / sha256(content).hexdigest()[:16] / f"{split}.parquet"
     if not path.exists():
         store.create()
         write_bytes(path, content)

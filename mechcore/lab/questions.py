@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from html import escape
@@ -78,10 +77,7 @@ class Lab(Shown):
     def ask(self, name: str, **settings: Any) -> Answer:
         """Answer a question, see `mechcore.analyses`; ``lab.core()`` is ``lab.ask("core")``.
 
-        Args:
-            name: of the analysis, one of mechcore or one that was added.
-            settings: of the analysis, or of one that it needs, where they are others than those of
-                the lab.
+        ``settings`` of the analysis, or of one that it needs, stand in place of the lab's.
 
         Raises:
             InputError: there is no such analysis or setting, or a value cannot be used.
@@ -95,17 +91,18 @@ class Lab(Shown):
             owner = owners[setting]
             base: Any = changes.get(owner) or getattr(self.config.analyses, owner)
             base = base or ANALYSES[owner]()
-            value = written(value, entries(type(base))[setting])
-            changes[owner] = replace(base, **{setting: value})
+            changes[owner] = replace(
+                base, **{setting: written(value, entries(type(base))[setting])}
+            )
             check(changes[owner], owner)
         part = self.plan(analyses=with_values(self.config.analyses, changes), only=(name,))
         self.done(part.jobs[name])
-        tables = {
-            schema.name: schema.read(path)
-            for job in part.jobs.values()
-            for schema in job.step.schemas
-            if (path := self.store.folder(job.key) / TABLES_FOLDER / f"{schema.name}.csv").is_file()
-        }
+        tables = {}
+        for job in part.jobs.values():
+            for schema in job.step.schemas:
+                path = self.store.folder(job.key) / TABLES_FOLDER / f"{schema.name}.csv"
+                if path.is_file():
+                    tables[schema.name] = schema.read(path)
         config = {"settings": plain(part.config), "model": {"source": self.config.model.source}}
         return Answer(kind, RunFolder(Path(), config, tables))
 
@@ -149,9 +146,7 @@ class Lab(Shown):
     ) -> list[Subnetwork]:
         """Trained subnetworks by sparsity, then seed; by default those of the settings.
 
-        Args:
-            target_sparsities: shares of components to prune.
-            seeds: one subnetwork each.
+        ``target_sparsities`` are shares of components to prune; each seed gives one of each.
 
         Raises:
             InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
@@ -163,10 +158,9 @@ class Lab(Shown):
         )
         part = self.plan(target_sparsities=tuple(shares), seeds=tuple(numbers))
         folders = self.done(*part.masks)
-        trained = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
-        if not trained:
-            raise MechcoreError(no_mask(missing_in(folders)))
-        return sorted(trained, key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
+        if trained := subnetworks_in(*folders):
+            return trained
+        raise MechcoreError(no_mask(missing_in(folders)))
 
     def report(self, out: str | Path = "mechcore-report") -> ReportPath:
         """Do the whole main study into a folder; the path of its report, a link in notebooks."""
@@ -215,28 +209,22 @@ class Lab(Shown):
         return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     def _check_same(self) -> None:
-        """Make sure that the files of model and data are those of the first question.
-
-        Raises:
-            InputError: they are others. Of those that are gone nothing else could be answered.
-        """
-        config = self.config
-        read: dict[str, Input] = {f"model {config.model.source}": CheckpointInput(config.model)}
+        """Refuse files of model and data that changed since the first question."""
+        model, data = self.config.model, self.config.data
+        read: dict[str, Input] = {f"model {model.source}": CheckpointInput(model)}
         for split in SPLITS if self._has_data else ():
-            name = f"{split} data {data_name(split, config.model, config.data)}"
-            read[name] = DataInput(split, config.model, config.data)
+            read[f"{split} data {data_name(split, model, data)}"] = DataInput(split, model, data)
         for name, what in read.items():
-            with suppress(InputError, OSError):
+            try:
                 now = plain(what.content(self.store.hash_file))
-                if self._contents.setdefault(name, now) != now:
-                    break
-        else:
-            return
-        raise InputError(
-            f"lab: the files of {name} changed since the first question, and earlier answers are "
-            "about what they held then; open a new lab (mechcore.open) to ask about what they hold "
-            "now"
-        )
+            except (InputError, OSError):
+                continue  # of files that are gone nothing else could be answered
+            if self._contents.setdefault(name, now) != now:
+                raise InputError(
+                    f"lab: the files of {name} changed since the first question, and earlier "
+                    "answers are about what they held then; open a new lab (mechcore.open) to ask "
+                    "about what they hold now"
+                )
 
     @property
     def _has_data(self) -> bool:
@@ -289,4 +277,4 @@ def written(value: Any, entry: Entry) -> Any:
         return value
     named = (str, Component, ComponentSet)
     several = value if isinstance(value, Iterable) and not isinstance(value, named) else [value]
-    return tuple(str(each) if isinstance(each, named) else each for each in several)
+    return tuple(str(item) if isinstance(item, named) else item for item in several)

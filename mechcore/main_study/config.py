@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, make_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from mechcore.analyses import ANALYSES
 from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import check, setting
-from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig, check_name
+from mechcore.steps.config import FORBID, TEST_SPLITS, DataConfig, ModelConfig, check_name
 from mechcore.training.settings import TrainSettings
 
 EMBEDDED = "embedded"
@@ -28,21 +28,15 @@ RESERVED = (
 )
 """What a study's folder holds beside those of its variants; no variant has such a name."""
 
-_FORBID = ConfigDict(extra="forbid")
-
 
 def _fields() -> list[tuple[str, Any, Any]]:
     """The analyses that can be left out, with their defaults."""
-    kinds = {name: ANALYSES[name] for name in ANALYSES}
-
-    def summary(kind: type) -> str:
-        return (kind.__doc__ or "").strip().partition("\n")[0]
-
-    fields = [
-        (name, kind | None, setting(None if kind.asked else kind(), summary(kind)))
-        for name, kind in kinds.items()
-        if not kind.always
-    ]
+    fields: list[tuple[str, Any, Any]] = []
+    for name, kind in ((name, ANALYSES[name]) for name in ANALYSES):
+        if not kind.always:
+            summary = (kind.__doc__ or "").strip().partition("\n")[0]
+            value = setting(None if kind.asked else kind(), summary)
+            fields.append((name, kind | None, value))
     fill = setting(
         "mean",
         "What replaces an ablated output: mean, zero, resample, counterfactual (the output on an "
@@ -73,7 +67,7 @@ else:
             "__doc__": "The settings of each analysis by its name; None leaves it out.",
             "__module__": __name__,
             "__post_init__": lambda settings: check(settings, "analyses"),
-            "__pydantic_config__": _FORBID,
+            "__pydantic_config__": FORBID,
             "panel": "Analyses",
         },
     )
@@ -83,7 +77,7 @@ else:
 class Resources:
     """What one job may use; it is no part of the results."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Compute"
 
     cpus: int | None = setting(
@@ -117,7 +111,7 @@ class Resources:
 class StudyConfig:
     """A whole study."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
 
     model: ModelConfig = setting(ModelConfig(), "Which model, and how to read its answers.")
     variants: Mapping[str, StudyConfig] = setting(

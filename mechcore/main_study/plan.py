@@ -77,7 +77,6 @@ class Part:
 class Plan:
     """All jobs of a study, each once and after those that it needs."""
 
-    config: StudyConfig
     parts: Sequence[Part]
     jobs: Sequence[Job]
 
@@ -89,8 +88,8 @@ def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
         InputError: a file or checkpoint is missing, or settings contradict each other.
     """
     once = cache(hash_file)
-    parts = [_Planner(name, each, once).part() for name, each in config.each_variant().items()]
-    return Plan(config, parts, in_order([job for part in parts for job in part.results]))
+    parts = [_Planner(name, own, once).part() for name, own in config.each_variant().items()]
+    return Plan(parts, in_order([job for part in parts for job in part.results]))
 
 
 def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
@@ -158,7 +157,7 @@ class _Planner:
         if config.training is not None:
             self.known[TRAINING] = self._train(config.training)
         if config.target_sparsities:
-            self._find_subnetworks(config.target_sparsities, config.seeds, config.prune)
+            self._find_subnetworks()
         self._check_fill()
         for name in question_names():
             self._analyse(name)
@@ -188,21 +187,20 @@ class _Planner:
         """Make sure that all analyses can be done with the fill."""
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
-        without = ",".join(name for name in on if not ANALYSES[name].works_with(self.fill))
+        without = [name for name in on if not ANALYSES[name].works_with(self.fill)]
         if without and self.config.target_sparsities:
             raise InputError(
-                f"analyses: fill is {self.fill!r}, with which {without.replace(',', ' and ')} "
-                f"cannot be done; choose another fill, or leave them out (--without {without})"
+                f"analyses: fill is {self.fill!r}, with which {' and '.join(without)} cannot be "
+                f"done; choose another fill, or leave them out (--without {','.join(without)})"
             )
 
     def _analyse(self, name: str) -> None:
         """Plan an analysis, unless it was left out, or one that it needs was."""
         kind, config = ANALYSES[name], self.config
-        analysis = kind() if kind.always else getattr(config.analyses, name, None)
-        if analysis is None and name in config.only:
-            analysis = kind()
-        if analysis is None:
+        analysis = getattr(config.analyses, name, None)
+        if analysis is None and not kind.always and name not in config.only:
             return
+        analysis = analysis or kind()
         there = {*self.known, *self.several}
         wanted = [*analysis.wants(), *(() if config.only else analysis.beside)]
         off = [n for n in wanted if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
@@ -235,11 +233,9 @@ class _Planner:
         every = {**self.known, **(needs or {})}
         wanted: dict[str, Job] = {}
         for need in step.wants():
-            if need not in self.several and need not in every:
-                raise InputError(
-                    f"{label}: needs {need!r}, which is not among this study's jobs: "
-                    f"{', '.join(every)}"
-                )
+            if need not in {*self.several, *every}:
+                others = ", ".join(every)
+                raise InputError(f"{label}: needs {need!r}, which this study has not; has {others}")
             wanted |= self.several[need] if need in self.several else {need: every[need]}
         beside = [name for name in step.beside if name in self.asked]
         wanted |= {need: every[need] for need in (*step.may_read(), *beside) if need in every}
@@ -268,12 +264,9 @@ class _Planner:
             "groups": self._groups,
             "least": (config.analyses.roles or RoleSettings()).least,
         }
-        left_open = [
-            field.name
-            for field in fields(step)  # type: ignore[arg-type]
-            if OF_STUDY in field.metadata and getattr(step, field.name) is None
-        ]
-        return replace(step, **{name: of_study[name] for name in left_open})  # type: ignore[type-var]
+        own = [f.name for f in fields(step) if OF_STUDY in f.metadata]  # type: ignore[arg-type]
+        left_open = {name: of_study[name] for name in own if getattr(step, name) is None}
+        return replace(step, **left_open)  # type: ignore[type-var]
 
     def means(self, split: str) -> Job:
         of = "" if split == "train" else f" of {split} texts"
@@ -299,11 +292,9 @@ class _Planner:
 
     # -- subnetworks ----------------------------------------------------------------------------
 
-    def _find_subnetworks(
-        self, target_sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
-    ) -> None:
+    def _find_subnetworks(self) -> None:
         """Means, masks, and what the model and its subnetworks answer, for others to need."""
-        masks = self._find_masks(target_sparsities, seeds, schedule)
+        masks = self._find_masks()
         means, answers = self.known["means"], dict[str, Job]()
         needs: dict[str, dict[str, Job]] = {"full model": {}}
         needs |= {name: {"means": means, MASKED: job} for name, job in masks.items()}
@@ -314,55 +305,47 @@ class _Planner:
                 answers[what] = self.job(step, splits=(split,), needs=needed, label=label)
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
-    def _find_masks(
-        self, target_sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings
-    ) -> dict[str, Job]:
+    def _find_masks(self) -> dict[str, Job]:
         """Masks by the names of their sparsity and seeds.
 
         A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
         """
-        method, target_sparsities = self._method, tuple(sorted(target_sparsities))
-        finder = METHODS[method]
+        method, schedule, finder = self._method, self.config.prune, METHODS[self._method]
+        seeds, targets = sorted(self.config.seeds), tuple(sorted(self.config.target_sparsities))
         ranking = isinstance(finder, Ranking)
         chance = not isinstance(finder, Ranking) or finder.seed == "masks"
         n = self.config.seeds_per_job if chance else len(seeds)
         self.known["means"] = self.means("train")
         masks = {}
-        for target_sparsity in target_sparsities:
-            for chunk in (tuple(sorted(seeds)[i : i + n]) for i in range(0, len(seeds), n)):
-                name, at_once = (
-                    _of_masks([target_sparsity], chunk),
-                    target_sparsities if ranking else (target_sparsity,),
-                )
+        for target in targets:
+            for chunk in (tuple(seeds[i : i + n]) for i in range(0, len(seeds), n)):
+                name, at_once = _of_masks([target], chunk), targets if ranking else (target,)
                 needs = {"means": self.known["means"]}
                 if self._matched:
                     needs["trained"] = self._matched[name]
                 find = FindMasks(method, at_once, chunk, schedule, self.config.data.seed)
                 label = f"prune {_of_masks(at_once, chunk)}"
                 trained = self.job(find, splits=("train",), needs=needs, label=label)
-                accept = AcceptMasks(method, target_sparsity, chunk, schedule)
+                accept = AcceptMasks(method, target, chunk, schedule)
                 masks[name] = self.job(accept, needs={"trained": trained}, label=f"masks {name}")
         return masks
 
     def masks_of_halves(self) -> dict[str, Job]:
-        config = self.config
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
-            own = self._about(_half=half, _of=f", {data}")
-            of_half = own._find_masks(config.target_sparsities, config.seeds, config.prune)
+            of_half = self._about(_half=half, _of=f", {data}")._find_masks()
             masks |= {f"{data}: {name}": job for name, job in of_half.items()}
         return masks
 
     def by_methods(self, methods: Sequence[str]) -> dict[str, Job]:
         """Those of the study's own method occur again."""
-        config, answers = self.config, dict[str, Job]()
-        trained: Mapping[str, Job] = {}
+        answers, trained = dict[str, Job](), dict[str, Job]()
         for name in methods:
             METHODS[name]  # which says what there is, if it is unknown
         for method in sorted(methods, key=METHODS.names().index):
             matched = trained if method == "layer-matched" else {}
             own = self._about(_method=method, _matched=matched, _of=f", {method}")
-            own._find_subnetworks(config.target_sparsities, config.seeds, config.prune)
+            own._find_subnetworks()
             trained = own.several["masks"] if method == "l0" else trained
             answers |= {f"{method}: {name}": job for name, job in own.several["answers"].items()}
         return answers
@@ -374,14 +357,16 @@ class _Planner:
         prune: PruneSettings | None,
     ) -> dict[Any, Job]:
         """Jobs on the model itself occur again."""
-        config, accuracies = self.config, {}
-        seeds, models = config.seeds if seeds is None else seeds, self._series
+        config, accuracies, models = self.config, {}, self._series
         if config.checkpoints != (TRAINED,):
             named = _series(config.checkpoints, config.model) if config.checkpoints else {}
             models = {step: CheckpointInput(model) for step, model in named.items()}
+        runs: dict[str, Any] = {"target_sparsities": tuple(target_sparsities)}
+        runs |= {"seeds": config.seeds if seeds is None else tuple(seeds)}
+        config = replace(config, **runs, prune=prune or config.prune)
         for step, model in models.items():
-            own = self._about(_model=model, _of=f", checkpoint {step}")
-            own._find_subnetworks(target_sparsities, seeds, prune or config.prune)
+            own = self._about(config=config, _model=model, _of=f", checkpoint {step}")
+            own._find_subnetworks()
             accuracies[step] = own.job(Accuracy())
         return accuracies
 

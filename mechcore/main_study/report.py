@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mechcore.analyses import ANALYSES
+from mechcore.analyses.base import Analysis
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.report.blocks import Finding, Section, Tile
 from mechcore.report.kinds import StudyReport, Words
@@ -16,12 +17,7 @@ from mechcore.tables import Schema
 
 def opening(run: RunFolder) -> Section | None:
     """What stands before the summary: the sections of analyses that open the page, as one."""
-    parts = [
-        part
-        for name in _asked(run)
-        if ANALYSES[name].opens
-        for part in ANALYSES[name].sections(run)
-    ]
+    parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
     blocks = [block for part in parts for block in part.blocks]
     files = [file for part in parts for file in part.files]
     return replace(parts[0], blocks=blocks, files=files) if parts else None
@@ -29,23 +25,18 @@ def opening(run: RunFolder) -> Section | None:
 
 def sections(run: RunFolder) -> Iterator[Section]:
     """All sections between the summary and the method."""
-    for name in _asked(run):
-        if not ANALYSES[name].opens:
-            yield from ANALYSES[name].sections(run)
+    return (part for kind in _asked(run) if not kind.opens for part in kind.sections(run))
 
 
 def tiles(run: RunFolder) -> Iterator[Tile]:
     """Headline numbers."""
-    for name in _asked(run):
-        yield from ANALYSES[name].tiles(run)
+    return (tile for kind in _asked(run) for tile in kind.tiles(run))
 
 
 def findings(run: RunFolder) -> Iterator[Finding]:
     """What the run found, but for what stands before the summary."""
-    for name in _asked(run):
-        kind = ANALYSES[name]
-        for text in () if kind.opens else kind.headlines(run):
-            yield Finding(text, kind.section or name)
+    for kind in (kind for kind in _asked(run) if not kind.opens):
+        yield from (Finding(text, kind.section or kind.kind) for text in kind.headlines(run))
 
 
 def tables() -> Iterator[Schema]:
@@ -54,14 +45,15 @@ def tables() -> Iterator[Schema]:
     yield from {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
 
 
-def _asked(run: RunFolder) -> list[str]:
+def _asked(run: RunFolder) -> list[type[Analysis]]:
     """The analyses that a run shows: those that it asks for alone; without masks, a few."""
     only = (run.config.get("settings") or {}).get("only") or ()
     names = sorted(ANALYSES, key=lambda name: not ANALYSES[name].first)
     if only:
-        return [name for name in names if name in only or not ANALYSES[name].question]
-    without_masks = _only_sizes(run.config)
-    return [name for name in names if not (without_masks and ANALYSES[name].needs)]
+        names = [name for name in names if name in only or not ANALYSES[name].question]
+    elif _only_sizes(run.config):
+        names = [name for name in names if not ANALYSES[name].needs]
+    return [ANALYSES[name] for name in names]
 
 
 def _only_sizes(config: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from mechcore.settings import entries
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.config import DataConfig
-from mechcore.steps.fitting import fitting_of
+from mechcore.steps.fitting import training_of
 from mechcore.steps.inputs import resolved
 from mechcore.steps.masks import FindMasks
 from mechcore.study.engine import Results, Study
@@ -53,15 +53,14 @@ class MainStudy(Study):
             training, described = part.jobs.get("training"), part.jobs["describe"]
             if training is not None and training.key in keys:
                 assert isinstance(training.step, Train)
-                fitting_of(training, training.step.training, device)
+                training_of(training, training.step.training, device)
             elif any(job.contents.get("model") == described.contents["model"] for job in pending):
-                inputs = bench.inputs(described)
-                for step in (job.step for job in in_order(part.results) if job.key in keys):
-                    if isinstance(step, FindMasks):
-                        step.check_targets(ModelShape.of(inputs.model))
-                for step in (job.step for job in part.jobs.values() if job.key in keys):
-                    if isinstance(step, Analysis):
-                        step.check_inputs(inputs)
+                inputs, own = bench.inputs(described), {job.key for job in part.jobs.values()}
+                for job in (job for job in in_order(part.results) if job.key in keys):
+                    if isinstance(job.step, FindMasks):
+                        job.step.check_targets(ModelShape.of(inputs.model))
+                    if isinstance(job.step, Analysis) and job.key in own:
+                        job.step.check_inputs(inputs)
 
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""
@@ -71,23 +70,21 @@ class MainStudy(Study):
         }
 
     def _files(self, part: Part) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for job in part.results:
             folder = self.store.whole(job.key)
             names = self.store.manifest(job.key).files
-            found |= {n: folder / n for n in names if Path(n).parts[0] not in _NOTES}
-        return found
+            files |= {n: folder / n for n in names if Path(n).parts[0] not in _NOTES}
+        return files
 
     def _facts(self, part: Part) -> dict[str, Any]:
-        described = part.jobs["describe"]
+        config, described = part.config, part.jobs["describe"]
         text = (self.store.whole(described.key) / FACTS_FILE).read_text(encoding="utf-8")
-        facts = json.loads(text)
-        base = resolved(part.config.model).source
-        origin: dict[str, Any] = {"source": base}
+        facts, origin = json.loads(text), {"source": resolved(config.model).source}
         if "training" in part.jobs:  # one that the study trained lies in the store
-            origin = {"source": str(trained_path(self.store, described)), "base": base}
+            trained = str(trained_path(self.store, described))
+            origin = {"source": trained, "base": origin["source"]}
         facts["model"] = {**origin, **facts["model"]}
-        config = part.config
         return {
             **facts,
             "seeds": list(config.seeds),
@@ -97,35 +94,21 @@ class MainStudy(Study):
 
 
 def read_content(content: Any, name: str) -> StudyConfig:
-    """Settings from plain values; variants take from the study what they do not name.
-
-    Args:
-        content: settings by name.
-        name: of where they come from, for messages.
-
-    Raises:
-        InputError: they are not such settings.
-    """
+    """As `StudyKind.read`; variants take from the study what they do not name."""
     variants = content.get("variants") if isinstance(content, dict) else None
     if isinstance(variants, dict):
         common = {key: value for key, value in content.items() if key != "variants"}
-        whole = {
-            each: _with_changes(common, own, f"{name}: variants: {each!r}")
-            for each, own in variants.items()
-        }
-        content = {**common, "variants": whole}
+        content = {**common, "variants": {**variants}}
+        for variant, own in variants.items():
+            if not isinstance(own, dict):  # said below
+                continue
+            if "resources" in own and own["resources"] != common.get("resources"):
+                raise InputError(
+                    f"{name}: variants: {variant!r} has resources of its own; they are the same "
+                    "for all jobs of a study, so write them beside variants"
+                )
+            content["variants"][variant] = _changed(StudyConfig, common, own)
     return validated(StudyConfig, content, name)
-
-
-def _with_changes(common: Mapping[str, Any], own: Any, what: str) -> Any:
-    if not isinstance(own, dict):
-        return own
-    if "resources" in own and own["resources"] != common.get("resources"):
-        raise InputError(
-            f"{what} has resources of its own; they are the same for all jobs of a study, so "
-            "write them beside variants"
-        )
-    return _changed(StudyConfig, common, own)
 
 
 def _changed(kind: type, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +134,7 @@ def located(config: StudyConfig, folder: Path) -> StudyConfig:
     return replace(
         config,
         model=replace(config.model, source=source and located_folder(source, folder)),
-        variants={name: located(each, folder) for name, each in config.variants.items()},
+        variants={name: located(own, folder) for name, own in config.variants.items()},
         checkpoints=tuple(
             path if path in (EMBEDDED, TRAINED) else located_path(path, folder)
             for path in config.checkpoints
@@ -162,18 +145,14 @@ def located(config: StudyConfig, folder: Path) -> StudyConfig:
 
 def _located_data(data: DataConfig, folder: Path) -> DataConfig:
     def placed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(source.located(folder) for source in value)
         return located_path(value, folder) if isinstance(value, str) else value
 
-    def sources(value: Any) -> Any:
-        if not isinstance(value, tuple):
-            return placed(value)
-        return tuple(source.located(folder) for source in value)
-
-    task = data.task
-    if task is not None and Path(task).suffix in YAML:
-        task = placed(task)
-    splits = {split: sources(getattr(data, split)) for split in SPLITS}
-    return replace(data, task=task, folder=placed(data.folder), **splits)
+    files = {name: placed(getattr(data, name)) for name in ("folder", *SPLITS)}
+    if data.task is not None and Path(data.task).suffix in YAML:
+        files["task"] = placed(data.task)
+    return replace(data, **files)
 
 
 class _Kind(StudyKind[StudyConfig]):

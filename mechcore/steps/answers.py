@@ -54,8 +54,8 @@ def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
     if not answers:
         return
     first = next(iter(answers.values()))
-    tensors = {"logits": torch.stack([each.logits.float().cpu() for each in answers.values()])}
-    tensors["correct_classes"] = first.correct_classes.cpu().contiguous()
+    logits = torch.stack([evaluation.logits.float().cpu() for evaluation in answers.values()])
+    tensors = {"logits": logits, "correct_classes": first.correct_classes.cpu().contiguous()}
     facts = {
         "names": json.dumps(list(answers)),
         "subsets": json.dumps(first.subsets.tolist()),
@@ -96,12 +96,7 @@ def save_swept(path: Path, ablations: Ablations) -> None:
 
 
 def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of a sweep, by split.
-
-    Args:
-        folder: of the sweep's results.
-        names: of the test data, by split.
-    """
+    """The answers of a sweep in its folder, by split, as are the names of the test data."""
     by_split = {}
     for split, file in SWEPT.items():
         if named := load_answers(folder / file):  # else swept on the other split alone
@@ -144,29 +139,26 @@ class Answers(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        inputs = inputs_of(work)
-        options: dict[str, Any] = {"class_names": inputs.config.class_names}
-        options |= {"batch_size": self.batch_size}
-        if MASKED not in work.job.needs:
-            names, options["in_domain"] = [FULL], self.split == "id"
-        else:
+        inputs, what, names = inputs_of(work), "full model", [FULL]
+        how: dict[str, Any] = {"in_domain": self.split == "id"}
+        if MASKED in work.job.needs:
             subnetworks = subnetworks_in(work.needed(MASKED))
-            names = [subnetwork.name for subnetwork in subnetworks]
+            what, names = "subnetworks", [subnetwork.name for subnetwork in subnetworks]
             if not names:
                 return
-            options["mask"] = Mask.stack([subnetwork.mask for subnetwork in subnetworks])
-            options["means"] = means_of(work, inputs)
-        what = "subnetworks" if "mask" in options else "full model"
+            stacked = Mask.stack([subnetwork.mask for subnetwork in subnetworks])
+            how = {"mask": stacked, "means": means_of(work, inputs)}
+        how |= {"class_names": inputs.config.class_names, "batch_size": self.batch_size}
         with progress.bar(f"{what}, {self.split}", 1) as advance:
-            answers = evaluate(inputs.model, inputs.data[self.split], **options)
+            answers = evaluate(inputs.model, inputs.data[self.split], **how)
             advance()
-        answers = answers if "mask" in options else [answers]
-        save_answers(work.folder / ANSWERS_FILE, dict(zip(names, answers, strict=True)))
+        named = zip(names, answers if MASKED in work.job.needs else [answers], strict=True)
+        save_answers(work.folder / ANSWERS_FILE, dict(named))
 
 
 @dataclass(frozen=True)
 class Answered:
-    """All that models answered that a job needs, by split; subnetworks by target and seed."""
+    """All that models answered that a job needs, by split; subnetworks as `subnetworks_in`."""
 
     full: dict[str, Evaluation]
     subnetworks: list[Subnetwork]
@@ -176,9 +168,8 @@ class Answered:
 
 def answers_of(work: Work) -> Answered:
     """The answers that the job needs."""
-    full: dict[str, Evaluation] = {}
+    full, folders = dict[str, Evaluation](), list[Path]()
     masked: dict[str, dict[str, Evaluation]] = {split: {} for split in TEST_SPLITS}
-    folders: list[Path] = []
     for what, job in work.job.needs.items():
         if isinstance(job.step, AcceptMasks):
             folders.append(work.needed(what))
@@ -188,10 +179,6 @@ def answers_of(work: Work) -> Answered:
                 masked[job.step.split] |= named
             else:
                 full[job.step.split] = named[FULL]
-    subnetworks = [subnetwork for folder in folders for subnetwork in subnetworks_in(folder)]
-    subnetworks.sort(key=lambda subnetwork: (subnetwork.target_sparsity, subnetwork.seed))
-    in_order = {
-        split: [named[subnetwork.name] for subnetwork in subnetworks]
-        for split, named in masked.items()
-    }
+    subnetworks = subnetworks_in(*folders)
+    in_order = {split: [of[pruned.name] for pruned in subnetworks] for split, of in masked.items()}
     return Answered(full, subnetworks, in_order, folders)

@@ -82,7 +82,6 @@ class MainStep(Step):
     """
 
     for_others: ClassVar[bool] = False
-
     label: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
@@ -127,9 +126,9 @@ def core_of(work: Work) -> list[Component]:
     return parse_components(work.table("core")["component"].tolist())
 
 
-def subnetworks_in(folder: Path) -> list[Subnetwork]:
-    """The subnetworks of a job, by seed."""
+def subnetworks_in(*folders: Path) -> list[Subnetwork]:
+    """The subnetworks of jobs, by target sparsity, then seed."""
     from mechcore.pruning import Subnetwork
 
-    subnetworks = [Subnetwork.load(path) for path in (folder / MASKS).glob("*.safetensors")]
-    return sorted(subnetworks, key=lambda subnetwork: subnetwork.seed)
+    paths = [path for folder in folders for path in (folder / MASKS).glob("*.safetensors")]
+    return sorted(map(Subnetwork.load, paths), key=lambda one: (one.target_sparsity, one.seed))

@@ -32,7 +32,6 @@ CHECKPOINTS = "checkpoints"
 MODEL, TRAINING = "model", "training"
 """What a job's model is to it, and the job that trains it."""
 
-
 _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
 """Settings that say what a model is or where it lies, not how it is used."""
 
@@ -45,21 +44,15 @@ class CheckpointInput(Input):
     answers: bool = True
 
     def content(self, hash_file: Hasher) -> Any:
-        """Digests of its files, and how its answers are read.
-
-        Raises:
-            InputError: there is no such checkpoint.
-        """
+        """Digests of its files, and how its answers are read; see `Input.content`."""
         config = resolved(self.config)
-        assert config.source is not None
-        files = checkpoint_content(config.source, config.revision, hash_file)
+        files = checkpoint_content(str(config.source), config.revision, hash_file)
         return {"files": files, **_use(config)}
 
     def uses(self) -> Sequence[object]:
         """See `Input.uses`; the code of its architecture."""
         config = resolved(self.config)
-        assert config.source is not None
-        return architecture_code(config.source, config.revision)
+        return architecture_code(str(config.source), config.revision)
 
 
 @dataclass(frozen=True)
@@ -97,8 +90,7 @@ class DataInput(Input):
     @property
     def limit(self) -> int | None:
         """How many examples are drawn at most; None for all."""
-        limit: int | None = getattr(self.data, f"max_{self.split}")
-        return limit
+        return getattr(self.data, f"max_{self.split}")
 
     def content(self, hash_file: Hasher) -> Any:
         """Digests of the files that the examples are drawn from, and how they are drawn."""
@@ -130,53 +122,47 @@ class Workbench:
         self.store, self.device = store, device
         self.loads: list[str] = []
         self._models: OrderedDict[tuple[str, bool], Inputs] = OrderedDict()
-        self._examples: dict[tuple[str, str, str], Any] = {}
+        self._examples: dict[tuple[str, bool], dict[tuple[str, str], Any]] = {}
 
     def inputs(self, job: Job) -> Inputs:
-        """The model of a job with the data of its splits.
-
-        Raises:
-            InputError: they cannot be used.
-        """
-        inputs = self._model(job)
+        """The model of a job with the data of its splits; an `InputError` if they are unusable."""
+        place = self._opened(job)
+        inputs, known = self._models[place], self._examples[place]
         opened = replace(inputs, data={}, available={})
         for split, data in data_inputs(job).items():
-            encoded, available = self._split(inputs, job, split, data)
+            name = data_name(split, data.model, data.data)
+            drawn = (split, digest_of([job.contents[split], name]))
+            if drawn not in known:
+                examples, available = read_split(split, data.model, data.data)
+                if data.half is not None:
+                    examples = examples.halves(data.data.seed)[data.half - 1]
+                alone = replace(inputs, data={}, available={})
+                alone.add(split, examples, available)
+                job.check_inputs(self.store.hash_file)
+                known[drawn] = (alone.data[split], available)
+            encoded, opened.available[split] = known[drawn]
             opened.compare(split, encoded.examples)
-            opened.data[split], opened.available[split] = encoded, available
+            opened.data[split] = encoded
         return opened
 
-    def _model(self, job: Job) -> Inputs:
+    def _opened(self, job: Job) -> tuple[str, bool]:
+        """Where the model of a job is among those that are open now."""
         digest, model = model_digest(job), model_input(job)
         # One that answers does for everything.
         answers = getattr(model, "answers", True) or (digest, True) in self._models
         place = (digest, answers)
         if place not in self._models:
             while len(self._models) >= MOST_MODELS:
-                (gone, _), _ = self._models.popitem(last=False)
-                self._examples = {k: v for k, v in self._examples.items() if k[0] != gone}
+                del self._examples[self._models.popitem(last=False)[0]]
             config = model.config
             if isinstance(model, TrainedInput):
                 config = replace(config, source=str(trained_path(self.store, job)))
             opened = open_model(config, answers=answers, device=self.device)
             job.check_inputs(self.store.hash_file)  # before it is kept under what the plan read
-            self._models[place] = opened
+            self._models[place], self._examples[place] = opened, {}
             self.loads.append(digest)
         self._models.move_to_end(place)
-        return self._models[place]
-
-    def _split(self, inputs: Inputs, job: Job, split: str, data: DataInput) -> Any:
-        name = data_name(split, data.model, data.data)
-        place = (model_digest(job), split, digest_of([job.contents[split], name]))
-        if place not in self._examples:
-            holder = replace(inputs, data={}, available={})
-            examples, available = read_split(split, data.model, data.data)
-            if data.half is not None:
-                examples = examples.halves(data.data.seed)[data.half - 1]
-            holder.add(split, examples, available)
-            job.check_inputs(self.store.hash_file)
-            self._examples[place] = (holder.data[split], holder.available[split])
-        return self._examples[place]
+        return place
 
 
 def model_input(job: Job) -> ModelInput:
@@ -192,11 +178,7 @@ def data_inputs(job: Job) -> dict[str, DataInput]:
 
 
 def trained_path(store: Store, job: Job) -> Path:
-    """The checkpoint of a job whose model the study trained.
-
-    Raises:
-        Damaged: it is not what was written.
-    """
+    """The checkpoint of a job whose model the study trained; `Damaged` if it was changed."""
     model = model_input(job)
     assert isinstance(model, TrainedInput)
     return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint

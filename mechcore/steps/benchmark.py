@@ -14,8 +14,9 @@ from mechcore.bench.recovery import NODES, PAIRS, WITH_PAIRS, recovered_nodes, r
 from mechcore.models.devices import check_device
 from mechcore.study.engine import Jobs, perform
 from mechcore.study.executors import Local
-from mechcore.study.step import TABLES_FOLDER, Job, Step, Work
+from mechcore.study.step import TABLES_FOLDER, Job, Step, Work, in_order
 from mechcore.study.store import Store
+from mechcore.tables import Schema
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,10 @@ def run_benchmark(
     seeds: Sequence[int] = (0,),
     device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The tables ``nodes`` and ``pairs`` of every method on every case.
+    """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store.
 
-    Args:
-        out: folder of the store that keeps what is done.
-        cases: see `mechcore.bench.cases.case_names`.
-        methods: that rank components, see `recovered_nodes`.
-        interaction_methods: see `recovered_pairs`.
-        seeds: of texts and of what methods draw, each a repetition.
-        device: where models are put.
+    See `recovered_nodes` for ``methods``, `recovered_pairs` for ``interaction_methods``; each of
+    ``seeds``, of texts and of what methods draw, is a repetition.
 
     Raises:
         InputError: a case or method is unknown.
@@ -67,19 +63,19 @@ def run_benchmark(
     """
     check_device(device)
     store = Store(out / "store")
-    chosen = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]
-    steps = [Recovery(case, seed, *chosen) for seed in seeds for case in case_names(cases)]
-    jobs = [
-        Job.of(step, f"{step.case} seed={step.seed}", hash_file=store.hash_file)
-        for step in dict.fromkeys(steps)
-    ]
+    how = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]
+    jobs = in_order(
+        Job.of(Recovery(case, seed, *how), f"{case} seed={seed}", hash_file=store.hash_file)
+        for seed in seeds
+        for case in case_names(cases)
+    )
     store.create()
     store.leftovers(remove=True)
     perform(Jobs(jobs), store, Local(device=device), out)
-    tables = []
-    for schema in (NODES, PAIRS):
+
+    def table(schema: Schema) -> pd.DataFrame:
         files = [store.whole(job.key) / TABLES_FOLDER / f"{schema.name}.csv" for job in jobs]
         parts = [schema.read(file) for file in files if file.exists()]
-        tables.append(pd.concat(parts or [schema.frame([])], ignore_index=True))
-    nodes, pairs = tables
-    return nodes, pairs
+        return pd.concat(parts or [schema.frame([])], ignore_index=True)
+
+    return table(NODES), table(PAIRS)

@@ -20,16 +20,12 @@ Embedded = Literal["encoder", "decoder"]
 TEST_SPLITS = ("id", "ood")
 """Roles of test data: in-domain and out-of-domain."""
 
-_FORBID = ConfigDict(extra="forbid")
+FORBID = ConfigDict(extra="forbid")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_name(what: str, name: str) -> None:
-    """Make sure that a name can be that of a folder, and of none but the one meant.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Refuse, as an `InputError`, a name that cannot be that of a folder, or means another one."""
     if not _NAME.fullmatch(name) or len(name) > 100:
         raise InputError(
             f"{what}: the name {name[:100]!r} cannot be used; expected at most 100 letters, "
@@ -41,7 +37,7 @@ def check_name(what: str, name: str) -> None:
 class ModelConfig:
     """Which model, and how to read its answers."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Model"
 
     source: str | None = setting(
@@ -121,7 +117,7 @@ class ModelConfig:
 class DataConfig:
     """Which data, and how much of it: a task, or what is given for each split."""
 
-    __pydantic_config__ = _FORBID
+    __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Data"
 
     task: str | None = setting(

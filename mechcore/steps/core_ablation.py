@@ -47,15 +47,8 @@ def core_ablation_tables(
     these heads together, and the whole core; then the sets of ``step``, with each member alone. Of
     the other heads of the same layers, ``max_non_core`` drawn at random are ablated one at a time
     and reported as one average; ``controls`` random sets of as many of each layer are ablated
-    beside the whole core.
-
-    Args:
-        inputs: the model and the data.
-        means: the model's.
-        core: its core, or the components in its place.
-        step: with the settings.
-        known: what is known already, by split, and is not ablated again.
-        state: folder for the state files of an interruptible run.
+    beside the whole core. What is ``known`` by split is not ablated again; ``state`` is the folder
+    that an interrupted run resumes from.
 
     Returns:
         The tables ``ablation``, ``interactions``, ``interaction_stability`` and
@@ -93,11 +86,9 @@ def core_ablation_tables(
         drawn = [*sets.matched_random(core, inputs.model, step.controls, **options).values()]
         beside_core: Sequence[Ablations] = both
         if drawn:  # on fewer examples
-            sampled = inputs.sampled(TEST_SPLITS, step.control_examples, step.seed)
-            beside_core = [
-                ablated([whole, *drawn], split, f"controls-{split}", sampled)
-                for split in TEST_SPLITS
-            ]
+            few = inputs.sampled(TEST_SPLITS, step.control_examples, step.seed)
+            every = [whole, *drawn]
+            beside_core = [ablated(every, s, f"controls-{s}", few) for s in TEST_SPLITS]
         controls += [control_table(of, {whole: drawn}) for of in beside_core]
     what = "heads outside the core, of its layers" if core else "heads outside the core"
     if step.components or step.sets:
@@ -119,11 +110,7 @@ def core_ablation_tables(
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:
     """Components outside the core, drawn for its members in turn: heads of the same layer, or MLPs.
 
-    Args:
-        core: heads, or other components; where there is none, any head may be drawn.
-        shape: of the model.
-        n: how many at most; fewer where there are no more for one of them.
-        seed: of the draw.
+    At most ``n`` are drawn, fewer where there are no more for a member; without a core, any heads.
     """
     generator = np.random.default_rng(seed)
     among = shape.heads if all(member.is_head for member in core) else shape.components

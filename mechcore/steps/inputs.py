@@ -64,9 +64,9 @@ class Inputs:
         """Warn where pairs meet single texts, or texts of a split are those of another, too."""
         texts = _texts(examples)
         for other, data in self.data.items():
-            if self.config.prompt is None and data.examples.two_segments != examples.two_segments:
-                kinds = ("pairs", "single texts")
-                here, there = kinds if examples.two_segments else kinds[::-1]
+            pairs = examples.two_segments
+            if self.config.prompt is None and data.examples.two_segments != pairs:
+                here, there = ("pairs", "single texts")[:: 1 if pairs else -1]
                 warn(
                     f"{split} data {examples.name}: read as {here}, those of {other} as {there}, "
                     "which a classifier may answer quite differently; if a column of second texts "
@@ -113,8 +113,8 @@ def load_inputs(
 ) -> Inputs:
     """Load the model and the data of the given splits.
 
-    Where ``answers`` are not needed, but only attention, models without a head are loaded, too, and
-    the words of the texts are worked out.
+    Where only attention is needed, no ``answers``, models without a head are loaded, too, and the
+    words of the texts are worked out.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
@@ -164,11 +164,7 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
 
 
 def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -> None:
-    """Make sure that model and data are named together, and everything that belongs to them.
-
-    Raises:
-        InputError: they are not.
-    """
+    """Raise an `InputError` unless model and data, and what belongs to them, go together."""
     files = {split: getattr(data, split) for split in SPLITS}
     missing = [f"--{split}" for split in splits if files[split] is None and data.task is None]
     if model.source is not None and missing:
@@ -190,20 +186,14 @@ def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -
 
 def resolved(model: ModelConfig) -> ModelConfig:
     """The same configuration with what it leaves open: an embedded model's place, the backend."""
+    own_decoder = model.source is None and model.embedded == "decoder"
     if model.backend is None:
-        own_decoder = model.source is None and model.embedded == "decoder"
         hooked = own_decoder and has_hooked_transformer()
         model = replace(model, backend="hooked" if hooked else "bridge")
-    if model.source is not None:
-        return model
-    if model.embedded == "encoder":
-        return replace(model, source=str(tiny_encoder_dir(model.checkpoint)))
-    return replace(
-        model,
-        source=str(tiny_decoder_dir()),
-        prompt=tiny_world.DECODER_PROMPT,
-        answers=tiny_world.DECODER_ANSWERS,
-    )
+    if own_decoder:
+        texts: Any = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
+        return replace(model, source=str(tiny_decoder_dir()), **texts)
+    return replace(model, source=model.source or str(tiny_encoder_dir(model.checkpoint)))
 
 
 def _task_of(data: DataConfig) -> Task | None:
@@ -223,9 +213,8 @@ def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]
         groups = {**tiny_world.OOD_GROUPS, **groups}
     if not data.ood_subsets:
         return groups
-    kept = {
-        name: tuple(s for s in group if s in data.ood_subsets) for name, group in groups.items()
-    }
+    limited = data.ood_subsets
+    kept = {name: tuple(s for s in group if s in limited) for name, group in groups.items()}
     return {name: group for name, group in kept.items() if group}
 
 
@@ -257,11 +246,7 @@ def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
 
 
 def read_split(
-    split: str,
-    model: ModelConfig,
-    data: DataConfig,
-    *,
-    labelled: bool | None = None,
+    split: str, model: ModelConfig, data: DataConfig, *, labelled: bool = False
 ) -> tuple[Examples, int]:
     """The examples to use, and how many there were to draw from.
 
@@ -270,18 +255,16 @@ def read_split(
     Raises:
         InputError: they cannot be read, or none is left of those asked for.
     """
-    limit = getattr(data, f"max_{split}")
     if model.source is None:
         draw = embedded_draw(split, data)
         examples = tiny_world.generate(split, draw["size"], draw["seed"])  # type: ignore[arg-type]
     else:
-        with_labels = split != "train" if labelled is None else labelled
-        examples = read_sources(sources_of(split, data), labelled=with_labels)
+        examples = read_sources(sources_of(split, data), labelled=labelled or split != "train")
     if split == "ood":
         world = [name for names in tiny_world.OOD_GROUPS.values() for name in names]
-        _check_groups(data, world if model.source is None else examples.frame["subset"].unique())
+        _check_groups(data, world if model.source is None else examples.subset_names)
         examples = _choose(examples, data)
-    name = f"examples {examples.name!r}"
+    name, limit = f"examples {examples.name!r}", getattr(data, f"max_{split}")
     how = f"--max-{split} 0 (max_{split}: null in a study's file)"
     drawn = at_most(limit, examples, data.seed, name, f"{how} takes all")
     if split != "train" and model.source is not None:
@@ -289,27 +272,21 @@ def read_split(
     return replace(drawn, population=data.population), len(examples)
 
 
-def _check_groups(data: DataConfig, subsets: Iterable[str]) -> None:
-    """Make sure that the user's groups are of subsets that are there, and have names of their own.
-
-    Raises:
-        InputError: they are not, or have not.
-    """
-    subsets = [*subsets]
+def _check_groups(data: DataConfig, subsets: Sequence[str]) -> None:
+    """Refuse groups of subsets that are not there, or with the name of one."""
     for group, members in data.groups.items():
         if group in subsets:
             raise InputError(
                 f"groups: {group!r} is the name of an out-of-domain subset, too, which tables "
                 "could not tell from it; rename the group"
             )
-        for name in members:
-            if name not in subsets:
-                close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))
-                raise InputError(
-                    f"groups: {group}: no out-of-domain example is of subset {name!r}; "
-                    f"{f'did you mean {close}? ' if close else ''}subsets are "
-                    f"{shown(', '.join(subsets), 600)}"
-                )
+        for name in (name for name in members if name not in subsets):
+            close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))
+            raise InputError(
+                f"groups: {group}: no out-of-domain example is of subset {name!r}; "
+                f"{f'did you mean {close}? ' if close else ''}subsets are "
+                f"{shown(', '.join(subsets), 600)}"
+            )
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:

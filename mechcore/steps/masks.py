@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,7 @@ class Means(MainStep):
         """See `Step.run`."""
         inputs = inputs_of(work)
         (data,) = inputs.data.values()
-        means = MeanActivations.compute(inputs.model, data)
-        means.save(work.folder / MEANS_FILE)
+        MeanActivations.compute(inputs.model, data).save(work.folder / MEANS_FILE)
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,7 @@ class FindMasks(MainStep):
         return settings
 
     def check_targets(self, shape: ModelShape) -> None:
-        """Make sure that every target leaves a component to keep, by what keeps as many as it says.
-
-        Raises:
-            InputError: one does not.
-        """
+        """Raise an `InputError` where a method that keeps as many as a target says keeps none."""
         if self.method != "l0" or self.schedule.discretisation == "ranking":
             check_keeps_some(self.target_sparsities, shape)
 
@@ -112,12 +107,6 @@ class FindMasks(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        trained, diverged = self._train(work)
-        for mask in trained:
-            mask.save(work.folder / MASKS / f"{mask.name}.safetensors")
-        write_json(work.folder / MISSING_FILE, diverged)
-
-    def _train(self, work: Work) -> tuple[list[Subnetwork], Mapping[str, str]]:
         inputs = inputs_of(work)
         # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
         schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
@@ -125,12 +114,8 @@ class FindMasks(MainStep):
             schedule = replace(schedule, discretisation="ranking")
         matched = "trained" in work.job.needs
         trained = subnetworks_in(work.needed("trained")) if matched else []
-        if matched and not trained:
-            return [], {}
-        request = Request(
-            inputs.model,
-            inputs.data["train"],
-            means_of(work, inputs),
+        what: tuple[Any, ...] = (inputs.model, inputs.data["train"], means_of(work, inputs))
+        what += (
             self.target_sparsities,
             self.seeds,
             schedule,
@@ -138,10 +123,15 @@ class FindMasks(MainStep):
             work.partial,
             trained,
         )
+        masks, diverged = list[Subnetwork](), dict[str, str]()
         try:
-            return METHODS[self.method](request), {}
+            if trained or not matched:
+                masks = METHODS[self.method](Request(*what))
         except PruningError as error:
-            return error.finished, error.missing
+            masks, diverged = error.finished, error.missing
+        for mask in masks:
+            mask.save(work.folder / MASKS / f"{mask.name}.safetensors")
+        write_json(work.folder / MISSING_FILE, diverged)
 
 
 @dataclass(frozen=True)
@@ -168,10 +158,8 @@ class AcceptMasks(MainStep):
         missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         for mask in subnetworks_in(trained):
             if mask.target_sparsity == self.target_sparsity:
-                try:
-                    kept = (
-                        accepted(mask, self.schedule) if len(mask.history) else mask
-                    )  # not trained
+                try:  # those of a ranking are as they are
+                    kept = accepted(mask, self.schedule) if len(mask.history) else mask
                     kept.save(work.folder / MASKS / f"{mask.name}.safetensors")
                 except OffTrackError as error:
                     missing[mask.name] = str(error)
@@ -180,8 +168,7 @@ class AcceptMasks(MainStep):
             name = subnetwork_name(self.target_sparsity, seed, self.method)
             if name in missing:
                 warn(f"{name} is missing: {missing[name]}")
-                values = (name, self.target_sparsity, seed, missing[name])
-                rows.append(dict(zip(MISSING_MASKS.required, values, strict=True)))
+                rows.append((name, self.target_sparsity, seed, missing[name]))
         write_json(work.folder / MISSING_FILE, rows)
 
 
@@ -192,11 +179,8 @@ def no_mask(missing: pd.DataFrame) -> str:
 
 def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
     """The masks that jobs of `AcceptMasks` lack: the columns of `MISSING_MASKS`."""
-    rows = [
-        row
-        for folder in folders
-        for row in json.loads((folder / MISSING_FILE).read_text(encoding="utf-8"))
-    ]
+    texts = [(folder / MISSING_FILE).read_text(encoding="utf-8") for folder in folders]
+    rows = [row for text in texts for row in json.loads(text)]
     table = pd.DataFrame(rows, columns=MISSING_MASKS.required)
     return table.sort_values([TARGET.name, SEED.name], ignore_index=True)
 

@@ -49,15 +49,9 @@ def path_tables(
 ) -> dict[str, pd.DataFrame]:
     """What every receiver loses that does not see the senders, and the answer without each.
 
-    Args:
-        inputs: the model and the data.
-        means: the model's.
-        senders: the heads of the core, or the components named.
-        step: with the settings.
-        roles: of `component_roles`; without them there is no verdict, and there are controls only
-            where the paths are chosen.
-        known: what a sweep found on these examples, by split, and is not ablated again.
-        half: of the out-of-domain examples, of those on which roles were judged.
+    Without ``roles`` (`component_roles`) there is no verdict, and there are controls only where the
+    paths are chosen. What a sweep ``known`` by split found on these examples is not ablated again.
+    ``half`` says of each out-of-domain example on which half of them roles were judged by it.
 
     Returns:
         The tables ``paths``, ``core_dependence`` and, unless the classes are a whole vocabulary,

@@ -48,25 +48,17 @@ def labelled(inputs: Inputs, split: str) -> Labelled:
 def repair_tables(
     step: Repair, inputs: Inputs, means: MeanActivations, folder: Path, partial: Path
 ) -> dict[str, pd.DataFrame]:
-    """All tables of the ladder; rungs that are to be saved are fitted on all kinds, and written.
+    """All tables of the ladder; rungs to save are fitted on all kinds, and lie in ``folder``.
 
-    Args:
-        step: the settings.
-        inputs: model and data.
-        means: the model's mean activations.
-        folder: for `CHECKPOINTS`.
-        partial: folder for runs that are done, which are not done again.
+    Runs that are done are kept in ``partial``, and are not done again.
     """
     rungs = check_rungs(step.rungs)
     gated = any(RUNGS[name].gated for name in (*rungs, *step.save))
-    source = inputs.config.source
-    assert source is not None
-    how = (means if gated else None, inputs.config.revision)
+    source, how = str(inputs.config.source), (means if gated else None, inputs.config.revision)
     model = RepairableModel(inputs.model, source, inputs.tokenizer, *how)
     outside, inside = labelled(inputs, "ood"), labelled(inputs, "id")
     train = inputs.data["train"]
-    texts = train.examples.sample_rows(step.guard_examples, step.seed)
-    guard = train.part(texts)
+    guard = train.part(train.examples.sample_rows(step.guard_examples, step.seed))
     settings = Settings(step.steps, guard=step.guard, seed=step.seed)
     plan = runs_of(outside, step.examples, step.draws, step.folds, step.seed, len(inside.data))
     done = list(outcomes(model, outside, inside, guard, plan, rungs, settings, partial))
@@ -93,6 +85,6 @@ def repair_tables(
         examples = repair_examples(outside, rows, guard, logits_of(model, guard, {}))
         fitting = Fitting(model, examples, settings)
         for name in step.save:
-            facts = {"repair": name, "source": str(source), "examples": len(rows)}
+            facts = {"repair": name, "source": source, "examples": len(rows)}
             model.save(fitting.fit(name).weights, folder / CHECKPOINTS / name, facts)
     return tables

@@ -57,12 +57,9 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     """The checkpoints of a training run, by their step if all can be told, else by name.
 
-    Those whose step can be told come first, in its order.
-
-    Args:
-        paths: checkpoint directories, or folders of them (``step-0500`` or ``checkpoint-500``,
-            and ``final``, perhaps the folder itself); none stands for the embedded encoder's.
-        model: everything else about the model.
+    Those whose step can be told come first, in its order. ``paths`` are checkpoint directories, or
+    folders of them (``step-0500`` or ``checkpoint-500``, and ``final``, perhaps the folder itself);
+    none stands for the embedded encoder's. Everything else about the model is that of ``model``.
 
     Raises:
         InputError: a path holds no checkpoint, or two have the same name.
@@ -74,12 +71,11 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
         )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
-    by_name: dict[str, tuple[int | str, Path]] = {}
-    for step, path in [pair for place in paths for pair in _checkpoints(Path(place)).items()]:
-        name = str(step)
-        if name in by_name:
-            raise InputError(f"checkpoints: {path} and {by_name[name][1]} are both {name}")
-        by_name[name] = (step, path)
+    by_name: dict[str, tuple[Any, Path]] = {}
+    for pair in [pair for place in paths for pair in _checkpoints(Path(place)).items()]:
+        other = by_name.setdefault(str(pair[0]), pair)
+        if other is not pair:
+            raise InputError(f"checkpoints: {pair[1]} and {other[1]} are both {pair[0]}")
     steps = sorted(pair for pair in by_name.values() if isinstance(pair[0], int))
     named = [pair for pair in by_name.values() if isinstance(pair[0], str)]
     order = [*steps, *named]
@@ -89,8 +85,7 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
 def _checkpoints(path: Path) -> dict[int | str, Path]:
     """Checkpoints in a folder by their step or name, or the folder itself if it has none in it.
 
-    ``final`` is left out where it is a copy of another one, by its step. So is a model on top of
-    others, the final one as the Trainer of transformers leaves it, by its weights.
+    The final one, in the folder or the folder itself, is left out where it is a copy of another.
     """
     inside: dict[int | str, Path] = {}
     for folder in sorted(file.parent for file in path.glob("*/config.json")):
@@ -105,7 +100,7 @@ def _checkpoints(path: Path) -> dict[int | str, Path]:
             )
         return inside
     numbered: dict[int | str, Path] = {
-        step: inside[step] for step in inside if isinstance(step, int)
+        step: folder for step, folder in inside.items() if isinstance(step, int)
     }
     if not numbered:
         return {_step(path): path}
@@ -133,51 +128,41 @@ def accuracies_by_checkpoint(
     groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
+    """Tables ``accuracy`` by checkpoint as effective sizes are worked out from them.
 
-    Args:
-        tables: by checkpoint.
-        groups: see `mechcore.steps.tables.subset_groups`; one of which a subset has no example is
-            left out, with a warning.
-        subnetworks: tables of that name by checkpoint, for what masks keep.
+    With tables ``subnetworks``, too, the grid has what masks keep. A group (see `subset_groups`) of
+    which a subset has no example is left out, with a warning.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
         ``mixed`` (both), each with the subsets of its data, as ``split:subset``, and those given.
     """
-    fulls, grids = [], []
+    parts = []
     for name, table in tables.items():
         subsets = proper_subsets(table)
-        accuracy = subsets.assign(
-            subset=subsets["split"] + ":" + subsets["subset"],
-            target_sparsity=subsets["target_sparsity"],
-        )
-        accuracy.insert(0, "checkpoint", name)
+        part = subsets.assign(checkpoint=name, subset=subsets["split"] + ":" + subsets["subset"])
         if subnetworks is not None:
             pruned = subnetworks[name].set_index("subnetwork")["sparsity"]
-            accuracy[KEPT] = 1 - accuracy["subnetwork"].map(pruned)
-        is_full = accuracy["seed"].isna()
-        fulls.append(accuracy[is_full])
-        grids.append(accuracy[~is_full])
-    full, grid = pd.concat(fulls, ignore_index=True), pd.concat(grids, ignore_index=True)
-    chosen = {
-        name: [f"{split}:{subset}" for subset in subsets]
-        for name, (split, subsets) in subset_groups(subsets, groups).items()
+            part[KEPT] = 1 - part["subnetwork"].map(pruned)
+        parts.append(part)
+    accuracy = pd.concat(parts, ignore_index=True)
+    is_full = accuracy["seed"].isna()
+    full = accuracy.loc[is_full, ["checkpoint", "subset", "accuracy"]].reset_index(drop=True)
+    grid = accuracy.loc[~is_full, [name for name in GRID_TABLE.names if name in accuracy]]
+    members = {
+        name: [f"{split}:{subset}" for subset in names]
+        for name, (split, names) in subset_groups(subsets, groups).items()
     }
-    chosen["mixed"] = chosen["ID"] + chosen["OOD"]
+    members["mixed"] = members["ID"] + members["OOD"]
     there = set(full["subset"])
-    for name, members in [*chosen.items()]:
-        if missing := [subset for subset in members if subset not in there]:
-            del chosen[name]
+    for name, names in [*members.items()]:
+        if missing := [subset for subset in names if subset not in there]:
+            del members[name]
             warn(
-                f"effective size: left out of group {name!r}, as there is no example of "
+                f"effective size: group {name!r} is left out, as there is no example of "
                 f"{', '.join(missing)}"
             )
-    return (
-        full[["checkpoint", "subset", "accuracy"]],
-        grid[[c for c in GRID_TABLE.names if c in grid]].astype({"seed": int}),
-        chosen,
-    )
+    return full, grid.reset_index(drop=True).astype({"seed": int}), members
 
 
 def size_tables(
@@ -185,8 +170,8 @@ def size_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``.
 
-    The last also has full_accuracy, the full model's accuracy on the group, and the first in_grid,
-    whether ``grid`` has subnetworks of the checkpoint; the others are in no table of sizes.
+    The last also has the full model's accuracy on the group; in_grid, in the first, says whether
+    ``grid`` has subnetworks of the checkpoint.
     """
     sizes = effective_size(full, grid, groups=groups, tolerance=tolerance)
     full = full.assign(in_grid=full["checkpoint"].isin(grid["checkpoint"]))

@@ -149,6 +149,9 @@ CORE_SUMMARY = Schema(
 )
 
 
+_MEASURED = ["accuracy_low", "accuracy_high", "balanced_accuracy", "information"]
+
+
 def answer_tables(
     full: Mapping[str, Evaluation],
     subnetworks: Sequence[Subnetwork],
@@ -158,8 +161,8 @@ def answer_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
 
-    See `accuracy_table`, which has the arguments, and `group_table`. Without subnetworks, which are
-    all by one method, the last two are left out. Warns of outliers among them (`outliers`).
+    See `accuracy_table` for the arguments. Without subnetworks, which are all by one method, the
+    last two are left out. Warns of outliers among them.
     """
     accuracy = accuracy_table(full, subnetworks, masked, names)
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
@@ -177,35 +180,25 @@ def accuracy_table(
     masked: Mapping[str, Sequence[Evaluation]],
     names: Mapping[str, str],
 ) -> pd.DataFrame:
-    """Accuracy of the full model and of every subnetwork on every subset.
+    """The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
 
-    Args:
-        full: the full model's answers by split.
-        subnetworks: the subnetworks.
-        masked: their answers by split, in the same order.
-        names: name of the data by split.
-
-    Returns:
-        The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
+    By split are the full model's answers, the subnetworks' in their order, and names of the data.
     """
     models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
-    models += [
-        (subnetwork.name, subnetwork.target_sparsity, subnetwork.seed) for subnetwork in subnetworks
-    ]
+    models += [(pruned.name, pruned.target_sparsity, pruned.seed) for pruned in subnetworks]
     parts = []
     for split in TEST_SPLITS:
         answers = [full[split], *masked[split]]
         for (name, target_sparsity, seed), evaluation in zip(models, answers, strict=True):
             table = evaluation.table().assign(subnetwork=name, target_sparsity=target_sparsity)
-            members = [(evaluation.subsets == s) | (s == ALL) for s in table["subset"]]
-            ends = [
-                share_interval(evaluation.correct[rows], clusters=evaluation.samples(rows)[""])
-                for rows in members
-            ]
-            table["accuracy_low"] = [interval.low for interval in ends]
-            table["accuracy_high"] = [interval.high for interval in ends]
-            both = [on_both_labels(full[split], evaluation, rows) for rows in members]
-            table[["balanced_accuracy", "information"]] = both
+            measured = []
+            for subset in table["subset"]:
+                rows = (evaluation.subsets == subset) | (subset == ALL)
+                clusters = evaluation.samples(rows)[""]
+                interval = share_interval(evaluation.correct[rows], clusters=clusters)
+                both = on_both_labels(full[split], evaluation, rows)
+                measured.append((interval.low, interval.high, *both))
+            table[_MEASURED] = measured
             exact = pd.array([seed] * len(table), dtype="Int64")
             parts.append(table.assign(seed=exact, data=names[split], split=split))
     return pd.concat(parts, ignore_index=True)[ACCURACY.names]
@@ -219,22 +212,22 @@ def subnetwork_table(
     """The columns of `SUBNETWORKS`; KL of language models is over the answers."""
     return pd.DataFrame(
         {
-            "subnetwork": each.name,
-            "method": each.method,
-            "target_sparsity": each.target_sparsity,
-            "seed": each.seed,
-            "sparsity": each.mask.sparsity,
-            "head_sparsity": each.mask.head_sparsity,
-            "heads_kept": sum(c.is_head for c in each.mask.kept),
-            "mlps_kept": sum(not c.is_head for c in each.mask.kept),
-            "kl": kl_divergence(full["id"], masked["id"][i]).mean(),
-            "id_accuracy": masked["id"][i].accuracy,
-            "ood_accuracy": masked["ood"][i].accuracy,
-            "id_accuracy_macro": masked["id"][i].macro_accuracy,
-            "ood_accuracy_macro": masked["ood"][i].macro_accuracy,
-            "kept": " ".join(map(str, each.mask.kept)),
+            "subnetwork": pruned.name,
+            "method": pruned.method,
+            "target_sparsity": pruned.target_sparsity,
+            "seed": pruned.seed,
+            "sparsity": pruned.mask.sparsity,
+            "head_sparsity": pruned.mask.head_sparsity,
+            "heads_kept": sum(component.is_head for component in pruned.mask.kept),
+            "mlps_kept": sum(not component.is_head for component in pruned.mask.kept),
+            "kl": kl_divergence(full["id"], inside).mean(),
+            "id_accuracy": inside.accuracy,
+            "ood_accuracy": outside.accuracy,
+            "id_accuracy_macro": inside.macro_accuracy,
+            "ood_accuracy_macro": outside.macro_accuracy,
+            "kept": " ".join(map(str, pruned.mask.kept)),
         }
-        for i, each in enumerate(subnetworks)
+        for pruned, inside, outside in zip(subnetworks, masked["id"], masked["ood"], strict=True)
     )
 
 
@@ -245,7 +238,7 @@ def on_both_labels(
     correct = full.correct_classes.numpy()[rows]
     if reason_against(correct):
         return math.nan, math.nan
-    before, after = (each.logits.numpy()[rows] for each in (full, evaluation))
+    before, after = (answers.logits.numpy()[rows] for answers in (full, evaluation))
     clusters = None if full.clusters is None else full.clusters[rows]
     parts = decompose(before, after[None], correct, clusters=clusters)
     effects = (parts.accuracy, parts.information)
@@ -254,23 +247,15 @@ def on_both_labels(
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Mean accuracy over subsets, each counting the same.
-
-    Args:
-        accuracy: the table of `accuracy_table`.
-        groups: see `subset_groups`.
-
-    Returns:
-        The columns of `GROUP_ACCURACY`.
-    """
+    """The columns of `GROUP_ACCURACY`, from a table of `accuracy_table` and `subset_groups`."""
     subsets = proper_subsets(accuracy)
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []
     for names, part in subsets.groupby(by, sort=False, dropna=False):
         for group, (split, members) in subset_groups(subsets, groups).items():
-            chosen = part[(part["split"] == split) & part["subset"].isin(members)]
-            missing = [subset for subset in members if subset not in set(chosen["subset"])]
-            mean = math.nan if missing else chosen["accuracy"].mean()
+            own = part[(part["split"] == split) & part["subset"].isin(members)]
+            missing = [subset for subset in members if subset not in set(own["subset"])]
+            mean = math.nan if missing else own["accuracy"].mean()
             listed = (len(members), "; ".join(members), "; ".join(missing))
             rows.append((*names, split, group, mean, *listed))
     table = pd.DataFrame(rows, columns=GROUP_ACCURACY.names, dtype=object)
@@ -280,21 +265,15 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
 def subset_groups(
     subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, list[str]]]:
-    """Which subsets the means are over.
+    """Split and subsets of each group that means are over, with ``subsets`` of `proper_subsets`.
 
-    Args:
-        subsets: of `proper_subsets`.
-        groups: out-of-domain subsets by the name of their group.
-
-    Returns:
-        Split and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says
-        which subsets ``OOD`` has, and the others of ``groups``.
+    ``ID`` and ``OOD`` have all there are, unless ``groups``, which name out-of-domain subsets, say
+    which ones ``OOD`` has.
     """
-    there = {
-        split: list(dict.fromkeys(subsets.loc[subsets["split"] == split, "subset"]))
+    every = {
+        split.upper(): (split, list(subsets.loc[subsets["split"] == split, "subset"].unique()))
         for split in TEST_SPLITS
     }
-    every = {"ID": ("id", there["id"]), "OOD": ("ood", there["ood"])}
     return every | {name: ("ood", list(members)) for name, members in groups.items()}
 
 
@@ -305,18 +284,17 @@ def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
 
 
 def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
-    """The heuristic core, and what else several subnetworks have in common.
+    """What several subnetworks have in common.
 
     Returns:
-        The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``, whose
-        spearman_rho is of the lowest and the highest target sparsity (low_sparsity,
-        high_sparsity).
+        The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``.
 
     Raises:
         MismatchError: they are those of different models.
     """
-    names, masks = [each.name for each in subnetworks], [each.mask for each in subnetworks]
-    frequency = head_frequency(masks, [each.target_sparsity for each in subnetworks])
+    names, masks = [pruned.name for pruned in subnetworks], [pruned.mask for pruned in subnetworks]
+    targets = [pruned.target_sparsity for pruned in subnetworks]
+    frequency = head_frequency(masks, targets)
     draws = draws_of(subnetworks)
     core = heuristic_core(masks, draws)
     rate = 1 - share_at_most(0, len(set(draws)))
@@ -337,16 +315,9 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
     }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
-        ends = (agreement.low_sparsity, agreement.high_sparsity)
-        low, high = (
-            {
-                draw
-                for draw, each in zip(draws, subnetworks, strict=True)
-                if each.target_sparsity == s
-            }
-            for s in ends
-        )
+        ends = {name: getattr(agreement, name) for name in ("low_sparsity", "high_sparsity")}
+        by_target = [*zip(targets, draws, strict=True)]
+        low, high = ({draw for t, draw in by_target if t == end} for end in ends.values())
         p = math.nan if low & high else agreement.p_value
-        summary |= {"spearman_rho": agreement.rho, "spearman_p": p}
-        summary |= dict(zip(("low_sparsity", "high_sparsity"), ends, strict=True))
+        summary |= {"spearman_rho": agreement.rho, "spearman_p": p, **ends}
     return tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}

@@ -16,6 +16,7 @@ from mechcore.errors import MechcoreError, warn
 from mechcore.study.executors import Executor, Receipt, Workers
 from mechcore.study.step import Job, in_order
 from mechcore.study.store import Store, StoreError
+from mechcore.wording import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,13 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a finished study puts into a folder.
-
-    Attributes:
-        tables: by name.
-        files: of the store, by their names in the folder.
-        facts: for ``config.json``.
-    """
+    """What goes into a folder: tables and files of the store by name, facts for `config.json`."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -55,11 +50,7 @@ class Study:
         return sum(job.step.cost(job) for job in self.jobs())
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Open what the pending jobs read, so that what cannot be used shows before the work.
-
-        Raises:
-            InputError: something cannot be used.
-        """
+        """Open what the pending jobs read; an `InputError`, before the work, if it is unusable."""
 
     def results(self) -> Mapping[str, Results]:
         """Of the finished study, for each of its `folders`."""
@@ -91,21 +82,18 @@ class StudyError(MechcoreError):
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         self.failures = list(failures)
-        causes = [each for each in failures if each.because_of is None]
+        causes = [failure for failure in failures if failure.because_of is None]
         waiting = len(failures) - len(causes)
         more = f"; {waiting} that need their results were not begun" if waiting else ""
-        jobs = "1 job" if len(causes) == 1 else f"{len(causes)} jobs"
-        reasons = ". ".join(f"{each.job.name}: {each.message}" for each in causes)
+        reasons = ". ".join(f"{failure.job.name}: {failure.message}" for failure in causes)
         super().__init__(
-            f"study: {jobs} failed{more}. {reasons}. What was finished is kept; after a change of "
-            "settings only what depends on them is done again"
+            f"study: {count(len(causes), 'job')} failed{more}. {reasons}. What was finished is "
+            "kept; after a change of settings only what depends on them is done again"
         )
 
 
 def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
-    """Do all jobs of a study that are not done.
-
-    The store remembers ``out``, the folder of the study, as the user of the results.
+    """Do all jobs of a study that are not done; the store remembers that ``out`` uses the results.
 
     Raises:
         StudyError: jobs failed; all that do not need them were done.

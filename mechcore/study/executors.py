@@ -6,13 +6,13 @@ import multiprocessing
 import pickle
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason, warn
@@ -47,15 +47,8 @@ class Workers(Protocol):
         """Wait until a job ends, or for a moment; those that ended since."""
 
 
-class Executor(Protocol):
-    """Where jobs are done."""
-
-    def __call__(self, store: Store) -> AbstractContextManager[Workers]:
-        """Workers, as long as the block lasts.
-
-        Raises:
-            InputError: there are none to be had.
-        """
+Executor: TypeAlias = Callable[[Store], AbstractContextManager[Workers]]
+"""Where jobs are done: gives workers for as long as the block lasts, or raises an `InputError`."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +62,6 @@ class Local:
         cpus: cores for each job; None shares those there are. Results are equal to the last bit
             only between runs with equal cores.
         device: where models are put: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
-
-    Raises:
-        InputError: there are no workers, or no cores.
     """
 
     workers: int = 1
@@ -79,12 +69,11 @@ class Local:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name in ("workers", "cpus"):
-            found = getattr(self, name)
-            if found is not None:
-                if found < 1:
-                    raise InputError(f"{name} is {found}; expected 1 or more")
-                object.__setattr__(self, name, at_most_all(found, name))
+        for name, count in (("workers", self.workers), ("cpus", self.cpus)):
+            if count is not None and count < 1:
+                raise InputError(f"{name} is {count}; expected 1 or more")
+            if count is not None:
+                object.__setattr__(self, name, at_most_all(count, name))
 
     @contextmanager
     def __call__(self, store: Store) -> Iterator[Workers]:
@@ -99,7 +88,7 @@ class Local:
         ignoring = (signal.SIGINT, signal.SIG_IGN)
         with ProcessPoolExecutor(self.workers, context, signal.signal, ignoring) as pool:
             try:
-                yield _Beside(pool, self.workers, store, cores, self.device)
+                yield _Beside(pool, self.workers, store.path, cores, self.device)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in set(multiprocessing.active_children()) - others:
@@ -112,33 +101,28 @@ class _Here(Workers):
 
     capacity = 1
 
-    def __init__(self, store: Store, cpus: int | None, device: str) -> None:
-        self.store, self.cpus, self.device = store, cpus, device
-        self._ended: list[tuple[Job, Receipt]] = []
+    def __init__(self, *place: Any) -> None:
+        self._place = place
 
     def begin(self, job: Job) -> None:
         with progress.within(job.name):
-            self._ended.append((job, done(job, self.store, self.cpus, self.device)))
+            self._ended = [(job, done(job, *self._place))]
 
     def ended(self) -> list[tuple[Job, Receipt]]:
-        found, self._ended = self._ended, []
-        return found
+        return self._ended
 
 
 class _Beside(Workers):
     """Processes of this machine."""
 
-    def __init__(
-        self, pool: ProcessPoolExecutor, workers: int, store: Store, cpus: int, device: str
-    ) -> None:
-        self.pool, self.capacity = pool, workers
-        self._arguments = (store.path, cpus, device)
+    def __init__(self, pool: ProcessPoolExecutor, workers: int, *place: Any) -> None:
+        self.pool, self.capacity, self._place = pool, workers, place
         self._running: dict[Future[Receipt], Job] = {}
 
     def begin(self, job: Job) -> None:
         future: Future[Receipt] = Future()
         try:
-            future = self.pool.submit(_unpacked, pickle.dumps(job), *self._arguments)
+            future = self.pool.submit(_unpacked, pickle.dumps(job), *self._place)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             future.set_result(Receipt(str(known_here_alone(str(error)))))
         self._running[future] = job
@@ -146,7 +130,7 @@ class _Beside(Workers):
     def ended(self) -> list[tuple[Job, Receipt]]:
         finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
         try:
-            found = [(self._running[future], future.result()) for future in finished]
+            receipts = {future: future.result() for future in finished}
         except BrokenProcessPool as error:
             names = ", ".join(job.name for job in self._running.values())
             raise MechcoreError(
@@ -154,9 +138,7 @@ class _Beside(Workers):
                 'study was started by a script without `if __name__ == "__main__"`. What was '
                 "finished is kept: run the study again, with fewer workers"
             ) from error
-        for future in finished:
-            del self._running[future]
-        return found
+        return [(self._running.pop(future), receipt) for future, receipt in receipts.items()]
 
 
 def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
@@ -178,8 +160,8 @@ def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
             error, store_failed = str(failure), isinstance(failure, StoreError)
         except (RuntimeError, MemoryError) as failure:  # torch's want of memory among them
             error = reason(failure)
-    said = [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
-    return Receipt(error, store_failed, tuple(dict.fromkeys(said)))
+    said = {str(w.message): None for w in caught if issubclass(w.category, MechcoreWarning)}
+    return Receipt(error, store_failed, tuple(said))
 
 
 def _make(job: Job, store: Store, device: str) -> None:
@@ -190,12 +172,12 @@ def _make(job: Job, store: Store, device: str) -> None:
     store.forget_partial(job.key)
 
 
-def _unpacked(job: bytes, store: Path, cpus: int, device: str) -> Receipt:
+def _unpacked(job: bytes, *place: Any) -> Receipt:
     try:
-        there: Job = pickle.loads(job)
+        unpacked: Job = pickle.loads(job)
     except (pickle.UnpicklingError, AttributeError, ImportError) as error:
         return Receipt(str(known_here_alone(str(error))))
-    return done_elsewhere(there, store, cpus, device)
+    return done_elsewhere(unpacked, *place)
 
 
 def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
@@ -216,10 +198,9 @@ def n_cores() -> int:
 
 def at_most_all(count: int, what: str) -> int:
     """So many cores, or all that there are, with a warning that ``what`` asks for more."""
-    there = n_cores()
-    if count > there:
-        warn(f"{what} is {count}, but this machine has {there} cores: using {there}")
-    return min(count, there)
+    if count > (most := n_cores()):
+        warn(f"{what} is {count}, but this machine has {most} cores: using {most}")
+    return min(count, most)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +75,7 @@ class RememberedHashes:
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
     """Digests of a checkpoint's files by name; of a hub id its commit.
 
-    ``source`` is a directory, GGUF file or hub id.
-
-    Raises:
-        InputError: there is no such checkpoint.
+    ``source`` is a directory, GGUF file or hub id; an `InputError` if there is no such checkpoint.
     """
     path = Path(source)
     if path.is_file():
@@ -98,23 +97,33 @@ def architecture_code(source: str, revision: str | None) -> Sequence[object]:
 
     There is none for a configuration that cannot be used: loading the model says why.
     """
+    config, state = Path(source) / "config.json", None
+    with suppress(OSError):
+        state = (config.stat().st_size, config.stat().st_mtime_ns)
+    with suppress(InputError):
+        # What is on a hub can be another one at any time.
+        read = _architecture if state else _architecture.__wrapped__
+        return [read(source, revision, state)]
+    return []
+
+
+@cache
+def _architecture(source: str, revision: str | None, state: object) -> type:
+    """Of a configuration, read once as long as its file is in the same state."""
     from mechcore.models.architectures.base import architecture_of
     from mechcore.models.loading import read_config
 
-    try:
-        return [type(architecture_of(read_config(source, revision)))]
-    except InputError:
-        return []
+    del state
+    return type(architecture_of(read_config(source, revision)))
 
 
 def _commit(source: str, revision: str | None) -> str:
     """The commit of a hub id, which is fetched as far as need be."""
     from mechcore.models.loading import read_config
 
-    commit: str | None = getattr(read_config(source, revision), "_commit_hash", None)
-    if commit is None:
-        raise InputError(
-            f"checkpoint {source}: cannot tell its commit, which results are kept under; expected "
-            "a snapshot of the hub; name a local folder instead"
-        )
-    return commit
+    if commit := getattr(read_config(source, revision), "_commit_hash", None):
+        return str(commit)
+    raise InputError(
+        f"checkpoint {source}: cannot tell its commit, which results are kept under; expected a "
+        "snapshot of the hub; name a local folder instead"
+    )

@@ -38,25 +38,14 @@ class StudyKind(Generic[S]):
     executor: Callable[[S], Executor] = lambda settings: Local()
 
     def read(self, content: Any, name: str) -> S:
-        """Settings from plain values; what is left out keeps its default.
-
-        Args:
-            content: settings by name.
-            name: of where they come from, for messages.
-
-        Raises:
-            InputError: they are not such settings; the message names what is wrong and where.
-        """
+        """Settings from plain values, see `mechcore.yaml_file.validated`."""
         return validated(self.settings, content, name)
 
 
 def read_study(path: str | Path) -> tuple[str, Any]:
-    """Read a study of any kind from a ``.yaml`` or ``.yml`` file, which names its ``kind``.
+    """The kind of the study in a YAML file, `DEFAULT` where it names none, and its settings.
 
     Relative paths in it are relative to its folder.
-
-    Returns:
-        The kind, `DEFAULT` where the file names none, and the settings.
 
     Raises:
         InputError: the file is missing or of another kind, is not valid YAML, or does not describe
@@ -67,8 +56,8 @@ def read_study(path: str | Path) -> tuple[str, Any]:
     kind = content.pop("kind", DEFAULT) if isinstance(content, dict) else DEFAULT
     if not isinstance(kind, str):
         raise InputError(f"{path}: kind is {kind!r}; expected one of {', '.join(STUDIES.names())}")
-    found = STUDIES[kind]
-    return kind, found.located(found.read(content, str(path)), path.resolve().parent)
+    known = STUDIES[kind]
+    return kind, known.located(known.read(content, str(path)), path.resolve().parent)
 
 
 STUDIES: Registry[StudyKind[Any]] = Registry(

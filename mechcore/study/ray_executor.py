@@ -67,32 +67,26 @@ class _Cluster:
     def __init__(self, ray: Any, store: Store, wanted: OnRay) -> None:
         self.ray, self.store, self.wanted = ray, store, wanted
         self.capacity = self._room()
-        self.task = ray.remote(
-            num_cpus=wanted.cpus,
-            num_gpus=wanted.gpus,
-            max_retries=RETRIES,
-            retry_exceptions=False,
-        )(done_elsewhere)  # on a worker, which keeps its models open for the next job
+        resources = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus}
+        remote = ray.remote(**resources, max_retries=RETRIES, retry_exceptions=False)
+        self.task = remote(done_elsewhere)  # on a worker, which keeps its models open
         self._running: dict[Any, Job] = {}
 
     def _room(self) -> int:
         """Jobs for which there is room; of a cluster that grows, twice as many wait."""
-        there = self.ray.cluster_resources()
-        room = []
+        resources, room = self.ray.cluster_resources(), []
         for name, wanted in (("CPU", self.wanted.cpus), ("GPU", self.wanted.gpus)):
-            if wanted > there.get(name, 0):
+            if wanted > (known := resources.get(name, 0)):
                 raise InputError(
                     f"executor ray: a job asks for {wanted:g} {name}, but the cluster has "
-                    f"{there.get(name, 0):g} in all; lower resources.{name.lower()}s"
+                    f"{known:g} in all; lower resources.{name.lower()}s"
                 )
-            if wanted:
-                room.append(int(there[name] / wanted))
+            room += [int(known / wanted)] if wanted else []
         return 2 * min(room)
 
     def begin(self, job: Job) -> None:
-        place = self.store.path.resolve()
-        ref = self.task.remote(job, place, self.wanted.cpus, self.wanted.device)
-        self._running[ref] = job
+        place = (self.store.path.resolve(), self.wanted.cpus, self.wanted.device)
+        self._running[self.task.remote(job, *place)] = job
 
     def ended(self) -> list[tuple[Job, Receipt]]:
         ended, _ = self.ray.wait(list(self._running), num_returns=1, timeout=_LOOK)
@@ -102,8 +96,8 @@ class _Cluster:
         try:
             receipt: Receipt = self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
-            why = f"its worker died {RETRIES + 1} times or could not start: {reason(error)}"
-            return Receipt(why)
+            times = f"its worker died {RETRIES + 1} times or could not start"
+            return Receipt(f"{times}: {reason(error)}")
         if receipt.error is None and not self.store.has(job.key):
             raise StoreError(
                 f"store {self.store.path}: a worker finished {job.name}, but its result is not "

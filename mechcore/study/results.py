@@ -38,11 +38,7 @@ class Opened:
 
 
 def check_out(out: Path, kind: str) -> None:
-    """See whether a study may put its results into ``out``; nothing is written.
-
-    Raises:
-        InputError: it is a file, cannot be written, or holds something else than such a study.
-    """
+    """Raise an `InputError` unless ``out`` can be written, and is free or holds such a study."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; expected a folder (--out)")
     check_can_write(out)
@@ -50,12 +46,10 @@ def check_out(out: Path, kind: str) -> None:
     there = {path.name for path in out.iterdir()} if out.exists() else set()
     alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
     if STUDY in there:
-        found = None
-        with suppress(InputError):  # one that cannot be read is written anew
-            found = _noted(out).get("kind")
-        if found not in (None, kind):
+        known = _known(out).get("kind")
+        if known not in (None, kind):
             raise InputError(
-                f"{out}: holds a study of kind {found!r}; this one is of kind {kind!r}: choose "
+                f"{out}: holds a study of kind {known!r}; this one is of kind {kind!r}: choose "
                 "another --out"
             )
     elif there - alone:
@@ -66,11 +60,7 @@ def check_out(out: Path, kind: str) -> None:
 
 
 def check_folders(out: Path, names: Iterable[str]) -> None:
-    """See whether the folders inside that of a study are free for its results.
-
-    Raises:
-        InputError: another study's results are in one of them.
-    """
+    """Raise an `InputError` where folders in that of a study hold another study's results."""
     own = _written(out)
     for name in filter(None, names):
         taken = [file for file in (STUDY, CONFIG_FILE) if (out / name / file).exists()]
@@ -95,11 +85,7 @@ def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
 
 
 def opened(out: Path) -> Opened:
-    """The study in a folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The study in a folder; an `InputError` if there is none."""
     path = out / STUDY
     if not path.exists():
         raise InputError(
@@ -119,29 +105,16 @@ def write_results(
 ) -> list[Path]:
     """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
 
-    Args:
-        study: the study.
-        out: its folder.
-        kind: of study.
-        settings: its settings.
-        store: holds the results.
-        origins: where settings that are not defaults came from, by their names with dots.
-
-    Returns:
-        Each folder with results.
+    ``origins`` say where settings that are not defaults came from, by their names with dots. Gives
+    the folders with results.
     """
-    found = study.results()
-    schemas = schemas_of({"kind": kind}).values() if any(r.tables for r in found.values()) else ()
-    wanted = {
-        str(Path(folder) / name)
-        for folder, results in found.items()
-        for name in (
-            *results.files,
-            *(f"{TABLES_FOLDER}/{table}.csv" for table in results.tables),
-            CONFIG_FILE,
-        )
-    }
-    reports = {str(Path(folder) / REPORT_FILE) for folder in found}
+    by_folder, wanted = study.results(), set[str]()
+    for folder, results in by_folder.items():
+        tables = [f"{TABLES_FOLDER}/{name}.csv" for name in results.tables]
+        wanted |= {str(Path(folder) / name) for name in (*results.files, *tables, CONFIG_FILE)}
+    has_tables = any(results.tables for results in by_folder.values())
+    schemas = schemas_of({"kind": kind}).values() if has_tables else ()
+    reports = {str(Path(folder) / REPORT_FILE) for folder in by_folder}
     for name in set(_written(out)) - wanted - reports:  # those are written over
         _remove(out, name)
     _note(out, written=sorted({*_written(out), *wanted}))  # if it is killed before the end
@@ -150,7 +123,7 @@ def write_results(
     for job in jobs:
         spent = store.manifest(job.key).seconds
         seconds[job.step.kind] = round(seconds.get(job.step.kind, 0.0) + spent, 1)
-    for folder, results in found.items():
+    for folder, results in by_folder.items():
         for name, source in results.files.items():
             write_atomically(out / folder / name, partial(shutil.copyfile, source))
         write_tables(out / folder / TABLES_FOLDER, results.tables, schemas)
@@ -166,7 +139,7 @@ def write_results(
         }
         write_json(out / folder / CONFIG_FILE, facts | dict(results.facts))
     _note(out, written=sorted(wanted))
-    return [out / folder for folder in found]
+    return [out / folder for folder in by_folder]
 
 
 def add_written(out: Path, files: Iterable[Path]) -> None:
@@ -186,19 +159,22 @@ def _noted(out: Path) -> dict[str, Any]:
     return content
 
 
+def _known(out: Path) -> dict[str, Any]:
+    """What is noted, or nothing: a file that is missing or damaged is written anew."""
+    try:
+        return _noted(out)
+    except InputError:
+        return {}
+
+
 def _note(out: Path, **facts: Any) -> None:
-    known: dict[str, Any] = {}
-    with suppress(InputError):
-        known = _noted(out)
-    write_json(out / STUDY, known | facts)
+    write_json(out / STUDY, _known(out) | facts)
 
 
 def _written(out: Path) -> tuple[str, ...]:
     """Files that the study wrote, as far as they lie in its folder."""
-    found: Any = ()
-    with suppress(InputError):
-        found = _noted(out).get("written")
-    names = found if isinstance(found, list) else []
+    names = _known(out).get("written")
+    names = names if isinstance(names, list) else []
     return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, first_names
 from mechcore.report import build_report
 from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.kinds import REPORTS
@@ -103,8 +103,7 @@ def run_study(
         StoreError: the disk is full.
     """
     out = Path(out)
-    if executor is None:
-        executor = STUDIES[kind].executor(settings)
+    executor = executor or STUDIES[kind].executor(settings)
     # The machines of a cluster have devices that this one may lack.
     device = executor.device if isinstance(executor, Local) else "cpu"
     prepared = prepare(settings, out, kind=kind, store=store, device=device)
@@ -118,28 +117,16 @@ def run_study(
     perform(study, kept, executor, out)
     with kept.lock(place):
         if origins is None:
-            found = changed(STUDIES[kind].settings(), settings)
-            origins = dict.fromkeys(found, "Python")
+            origins = dict.fromkeys(changed(STUDIES[kind].settings(), settings), "Python")
         folders = write_results(study, out, kind, settings, kept, origins)
         return [_report(out, folder) for folder in folders]
 
 
 def run_here(
-    kind: str,
-    settings: Any,
-    out: str | Path,
-    *,
-    workers: int = 1,
-    threads: int | None = None,
-    store: str | Path | None = None,
-    device: str = "cpu",
+    kind: str, settings: Any, out: str | Path, *, store: str | Path | None = None, **local: Any
 ) -> Path:
-    """`run_study` of one model on this machine; its report.
-
-    See `mechcore.study.executors.Local` for ``workers``, ``threads`` (its ``cpus``) and ``device``.
-    """
-    executor = Local(workers, threads, device)
-    return run_study(settings, out, kind=kind, store=store, executor=executor)[0]
+    """`run_study` on this machine; its report. Further arguments are those of `Local`."""
+    return run_study(settings, out, kind=kind, store=store, executor=Local(**local))[0]
 
 
 def _report(out: Path, folder: Path) -> Path:
@@ -155,21 +142,18 @@ def job_table(folder: str | Path) -> tuple[Any, Store]:
     """The jobs of the study in a folder, from its settings, inputs and code as they are now.
 
     Returns:
-        One row per job known by now: key, kind, name, state (``done``, ``begun`` for one that was
-        interrupted or is at work, ``to do``), seconds and bytes (0 if not done), and why (what
-        changed since it was last done, in words; empty where it is done or was never done); and
-        the store.
+        One row per job known by now: key, kind, name, state (``done``, ``begun`` or ``to do``),
+        seconds and bytes (0 if not done), and why (what changed since it was last done, in words;
+        empty where it is done or was never done); and the store.
 
     Raises:
         InputError: there is no study, or a file that it works on is gone.
     """
     import pandas as pd
 
-    folder = Path(folder)
-    found = opened(folder)
-    store = found.store
-    rows = []
-    for job in in_order(STUDIES[found.kind].plan(found.settings, store).jobs()):
+    folder, study = Path(folder), opened(Path(folder))
+    store, rows = study.store, []
+    for job in in_order(STUDIES[study.kind].plan(study.settings, store).jobs()):
         state, seconds, size, why = "to do", 0.0, 0, ""
         try:  # only a look: what is damaged shows when it is used, or compared by `Store.verify`
             manifest = store.manifest(job.key)
@@ -177,11 +161,9 @@ def job_table(folder: str | Path) -> tuple[Any, Store]:
         except Damaged:
             if store.partial(job.key).exists():
                 state = "begun"
-            before = store.last_recipe(folder, job)
-            if before is not None:
+            if (before := store.last_recipe(folder, job)) is not None:
                 changes = differences(before, job.recipe)
-                why = f"changed: {', '.join(changes[:3])}"
-                why += f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+                why = f"changed: {first_names(changes, 3, 1000)}"
         rows.append((job.key, job.step.kind, job.name, state, seconds, size, why))
     columns = ["key", "kind", "name", "state", "seconds", "bytes", "why"]
     return pd.DataFrame(rows, columns=columns), store

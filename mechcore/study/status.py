@@ -19,23 +19,18 @@ def status_table(jobs: pd.DataFrame) -> pd.DataFrame:
 
 def damaged(store: Store) -> list[str]:
     """What is wrong with results in the store, a line each."""
-    found = []
+    problems = []
     for key in store.all_keys():
         try:
             store.verify(key)
         except Damaged as error:
-            found.append(str(error))
-    return found
+            problems.append(str(error))
+    return problems
 
 
 def removable(store: Store) -> tuple[list[str], list[Path], int]:
     """Keys that no study has use for, what killed processes left, and bytes of both."""
     keys, leftovers = store.unused(), store.leftovers()
     own = [path for key in keys for path in (store.folder(key), store.partial(key))]
-    return keys, leftovers, sum(_size(path) for path in {*own, *leftovers})
-
-
-def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.exists() else 0
+    files = {file for path in (*own, *leftovers) for file in (path, *path.rglob("*"))}
+    return keys, leftovers, sum(file.stat().st_size for file in files if file.is_file())

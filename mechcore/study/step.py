@@ -17,7 +17,7 @@ import os
 import platform
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -122,19 +122,14 @@ class Job:
         inputs: Mapping[str, Input] | None = None,
         hash_file: Hasher,
     ) -> Job:
-        """Plan a job; of its inputs only the content is read.
-
-        Raises:
-            InputError: an input is not there.
-        """
-        found = dict(inputs or {})
-        contents = {what: plain(each.content(hash_file)) for what, each in found.items()}
-        return cls(step, name, dict(needs or {}), found, contents)
+        """Plan a job, whose inputs are there; only their content is read."""
+        read = dict(inputs or {})
+        return cls(step, name, dict(needs or {}), read, _contents(read, hash_file))
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """Everything that its result depends on, as a JSON value."""
-        read_by = [thing for each in self.inputs.values() for thing in each.uses()]
+        read_by = [thing for read in self.inputs.values() for thing in read.uses()]
         return {
             "step": self.step.kind,
             "settings": self.step.settings(),
@@ -150,11 +145,7 @@ class Job:
         return digest_of(self.recipe)
 
     def check_code(self) -> None:
-        """Make sure that this process would run what the key says; for processes beside the first.
-
-        Raises:
-            InputError: something was registered, or edited, in the first one alone.
-        """
+        """Raise an `InputError` if code was registered, or edited, in the first process alone."""
         try:
             changes = differences(self.recipe, replace(self).recipe)
         except InputError as error:
@@ -163,13 +154,9 @@ class Job:
             raise known_here_alone(", ".join(changes))
 
     def check_inputs(self, hash_file: Hasher) -> None:
-        """Make sure that what is read for it is what its key says.
-
-        Raises:
-            InputError: an input is gone, or is another one.
-        """
+        """Raise an `InputError` if an input is gone, or is another one than its key says."""
         try:
-            now = {what: plain(read.content(hash_file)) for what, read in self.inputs.items()}
+            now = _contents(self.inputs, hash_file)
         except (InputError, OSError) as error:
             raise InputError(
                 f"{error}; it was there when the study was planned: put it back and run it again"
@@ -180,13 +167,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artefact is.
+    """What an artefact is: a job's key, which is the digest of its recipe, its kind and name.
 
     Attributes:
-        key: digest of ``recipe``, which is everything that the result depends on.
-        kind: of the step.
-        name: of the job, for people.
-        recipe: see `Job.recipe`.
         files: SHA-256 by relative path.
         bytes: size of all files.
         seconds: time the work took; after an interruption, of the last part.
@@ -216,30 +199,17 @@ class Work:
     device: str
 
     def needed(self, what: str) -> Path:
-        """Folder with the results of a job that this one needs.
-
-        Raises:
-            Damaged: they are not what was written.
-        """
+        """Folder with the results of a job that this one needs; `Damaged` if they were changed."""
         return self.store.whole(self.job.needs[what].key)
 
     def table(self, what: str, name: str = "") -> pd.DataFrame:
-        """A table of a job that this one needs, by default the one that is called as it is.
-
-        Raises:
-            Damaged: its results are not what was written.
-            InputError: the table is not what its schema says.
-        """
-        name = name or what
+        """A table of a job that this one needs, by default the one that is called as it is."""
         schemas = {schema.name: schema for schema in self.job.needs[what].step.schemas}
+        name = name or what
         return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
 
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Write tables as CSV, those that the step has a schema of with its columns.
-
-        Raises:
-            InputError: a table is not what its schema says.
-        """
+        """Write tables as CSV, those that the step has a schema of with its columns."""
         write_tables(self.folder / TABLES_FOLDER, tables, self.job.step.schemas)
 
     def empty_tables(self) -> dict[str, pd.DataFrame]:
@@ -259,19 +229,22 @@ def known_here_alone(what: str) -> InputError:
     )
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
+def _contents(inputs: Mapping[str, Input], hash_file: Hasher) -> dict[str, Any]:
+    return {what: plain(read.content(hash_file)) for what, read in inputs.items()}
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
     """These jobs and all that they need, each once by its key, and after those that it needs."""
-    found: dict[str, Job] = {}
+    known: dict[str, Job] = {}
 
-    def add(job: Job) -> None:
-        if job.key not in found:
-            for need in job.needs.values():
-                add(need)
-            found[job.key] = job
+    def add(jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if job.key not in known:
+                add(job.needs.values())
+                known[job.key] = job
 
-    for job in jobs:
-        add(job)
-    return list(found.values())
+    add(jobs)
+    return list(known.values())
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
@@ -279,8 +252,8 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
 
     Of Python the patch version does not count.
     """
-    found: dict[str, str | None] = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    return found | {name: _version(name) for name in (*VERSIONED, *packages)}
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"python": python, **{name: _version(name) for name in (*VERSIONED, *packages)}}
 
 
 def this_machine() -> dict[str, Any]:
@@ -318,14 +291,15 @@ def plain(value: Any) -> Any:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What changed between two recipes of a job, in words, the most telling first."""
-    found = []
-    for part, word in (("settings", "setting"), ("inputs", "input"), ("versions", "package")):
-        before, after = old.get(part) or {}, new.get(part) or {}
-        found += [f"{word} {name}" for name in _changed(before, after)]
-    code = _changed(old.get("code") or {}, new.get("code") or {})
-    found += [name.removeprefix("mechcore.").replace(".", "/") + ".py" for name in code]
-    found += [f"result of {name}" for name in _changed(old.get("needs") or {}, new["needs"])]
-    return found
+    words = {"settings": "setting {}", "inputs": "input {}", "versions": "package {}"}
+    words |= {"code": "{}.py", "needs": "result of {}"}
+    changes: list[str] = []
+    for part, word in words.items():
+        names = _changed(old.get(part) or {}, new.get(part) or {})
+        if part == "code":
+            names = [name.removeprefix("mechcore.").replace(".", "/") for name in names]
+        changes += map(word.format, names)
+    return changes
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -31,6 +31,8 @@ PARTIAL = "partial"
 FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Those of writing."""
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged file of JSON raises."""
 
 
 class StoreError(MechcoreError):
@@ -119,29 +121,19 @@ class Store:
         return True
 
     def whole(self, key: str) -> Path:
-        """Folder of an artefact that is compared with its checksums, once in a process.
-
-        Raises:
-            Damaged: it differs.
-        """
+        """Folder of an artefact that is compared with its checksums, once in a process."""
         if key not in self._verified:
             self.verify(key)
         return self.folder(key)
 
     def verify(self, key: str) -> Manifest:
-        """Compare an artefact with its checksums.
-
-        Raises:
-            Damaged: it differs, or a file is missing or not its own.
-        """
-        folder = self.folder(key)
-        manifest = self.manifest(key)
+        """Its manifest; `Damaged` where a checksum differs, or a file is missing or not its own."""
+        folder, manifest = self.folder(key), self.manifest(key)
         if manifest.key != key or digest_of(dict(manifest.recipe)) != key:
             raise Damaged(f"{manifest.name}: its manifest is that of another job")
-        there = {
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()
-        } - {MANIFEST}
-        if odd := sorted(there ^ set(manifest.files)):
+        paths = (path for path in folder.rglob("*") if not path.is_dir())
+        files = {path.relative_to(folder).as_posix() for path in paths} - {MANIFEST}
+        if odd := sorted(files ^ set(manifest.files)):
             raise Damaged(f"{manifest.name}: {odd[0]} is missing, or was not written by mechcore")
         for name, digest in manifest.files.items():
             if hash_file(folder / name) != digest:
@@ -150,11 +142,7 @@ class Store:
         return manifest
 
     def manifest(self, key: str) -> Manifest:
-        """The manifest of an artefact.
-
-        Raises:
-            Damaged: it cannot be read.
-        """
+        """The manifest of an artefact; `Damaged` if it cannot be read."""
         path = self.folder(key) / MANIFEST
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -162,7 +150,7 @@ class Store:
             if digest != digest_of(content):
                 raise ValueError("its checksum differs")
             return Manifest(**content)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except _UNREADABLE as error:
             raise Damaged(f"job {key[:12]}: its manifest cannot be used ({error})") from error
 
     def all_keys(self) -> list[str]:
@@ -176,12 +164,9 @@ class Store:
 
     @contextmanager
     def making(self, key: str, kind: str, name: str, recipe: Mapping[str, Any]) -> Iterator[Path]:
-        """A folder to fill, which becomes the artefact at the end of the block.
+        """A folder to fill, which becomes the artefact at the end of the block, see `writing`.
 
         Only to be used under the `lock` of ``key``, where there is no artefact.
-
-        Raises:
-            StoreError: the disk is full, or the folder can no longer be written.
         """
         started = time.monotonic()
         # What is left of attempts to make it, or to remove it.
@@ -190,24 +175,16 @@ class Store:
         with self.writing(name), appearing(self.folder(key)) as folder:
             yield folder
             files = sorted(path for path in folder.rglob("*") if path.is_file())
-            manifest = Manifest(
-                key,
-                kind,
-                name,
-                recipe,
-                {path.relative_to(folder).as_posix(): hash_file(path) for path in files},
-                bytes=sum(path.stat().st_size for path in files),
-                seconds=round(time.monotonic() - started, 3),
-                made=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                machine=this_machine(),
-            )
-            content = asdict(manifest)
+            digests = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
+            size, seconds = sum(path.stat().st_size for path in files), time.monotonic() - started
+            how = (size, round(seconds, 3), time.strftime("%Y-%m-%dT%H:%M:%S%z"), this_machine())
+            content = asdict(Manifest(key, kind, name, recipe, digests, *how))
             write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
         self._verified.add(key)
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Turn a full or failing disk into an error that says what is lost, which is nothing."""
+        """Turn a full or failing disk into a `StoreError`, which says that nothing is lost."""
         try:
             yield
         except OSError as error:
@@ -268,13 +245,10 @@ class Store:
         place = self._place(out)
         name = digest_of(place)
         with self.lock(name), self.writing("the list of studies"):
-            known = list(jobs)
-            done = {job.name: job.key for job in known if self.has(job.key)}
-            content = {
-                "out": place,
-                "keys": sorted(job.key for job in known),
-                "last": self._last(name) | done,  # also of jobs that are not known yet this time
-            }
+            keys = [(job.name, job.key) for job in jobs]
+            # Also of jobs that are not known yet this time.
+            last = self._last(name) | {name: key for name, key in keys if self.has(key)}
+            content = {"out": place, "keys": sorted(key for _, key in keys), "last": last}
             write_json(self.path / STUDIES / f"{name}.json", content)
         return name
 
@@ -291,11 +265,10 @@ class Store:
         return os.path.relpath(out, own) if own.is_relative_to(out) else str(out)
 
     def _last(self, name: str) -> dict[str, str]:
-        try:
+        with suppress(*_UNREADABLE):
             text = (self.path / STUDIES / f"{name}.json").read_text(encoding="utf-8")
             return dict(json.loads(text)["last"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return {}
+        return {}
 
     def unused(self) -> list[str]:
         """Keys of artefacts, or of what was only begun, that no study has use for.
@@ -308,7 +281,7 @@ class Store:
                 study = json.loads(path.read_text(encoding="utf-8"))
                 if (self.path / study["out"]).exists():
                     used |= set(study["keys"])
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            except _UNREADABLE as error:
                 raise InputError(
                     f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
                     "unknown what is still used; run the studies again, or remove the file"
@@ -334,9 +307,15 @@ class Store:
         return True
 
     def leftovers(self, *, remove: bool = False) -> list[Path]:
-        """What processes left behind that died at work; nothing that is still being worked on."""
-        remains, gone = self._remains(), list[Path]()
-        locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
+        """What processes left behind that died at work; nothing that is still being worked on.
+
+        These are temporary files and folders, and states of what is finished.
+        """
+        patterns = ("objects/*/.*", f"{PARTIAL}/*/.*", f"{STUDIES}/.*", f".*.{MARK}")
+        hidden = [path for pattern in patterns for path in self.path.glob(pattern)]
+        ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]
+        remains = [*(path for path in hidden if path.parent not in ended), *ended]
+        locks, gone = [path.stem for path in (self.path / "locks").glob("*.lock")], list[Path]()
         for key in {*locks, *map(_key_of, remains)}:
             with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
                 own = [path for path in remains if free and _key_of(path) == key]
@@ -344,16 +323,6 @@ class Store:
                     _discard(path)
                 gone += own
         return sorted(gone)
-
-    def _remains(self) -> list[Path]:
-        """Temporary files and folders, and states of what is finished."""
-        hidden = [
-            path
-            for pattern in ("objects/*/.*", f"{PARTIAL}/*/.*", f"{STUDIES}/.*", f".*.{MARK}")
-            for path in self.path.glob(pattern)
-        ]
-        ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]
-        return [*(path for path in hidden if path.parent not in ended), *ended]
 
 
 def _key_of(path: Path) -> str:

@@ -23,11 +23,7 @@ _HEAD = """\
 
 
 def template(file: Path, kind: str = DEFAULT) -> str:
-    """The text of a file of this name with the settings of a kind of study.
-
-    Raises:
-        InputError: it is not named as YAML is, or there is no such kind.
-    """
+    """The text of a YAML file of this name with the settings of a kind of study."""
     if file.suffix not in YAML:
         raise InputError(f"{file}: expected a file that ends in {', '.join(YAML)}")
     settings = STUDIES[kind].settings()

@@ -36,10 +36,10 @@ def log_run(
 ) -> str:
     """Log a finished run to Weights & Biases.
 
-    What is logged: the run's configuration; `summary_of` it; every table under ``tables/`` and
-    every PNG figure under ``figures/``; and an artifact of type ``report`` with the report, the
-    tables and the configuration. wandb adds the versions of Python and of the libraries in use,
-    but nothing of the terminal, the machine or the code. Nothing is printed or asked.
+    Logged are the run's configuration, `summary_of` it, every table, every PNG figure, and an
+    artifact of type ``report`` with the report, the tables and the configuration. wandb adds the
+    versions of Python and of the libraries in use, but nothing of the terminal, the machine or the
+    code. Nothing is printed or asked.
 
     Args:
         folder: of the run, whose name the run there has; wandb keeps its files in ``wandb`` in it.
@@ -94,32 +94,23 @@ def summary_of(run: RunFolder) -> dict[str, float]:
         several = whole.groupby("split")["data"].nunique() > 1
         by = ["split", "data", "target_sparsity"]  # of which the full model has none
         for key, rows in whole.groupby(by, sort=False, dropna=False):
-            split, data, target_sparsity = map(str, key)
+            split, data, target = map(str, key)
             place = f"{split}/{data}" if several[split] else split
-            name = (
-                "full"
-                if target_sparsity in ("nan", "<NA>")
-                else target_name(float(target_sparsity))
-            )
+            name = "full" if target in ("nan", "<NA>") else target_name(float(target))
             summary[f"accuracy/{place}/{name}"] = float(rows["accuracy"].mean())
     core = run.table("core_summary")
     if core is not None and len(core):
-        of_core = core.iloc[0][["core_size", "expected_by_chance", "p_value"]]
-        summary |= {
-            f"core/{name.removeprefix('core_')}": float(of_core[name]) for name in of_core.index
-        }
+        for name in ("core_size", "expected_by_chance", "p_value"):
+            summary[f"core/{name.removeprefix('core_')}"] = float(core.iloc[0][name])
     return summary
 
 
 def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
-    for key, value in summary_of(run).items():
-        tracked.summary[key] = value
-    logged: dict[str, Any] = {
-        f"tables/{name}": wandb.Table(dataframe=_plain(table))
-        for name, table in run.tables.items()
-        if len(table)
-    }
+    tracked.summary.update(summary_of(run))
+    logged: dict[str, Any] = {}
     for name, table in run.tables.items():
+        if len(table):
+            logged[f"tables/{name}"] = wandb.Table(dataframe=_plain(table))
         if len(table) > (most := wandb.Table.MAX_ROWS):
             warn(
                 f"wandb: table {name}: {len(table)} rows, of which Weights & Biases shows the "
@@ -129,11 +120,10 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
         logged[f"{FIGURES_FOLDER}/{path.stem}"] = wandb.Image(str(path))
     tracked.log(logged)
     artifact = wandb.Artifact(f"report-{tracked.id}", type="report")
-    for name in (CONFIG_FILE, REPORT_FILE):
+    tables = [f"{TABLES_FOLDER}/{file}" for file in run.table_files]
+    for name in (CONFIG_FILE, REPORT_FILE, *tables):
         if (run.path / name).is_file():
             artifact.add_file(str(run.path / name), name=name)
-    for file in run.table_files:
-        artifact.add_file(str(run.path / TABLES_FOLDER / file), name=f"{TABLES_FOLDER}/{file}")
     tracked.log_artifact(artifact)
 
 
@@ -146,11 +136,7 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_can_log(project: str, mode: str) -> None:
-    """Make sure that a run could be logged, before work is spent on it.
-
-    Raises:
-        InputError: wandb is not installed or not logged in, or the project or mode cannot be used.
-    """
+    """Raise an `InputError`, before any work, where a run could not be logged."""
     if mode not in ("offline", "online"):
         raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # none of its errors to its makers

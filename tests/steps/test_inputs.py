@@ -18,7 +18,7 @@ from mechcore.data.sources import Source
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.fitting import Fitting
+from mechcore.steps.fitting import training_on
 from mechcore.steps.inputs import Inputs, open_model, read_split
 from mechcore.training import train_settings
 
@@ -127,8 +127,8 @@ def test_prompts_are_put_into_the_chat_template_where_asked_for(instruct: Path) 
 def test_a_model_that_is_trained_reads_the_same_chat(instruct: Path, six: str) -> None:
     answers = {"yes": "yes", "no": "no"}
     model = ModelConfig(str(instruct), prompt="{a}", chat_template=True, answers=answers)
-    fitting = Fitting.of(model, DataConfig(train=six), train_settings("quick"), splits=())
-    assert fitting.objective.prompt == "<user>{a}</><assistant>"
+    training = training_on(model, DataConfig(train=six), train_settings("quick"), splits=())
+    assert training.args[1].prompt == "<user>{a}</><assistant>"
 
 
 def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:

@@ -154,7 +154,7 @@ def test_effective_sizes_are_of_the_same_groups() -> None:
     )
     # They are of what masks keep.
     assert sizes.loc["ID", ["effective_size", "target_sparsity"]].tolist() == [0.625, 0.5]
-    with pytest.warns(MechcoreWarning, match="left out of group 'hard', .* no example of ood:gone"):
+    with pytest.warns(MechcoreWarning, match="group 'hard' is left out, .* no example of ood:gone"):
         _, _, chosen = accuracies_by_checkpoint({10: accuracies()}, {"hard": ("a", "gone")})
     assert list(chosen) == ["ID", "OOD", "mixed"]
 

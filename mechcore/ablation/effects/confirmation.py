@@ -52,7 +52,6 @@ ON_HALVES = ("role_on_first_half", "role_on_second_half")
 ROLES_TABLE = COMPONENT_ROLES.named(
     COMPONENT_ROLES.name,
     "",
-    *(Column(name, "text", "what that half alone would say", optional=True) for name in ON_HALVES),
     Column(
         "confirmed",
         "flag",
@@ -70,6 +69,7 @@ ROLES_TABLE = COMPONENT_ROLES.named(
             ("information_change_confirmed_se", "share", "standard error of that"),
         )
     ),
+    *(Column(name, "text", "what that half alone would say", optional=True) for name in ON_HALVES),
     Column("reason_confirmed", "text", "why halves cannot be judged, if so", optional=True),
 )
 """`COMPONENT_ROLES` with what `confirm_roles` adds."""
