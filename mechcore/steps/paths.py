@@ -50,8 +50,8 @@ def path_tables(
     """What every receiver loses that does not see the senders, and the answer without each.
 
     Without ``roles`` (`component_roles`) there is no verdict, and there are controls only where the
-    paths are chosen. What a sweep ``known`` by split found on these examples is not ablated again.
-    ``half`` says of each out-of-domain example on which half of them roles were judged by it.
+    paths are chosen. What a sweep ``known`` by split found on these examples is not ablated again;
+    ``half`` has the half of each out-of-domain example on which roles were judged.
 
     Returns:
         The tables ``paths``, ``core_dependence`` and, unless the classes are a whole vocabulary,

@@ -48,10 +48,7 @@ def labelled(inputs: Inputs, split: str) -> Labelled:
 def repair_tables(
     step: Repair, inputs: Inputs, means: MeanActivations, folder: Path, partial: Path
 ) -> dict[str, pd.DataFrame]:
-    """All tables of the ladder; rungs to save are fitted on all kinds, and lie in ``folder``.
-
-    Runs that are done are kept in ``partial``, and are not done again.
-    """
+    """All tables of the ladder; rungs to save go to ``folder``, runs that are done to ``partial``."""
     rungs = check_rungs(step.rungs)
     gated = any(RUNGS[name].gated for name in (*rungs, *step.save))
     source, how = str(inputs.config.source), (means if gated else None, inputs.config.revision)
