@@ -71,7 +71,7 @@ OPTIONAL = {
     "accuracy_spread": ("std", "balanced_accuracy_spread", "information_spread"),
 }
 """Columns that the tables of a run have though others may lack them; these have all of theirs."""
-WITH_ALL = ("smallest", "roles")
+WITH_ALL = ("smallest", "roles", "core_verdict")
 OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)}
 TABLES = OF_PATHS | {
     *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),

@@ -53,9 +53,9 @@ CORE_VERDICT = Schema(
         Column("control_change", "points", "blind to random heads of the same layers instead"),
         Column("n_controls", "whole", "random sets of heads"),
         Column("p_control", "number", "of so large a change among them, one sided", shown="small"),
-        Column("halves_found", "whole", "halves, 0 to 2, by which there are such"),
-        *own_ends("blind_change_confirmed", "points", "mean on the halves opposite to these"),
-        Column("p_confirmed", "number", "as ``p_control``, on these halves", shown="small"),
+        Column("halves_found", "whole", "halves, 0 to 2, by which there are such", optional=True),
+        *own_ends("blind_change_confirmed", "points", "mean on the halves opposite", optional=True),
+        Column("p_confirmed", "number", "there, as ``p_control``", shown="small", optional=True),
     ),
 )
 
