@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,8 @@ from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, count, numb
 
 ALPHA = 0.05
 
+_MAYBE: dict[str, Any] = {"optional": True, "optional_ends": True}
+
 CORE_VERDICT = Schema(
     "core_verdict",
     "Whether what generalises reads the core: the verdict and the figures that decide; changes are "
@@ -54,7 +56,7 @@ CORE_VERDICT = Schema(
         Column("n_controls", "whole", "random sets of heads"),
         Column("p_control", "number", "of so large a change among them, one sided", shown="small"),
         Column("halves_found", "whole", "halves, 0 to 2, by which there are such", optional=True),
-        *own_ends("blind_change_confirmed", "points", "mean on the halves opposite", optional=True),
+        *own_ends("blind_change_confirmed", "points", "mean on the halves opposite", **_MAYBE),
         Column("p_confirmed", "number", "there, as ``p_control``", shown="small", optional=True),
     ),
 )
