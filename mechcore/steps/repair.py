@@ -48,7 +48,7 @@ def labelled(inputs: Inputs, split: str) -> Labelled:
 def repair_tables(
     step: Repair, inputs: Inputs, means: MeanActivations, folder: Path, partial: Path
 ) -> dict[str, pd.DataFrame]:
-    """All tables of the ladder; rungs to save go to ``folder``, runs that are done to ``partial``."""
+    """All tables of the ladder; ``folder`` gets rungs to save, ``partial`` runs that are done."""
     rungs = check_rungs(step.rungs)
     gated = any(RUNGS[name].gated for name in (*rungs, *step.save))
     source, how = str(inputs.config.source), (means if gated else None, inputs.config.revision)
