@@ -1,6 +1,7 @@
 """Encoded examples, texts, pairs of texts and plain batches give the same table."""
 
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,9 @@ def test_without_a_tokenizer_every_token_is_a_word(decoder: Any) -> None:
     # 1 is padding in the configuration.
     ids = torch.tensor([[9, 8, 9, 1, 7, 8], [8, 9, 9, 9, 7, 7]])
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
-    found = known(decoder, [{"input_ids": ids, "attention_mask": mask}], None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MechcoreWarning)  # a decoder needs no separators
+        found = known(decoder, [{"input_ids": ids, "attention_mask": mask}], None)
     assert found[0]["words"] == [0, 1, 0, -1, 2, 1]
     assert found[1] == {
         "ids": [9, 9, 7, 7],

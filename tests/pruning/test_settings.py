@@ -30,6 +30,8 @@ def test_learning_rates_of_the_paper() -> None:
     rates = {0: 1 / 200, 99: 0.5, 199: 1.0, 200: 1.0, 4750: 0.5, 7025: 0.25, 9299: 1 / 9100}
     found = [PRESETS["paper"].rate(0.5, step) for step in rates]
     assert found == pytest.approx([*rates.values()], abs=1e-12)
+    paper = PRESETS["paper"]
+    assert (paper.lr, paper.lr_lambda, paper.weight_decay) == (0.1, 1.0, 0.01)
 
 
 def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:

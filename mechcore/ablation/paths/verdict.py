@@ -213,7 +213,7 @@ def _confirmed(
         return replace(judged, verdict=verdict, explanation=text, halves_found=len(parts))
     total, low, high, controls = measured
     text = f"{judged.explanation}; those found by one half of the examples, on the other half by "
-    text += measured.points + (f" (p = {measured.p:.2g})" if controls else "")
+    text += measured.points + (f", p = {measured.p:.2g}" if controls else "")
     return replace(
         judged,
         verdict=verdict,
