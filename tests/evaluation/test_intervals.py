@@ -144,13 +144,16 @@ def test_a_level_that_is_no_share_is_an_error(level: float) -> None:
 
 
 def test_a_ratio_by_hand() -> None:
-    """Of 2, 4, 6 over 1, 1, 1 the mean is 4, and Student's t with 2 degrees of freedom 4.30265.
+    """Over 1 for all, Fieller's interval is that of the mean.
 
-    With what is divided by the same for all, Fieller's interval is that of the mean.
+    2, 4 and 6 have the mean 4, and Student's t with 2 degrees of freedom is 4.30265; 2 and 4 have
+    the mean 3 with the standard error 1, and t with 1 is 12.7062.
     """
-    (found,) = ratio_intervals(np.array([[2.0, 4, 6]]), np.ones((1, 3)))
-    reach = 4.30265 * 2 / 3**0.5
-    assert (found.mean, found.low, found.high) == pytest.approx((4, 4 - reach, 4 + reach), abs=1e-4)
+    for values, reach in (([2.0, 4, 6], 4.30265 * 2 / 3**0.5), ([2.0, 4], 12.7062)):
+        (ratio,) = ratio_intervals(np.array([values]), np.ones((1, len(values))))
+        middle = sum(values) / len(values)
+        ends = (ratio.mean, ratio.low, ratio.high)
+        assert ends == pytest.approx((middle, middle - reach, middle + reach), rel=1e-5)
 
 
 @pytest.mark.parametrize("answers", [False, True])
