@@ -148,17 +148,16 @@ class Paths(Ablating, Analysis):
             return work.empty_tables()
         roles = work.table(Roles.kind) if Roles.kind in work.job.needs else None
         sampled = inputs.sampled(TEST_SPLITS, self.max_examples, self.seed)
-        known, half = {}, None
-        if "swept" in work.job.needs:
-            known = ablations_in(work.needed("swept"), self.names)
-            rows = {
-                split: np.array(data.examples.sample_rows(self.max_examples, self.seed))
-                for split, data in inputs.data.items()
-            }
-            half = half_of(known["ood"].full, self.seed)[rows["ood"]]
-            known = {split: swept.part(rows[split]) for split, swept in known.items()}
-        means, swept = means_of(work, inputs), known if self._reuses(work.job) else {}
-        return path_tables(sampled, means, senders, self, roles, swept, half)
+        needed = "swept" in work.job.needs
+        swept = ablations_in(work.needed("swept"), self.names) if needed else {}
+        rows = {
+            split: np.array(inputs.data[split].examples.sample_rows(self.max_examples, self.seed))
+            for split in swept
+        }
+        half = half_of(swept["ood"].full, self.seed)[rows["ood"]] if "ood" in swept else None
+        reused = swept if self._reuses(work.job) else {}
+        known = {split: of.part(rows[split]) for split, of in reused.items()}
+        return path_tables(sampled, means_of(work, inputs), senders, self, roles, known, half)
 
     def _named(self, model: Any) -> list[Component]:
         """The senders named that run before a receiver."""

@@ -9,6 +9,8 @@ none are given. Under 8 clusters there is no interval.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -156,6 +158,23 @@ def share_at_most(n_found: int, n: int, *, level: float = 0.95) -> float:
     if n == 0:
         return float("nan")
     return 1.0 if n_found == n else float(stats.beta.ppf(level, n_found + 1, n - n_found))
+
+
+def weighted_sum(intervals: Sequence[Interval], weights: Sequence[float]) -> Interval:
+    """The weighted sum of independent estimates, with an interval from their own.
+
+    (Zou and Donner, Statistics in Medicine 27, 2008.)
+
+    >>> weighted_sum([Interval(5, 2, 9), Interval(1, -2, 5)], [1, -1])
+    Interval(mean=4.0, low=-1.0, high=9.0)
+    """
+    total, below, above = 0.0, 0.0, 0.0
+    for of, weight in zip(intervals, weights, strict=True):
+        low, high = (of.low, of.high) if weight > 0 else (of.high, of.low)
+        total += weight * of.mean
+        below = math.hypot(below, weight * (of.mean - low))
+        above = math.hypot(above, weight * (high - of.mean))
+    return Interval(total, total - below, total + above)
 
 
 def ratio_intervals(

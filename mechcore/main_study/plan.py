@@ -234,8 +234,8 @@ class _Planner:
         wanted: dict[str, Job] = {}
         for need in step.wants():
             if need not in {*self.several, *every}:
-                others = ", ".join(every)
-                raise InputError(f"{label}: needs {need!r}, which this study has not; has {others}")
+                why = f"which is not among this study's jobs: {', '.join(every)}"
+                raise InputError(f"{label}: needs {need!r}, {why}")
             wanted |= self.several[need] if need in self.several else {need: every[need]}
         beside = [name for name in step.beside if name in self.asked]
         wanted |= {need: every[need] for need in (*step.may_read(), *beside) if need in every}

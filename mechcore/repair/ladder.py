@@ -189,7 +189,10 @@ def outcomes(
     told = logits_of(model, guard, {})
     with progress.bar("repairs", len(runs) * len(rungs)) as advance:
         for i, run in enumerate(runs):
-            partial = Partial(folder, f"repair-{i}", rungs=[*rungs], settings=asdict(settings))
+            depends_on = {"rows": run.repair.tolist(), "settings": asdict(settings)}
+            partial = Partial(
+                folder, f"repair-{i}", data=outside.data, rungs=[*rungs], **depends_on
+            )
             if (done := Outcome.restored(run, partial)) is not None:
                 yield done
                 advance(len(rungs))

@@ -114,8 +114,10 @@ class FindMasks(MainStep):
             schedule = replace(schedule, discretisation="ranking")
         matched = "trained" in work.job.needs
         trained = subnetworks_in(work.needed("trained")) if matched else []
-        what: tuple[Any, ...] = (inputs.model, inputs.data["train"], means_of(work, inputs))
-        what += (
+        request = Request(
+            inputs.model,
+            inputs.data["train"],
+            means_of(work, inputs),
             self.target_sparsities,
             self.seeds,
             schedule,
@@ -126,7 +128,7 @@ class FindMasks(MainStep):
         masks, diverged = list[Subnetwork](), dict[str, str]()
         try:
             if trained or not matched:
-                masks = METHODS[self.method](Request(*what))
+                masks = METHODS[self.method](request)
         except PruningError as error:
             masks, diverged = error.finished, error.missing
         for mask in masks:

@@ -147,8 +147,6 @@ CORE_SUMMARY = Schema(
         TARGET.alike("high_sparsity", "the highest target sparsity", optional=True),
     ),
 )
-
-
 _MEASURED = ["accuracy_low", "accuracy_high", "balanced_accuracy", "information"]
 
 

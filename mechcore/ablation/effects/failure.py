@@ -25,7 +25,7 @@ from mechcore.ablation.effects.net import LABEL, hurting, places
 from mechcore.data.examples import ALL
 from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import share_interval
+from mechcore.evaluation.intervals import Interval, share_interval, weighted_sum
 from mechcore.evaluation.p_values import ROUNDING
 from mechcore.evaluation.recalibration import (
     area_under_curve,
@@ -165,20 +165,15 @@ class Gap(NamedTuple):
 
 
 def gap_of(failure: pd.DataFrame) -> Gap:
-    """The gap, with an interval from those of both splits.
-
-    (Zou and Donner, Statistics in Medicine 27, 2008.)
-    """
+    """The gap, with an interval from those of both splits."""
     first = failure[failure["subset"] == ALL].drop_duplicates("split").set_index("split")
     balanced = bool(first["balanced_accuracy"].notna().all())
     name = "balanced_accuracy" if balanced else "accuracy"
     columns = [f"{name}{end}" for end in ("", "_low", "_high")]
-    ends = first.loc[["id", "ood"], columns].to_numpy(float).tolist()
-    (inside, in_low, in_high), (outside, out_low, out_high) = ends
-    size = inside - outside
-    low = size - float(np.hypot(inside - in_low, out_high - outside))
-    high = size + float(np.hypot(in_high - inside, outside - out_low))
-    return Gap(inside, outside, size, low, high, balanced)
+    rows = first.loc[["id", "ood"], columns].to_numpy(float).tolist()
+    inside, outside = (Interval(*row) for row in rows)
+    gap = weighted_sum([inside, outside], [1, -1])
+    return Gap(inside.mean, outside.mean, gap.mean, gap.low, gap.high, balanced)
 
 
 class Explanation(NamedTuple):

@@ -33,6 +33,7 @@ from mechcore.ablation.effects.confirmation import ON_HALVES
 from mechcore.ablation.effects.roles import OUT, OUT_ONLY
 from mechcore.ablation.paths.dependence import Readers
 from mechcore.components import Component
+from mechcore.evaluation.intervals import weighted_sum
 from mechcore.evaluation.p_values import p_among
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.tables import Column, Schema
@@ -156,27 +157,21 @@ def _measured(
     parts: Sequence[tuple[list[Component], Bool[np.ndarray, " example"]]],
     seed: int,
 ) -> _Measured | None:
-    """The mean of T over independent parts of the examples, each with its own components.
-
-    (Its interval: Zou and Donner, Statistics in Medicine 27, 2008.)
-    """
+    """The mean of T over independent parts of the examples, each with its own components."""
     own = [readers.effects([readers.blind[r] for r in names], m, seed) for names, m in parts]
     if not own or any("information" not in effects for effects in own):
         return None
     of_all = [effects["information"] for effects in own]
     means = [replace(of, values=of.values.mean(0, keepdims=True)) for of in of_all]
-    intervals = [mean.intervals()[0] for mean in means]
-    total = float(np.mean([interval.mean for interval in intervals]))
-    below = math.hypot(*(interval.mean - interval.low for interval in intervals)) / len(parts)
-    above = math.hypot(*(interval.high - interval.mean for interval in intervals)) / len(parts)
+    total = weighted_sum([mean.intervals()[0] for mean in means], [1 / len(parts)] * len(parts))
 
     def beside(control: int) -> float:
         answers = readers.controls[control]
         effects = [readers.effects([answers[r] for r in names], m, seed) for names, m in parts]
-        return float(np.mean([each["information"].changes.mean() for each in effects]))
+        return float(np.mean([of_part["information"].changes.mean() for of_part in effects]))
 
     different = readers.different([*dict.fromkeys(r for names, _ in parts for r in names)])
-    return _Measured(total, total - below, total + above, list(map(beside, different)))
+    return _Measured(total.mean, total.low, total.high, list(map(beside, different)))
 
 
 def _in_words(n: int, measured: _Measured) -> str:

@@ -169,20 +169,22 @@ def test_a_verdict_is_confirmed_on_the_half_that_did_not_choose() -> None:
         of = roles(a=OUT).assign(**dict(zip(ON_HALVES, ([first], [second]), strict=True)))
         return core_dependence_verdict(made, of, half=half)
 
-    found = judged(on_both, OUT, OUT_ONLY)
-    assert (found.verdict, found.halves_found) == (SUPPORTED, 2)
-    assert found.blind_change_confirmed == pytest.approx(-0.1, abs=0.01)
-    assert found.blind_change_confirmed_low < -0.1 < found.blind_change_confirmed_high < 0
-    assert found.p_confirmed == 1 / 40
-    assert "found by one half of the examples, on the other half by \u221210." in found.explanation
-    found = judged(on_first, OUT, BOTH)
-    assert (found.verdict, found.halves_found) == (INCONCLUSIVE, 1)
-    assert found.blind_change == pytest.approx(-0.1, abs=0.01)
-    assert found.blind_change_confirmed == pytest.approx(0, abs=1e-9)
-    found = judged(on_both, BOTH, BOTH)
-    assert (found.verdict, found.halves_found) == (INCONCLUSIVE, 0)
-    assert np.isnan(found.blind_change_confirmed)
-    assert "not confirmed on held-out halves" in found.explanation
+    verdict = judged(on_both, OUT, OUT_ONLY)
+    assert (verdict.verdict, verdict.halves_found) == (SUPPORTED, 2)
+    assert verdict.blind_change_confirmed == pytest.approx(-0.1, abs=0.01)
+    assert verdict.blind_change_confirmed_low < -0.1 < verdict.blind_change_confirmed_high < 0
+    assert verdict.p_confirmed == 1 / 40
+    assert (
+        "found by one half of the examples, on the other half by \u221210." in verdict.explanation
+    )
+    verdict = judged(on_first, OUT, BOTH)
+    assert (verdict.verdict, verdict.halves_found) == (INCONCLUSIVE, 1)
+    assert verdict.blind_change == pytest.approx(-0.1, abs=0.01)
+    assert verdict.blind_change_confirmed == pytest.approx(0, abs=1e-9)
+    verdict = judged(on_both, BOTH, BOTH)
+    assert (verdict.verdict, verdict.halves_found) == (INCONCLUSIVE, 0)
+    assert np.isnan(verdict.blind_change_confirmed)
+    assert "not confirmed on held-out halves" in verdict.explanation
 
 
 def test_the_figures_of_a_verdict() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,10 +79,8 @@ def small(runs: Worlds) -> RunFolder:
 
 
 @pytest.fixture
-def no_drawing() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_figures(patch, FIGURES)
-        yield
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_figures(monkeypatch, FIGURES)
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,8 @@ WORLDS = {
 
 
 @pytest.fixture
-def no_drawing() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_figures(patch, FIGURES)
-        yield
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_figures(monkeypatch, FIGURES)
 
 
 @pytest.fixture(scope="module")
