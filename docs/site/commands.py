@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mechcore.cli import app
 
-PLACE = "*The commands stand here on the pages that `mkdocs serve` builds.*"
+PLACE = "*Pages built by `mkdocs serve` list the commands here.*"
 WIDTH = 84
 """Characters in a line of a page's block of code."""
 

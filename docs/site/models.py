@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 PLACE = (
-    "*The families, which stand here on the pages that `mkdocs serve` builds, are those of "
-    "[this table](tables/models.csv).*"
+    "*Pages built by `mkdocs serve` list the families here, from [this table](tables/models.csv).*"
 )
 TABLE = Path(__file__).resolve().parents[1] / "tables" / "models.csv"
 

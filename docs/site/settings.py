@@ -10,7 +10,7 @@ from mechcore.settings import Entry, entries
 from mechcore.study.kinds import STUDIES
 from mechcore.study.template import in_yaml
 
-PLACE = "*The settings stand here on the pages that `mkdocs serve` builds.*"
+PLACE = "*Pages built by `mkdocs serve` list the settings here.*"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

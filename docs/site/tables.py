@@ -9,7 +9,7 @@ from mechcore.ablation.joint.exact import DIVIDENDS, SHAPLEY
 from mechcore.report.kinds import REPORTS
 from mechcore.tables import Schema
 
-PLACE = "*The tables stand here on the pages that `mkdocs serve` builds.*"
+PLACE = "*Pages built by `mkdocs serve` show the tables here.*"
 TITLES = {"heuristic-core": "The main study", "cognitive": "Study of the cognitive task"}
 TITLES |= {"extractive": "Study of extractive structures"}
 
