@@ -34,7 +34,7 @@ from mechcore.wording import (
 CORE, COMPONENT, SUBNETWORK = "core", "component", "subnetwork"
 LEAST_SHARE = 0.1
 """Share of the variance that features have to explain if the core is to compute them."""
-PERMUTATIONS = 199
+PERMUTATIONS = 99
 
 _P = "of rho and partial, the larger; 1 if they differ in sign; of the share of all features, with "
 _P += "texts permuted within labels"
