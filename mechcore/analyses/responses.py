@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 DRAWN = 20
 """Sets in the figure."""
-_DRAWING = (
-    "Spearman's rho of the change in margin without a set, and of the full model's margin, with "
-    "features of the texts, within labels."
-)
+_DRAWING = "Spearman's rho of features with the change in margin without a set, within labels; of "
+_DRAWING += "the full model, with its margin."
 
 
 @dataclass(frozen=True)
@@ -115,26 +113,29 @@ class Responses(Ablating, Analysis):
         n = table.loc[table["kind"] == responses.COMPONENT, "set"].nunique()
         text = f"{acting['set'].nunique()} of {count(n, 'component')} respond to the texts"
         for _, row in acting[:1].iterrows():
-            way = "rises" if row["rho"] > 0 else "falls"
-            text += f", most {row['set']}: the change in margin without it {way} with "
-            text += f"{row['feature']} (rho {rho.show(row['rho'], row['rho_low'], row['rho_high'])}"
-            text += f", {rho.show(row['partial'])} given the full model's margin; "
-            text += f"{row['label']}, {PLACES[row['split']]})"
+            ends = rho.show(row["rho"], row["rho_low"], row["rho_high"])
+            text += f", most {row['set']}: the change in margin without it "
+            text += f"{'rises' if row['rho'] > 0 else 'falls'} with {row['feature']} (rho {ends}, "
+            text += f"{rho.show(row['partial'])} given the full model's margin; {row['label']}, "
+            text += f"{PLACES[row['split']]})"
         yield f"{text}."
         core = table[(table["kind"] == responses.CORE) & (table["label"] == ALL)]
-        for split, part in core.sort_values("share", ascending=False).groupby("split"):
-            texts = responses.RESPONSES["share"].texts(part)
-            shares = dict(zip(part["feature"], texts, strict=True))
-            text = f"{PLACES[str(split)].capitalize()}, features explain {shares.pop(ALL)} of the "
-            text += "variance of the change in margin without the core: "
-            yield f"{text}{listed([' '.join(item) for item in shares.items()][:2])}."
         if core.empty or (roles := run.table(Roles.kind)) is None:
             return
+        core = core.assign(text=responses.RESPONSES["share"].texts(core))
+        for split, part in core.sort_values("share", ascending=False).groupby("split"):
+            share = dict(part[["feature", "text"]].to_numpy().tolist())
+            yield (
+                f"{PLACES[str(split)].capitalize()}, features explain {share.pop(ALL)} of the "
+                "variance of the change in margin without the core: "
+                f"{listed([' '.join(one) for one in share.items()][:2])}."
+            )
         yield "That the core computes shallow features is {}: {}.".format(*responses.verdict(table))
         leading = dict(shown.loc[shown["split"] == "ood", ["set", "feature"]].to_numpy().tolist())
-        needed = roles.loc[roles["role"].isin([OUT_ONLY, OUT]), "component"].tolist()
         own = leading.get(responses.CORE)
-        others = [f"{c} ({leading[c]})" for c in needed if leading.get(c, own) != own]
-        if needed:
-            text = f"{len(others)} of {count(len(needed), 'component')} needed out of domain only "
-            yield f"{text}respond most to another feature there than the core: {listed(others)}."
+        needed = roles.loc[roles["role"].isin([OUT_ONLY, OUT]), "component"].tolist()
+        others = [f"{name} ({leading[name]})" for name in needed if leading.get(name, own) != own]
+        yield (
+            f"{len(others)} of {count(len(needed), 'component')} needed out of domain only respond "
+            f"most to another feature there than the core{': ' * bool(others)}{listed(others)}."
+        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from mechcore.errors import InputError
 from mechcore.registry import Registry
 
 Feature: TypeAlias = Callable[[Examples], Float[np.ndarray, " example"]]
-Words: TypeAlias = Sequence[str]
+OfWords: TypeAlias = Callable[[tuple[str, ...], tuple[str, ...]], float]
 
 _OWN = (
     *("word_overlap", "contiguous_span", "subsequence", "negation_words", "first_length"),
@@ -32,12 +32,8 @@ FEATURES: Registry[Feature] = Registry(
 )
 """Features by name. A feature is NaN for an example that it says nothing of."""
 
-_NEGATION = re.compile(
-    "no|not|never|none|nobody|nothing|neither|nor|nowhere|without|cannot|hardly|.*n't"
-)
-_NUMBER = re.compile(
-    r"\d.*|two|three|four|five|six|seven|eight|nine|ten|dozen|hundred|thousand|million|billion"
-)
+_NEGATION = r"no|not|never|none|nobody|nothing|neither|nor|nowhere|without|cannot|hardly|.*n't"
+_NUMBER = r"\d.*|two|three|four|five|six|seven|eight|nine|ten|dozen|hundred|thousand|million"
 _WORD = re.compile(r"\d+(?:[.,]\d+)*|\w+(?:['\u2019]\w+)*")
 
 
@@ -47,30 +43,23 @@ def feature_table(examples: Examples) -> pd.DataFrame:
     Raises:
         InputError: a feature does not give one number for each example.
     """
-    columns = {}
-    for name in FEATURES:
-        values = np.asarray(FEATURES[name](examples), dtype=float)
+    columns = {name: np.asarray(FEATURES[name](examples), dtype=float) for name in FEATURES}
+    for name, values in columns.items():
         if values.shape != (len(examples),) or np.isinf(values).any():
             raise InputError(
                 f"text feature {name!r}: gave an array of shape {values.shape}; expected one "
                 f"finite number, or NaN, for each of {len(examples)} examples"
             )
-        if not np.isnan(values).any():
-            columns[name] = values
-    return pd.DataFrame(columns, index=range(len(examples)))
+    return pd.DataFrame(columns).dropna(axis=1)
 
 
 @lru_cache(maxsize=2**16)
 def words_in(text: str) -> tuple[str, ...]:
-    """The words of a text, in order.
-
-    >>> words_in("He can't pay 1,500, not yet.")
-    ('he', "can't", 'pay', '1,500', 'not', 'yet')
-    """
-    return tuple(word.replace("\u2019", "'") for word in _WORD.findall(text.lower()))
+    """The words of a text, in order."""
+    return tuple(_WORD.findall(text.lower().replace("\u2019", "'")))
 
 
-def _each(of: Callable[[Words, Words], float]) -> Feature:
+def _each(of: OfWords) -> Feature:
     """A function of the words of both texts; those of the second may be none."""
 
     def feature(examples: Examples) -> Float[np.ndarray, " example"]:
@@ -80,33 +69,26 @@ def _each(of: Callable[[Words, Words], float]) -> Feature:
     return feature
 
 
-def _pairs(of: Callable[[Words, Words], float]) -> Feature:
+def _pairs(of: OfWords) -> Feature:
     """The same, NaN without words in both texts."""
     return _each(lambda a, b: of(a, b) if a and b else np.nan)
-
-
-def _in_order(a: Words, b: Words) -> bool:
-    left = iter(a)
-    return all(word in left for word in b)
 
 
 word_overlap = _pairs(lambda a, b: sum(word in a for word in b) / len(b))
 """Share of the second text's words that are in the first."""
 contiguous_span = _pairs(lambda a, b: any(a[i : i + len(b)] == b for i in range(len(a))))
 """1 where the words of the second text stand next to one another in the first, else 0."""
-subsequence = _pairs(_in_order)
+subsequence = _pairs(lambda a, b: all(w in left for left in [iter(a)] for w in b))
 """1 where the words of the second text are in the first in the same order, else 0."""
-negation_words = _each(lambda a, b: sum(bool(_NEGATION.fullmatch(word)) for word in b or a))
+negation_words = _each(lambda a, b: sum(bool(re.fullmatch(_NEGATION, w)) for w in b or a))
 """Number of negations in the second text, or in the only one."""
 first_length = _each(lambda a, b: len(a))
-"""Words of the first text."""
 second_length = _pairs(lambda a, b: len(b))
-"""Words of the second text."""
 length_ratio = _pairs(lambda a, b: len(b) / len(a))
-"""Words of the second text for each of the first."""
+"""Words of the second text for each of the first, as the two before are those of each text."""
 repeated_words = _each(lambda a, b: len(a) - len({*a}) + len(b) - len({*b}))
 """Words that occurred before in the same text, of both texts."""
-numbers = _each(lambda a, b: sum(bool(_NUMBER.fullmatch(word)) for word in (*a, *b)))
+numbers = _each(lambda a, b: sum(bool(re.fullmatch(_NUMBER, w)) for w in (*a, *b)))
 """Numbers in both texts, as digits or words."""
 first_difference = _pairs(lambda a, b: [*map(str.__eq__, a, b), False].index(False))
 """Words that both texts begin with."""

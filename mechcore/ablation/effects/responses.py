@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects import changes
 from mechcore.ablation.effects.changes import Ablations, own_ends
 from mechcore.ablation.effects.net import LABEL, LEAST_EXAMPLES, label_names
+from mechcore.evaluation.agreement import partial_values, rank_values
 from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.correlations import partial_values, rank_values
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import mean_intervals, ratio_intervals
 from mechcore.evaluation.p_values import only_rounding, p_among, paired_p, selective_p
 from mechcore.evaluation.recalibration import folds_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
-from mechcore.wording import (
-    ALL,
-    FULL,
-    INCONCLUSIVE,
-    NOT_SUPPORTED,
-    PLACES,
-    SIGNIFICANT,
-    SUPPORTED,
-    listed,
-)
+from mechcore.wording import ALL, FULL, INCONCLUSIVE, NOT_SUPPORTED, PLACES, SIGNIFICANT, SUPPORTED
 
 CORE, COMPONENT, SUBNETWORK = "core", "component", "subnetwork"
 LEAST_SHARE = 0.1
 """Share of the variance that features have to explain if the core is to compute them."""
 PERMUTATIONS = 99
+
+Margins: TypeAlias = Float[np.ndarray, "set example"]
+Labels: TypeAlias = Int[np.ndarray, " example"]
+Figures: TypeAlias = Iterator[tuple[int, dict[str, Any]]]
+"""Number of the set, and columns."""
 
 _P = "of rho and partial, the larger; 1 if they differ in sign; of the share of all features, with "
 _P += "texts permuted within labels"
@@ -105,14 +102,11 @@ def response_rows(
         options["clusters"] = full.samples(rows)[""]
         for i, row in _correlations(x[rows], y[:, rows], **options):
             yield about(i, name, rows) | {"classes": " ".join(map(str, correct))} | row
-    fold = folds_of(number, seed, full.clusters)
-    for i, row in _shares(x, y, number, fold, full.samples()[""], seed):
+    for i, row in _shares(x, y, number, full, seed):
         yield about(i, ALL, number >= 0) | {"classes": ""} | row
 
 
-def _correlations(
-    x: pd.DataFrame, y: Float[np.ndarray, "set example"], clusters: Sample, **options: Any
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _correlations(x: pd.DataFrame, y: Margins, clusters: Sample, **options: Any) -> Figures:
     """Of every set with every feature; the first set is the full model's margin itself."""
     y = y - y.mean(1, keepdims=True)
     with_margin = rank_values(y[0], y)
@@ -132,20 +126,14 @@ def _correlations(
             yield i, row
 
 
-def _shares(
-    x: pd.DataFrame,
-    y: Float[np.ndarray, "set example"],
-    number: np.ndarray,
-    fold: np.ndarray,
-    sample: Sample,
-    seed: int,
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _shares(x: pd.DataFrame, y: Margins, number: Labels, full: Evaluation, seed: int) -> Figures:
     """Of the variance of every set within labels, by each feature, the best two, and all."""
     every, generator = [*x.columns[x.any()]], np.random.default_rng(seed)
+    fold, sample = folds_of(number, seed, full.clusters), full.samples()[""]
     pairs = [*combinations(every, 2)]
     sets = {name: [name] for name in every} | {" and ".join(two): [*two] for two in pairs}
 
-    def errors(names: Sequence[str], of: np.ndarray = y) -> Float[np.ndarray, "set example"]:
+    def errors(names: Sequence[str], of: Margins = y) -> Margins:
         """Squared, of least squares with a ridge of 1, fitted to the other folds of a label."""
         values, left = x[[*names]].to_numpy(), np.full(of.shape, np.nan)
         for label, k in {*zip(number, fold, strict=True)}:
@@ -175,9 +163,7 @@ def _shares(
             yield i, row
 
 
-def _order(
-    clusters: np.ndarray | None, number: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
+def _order(clusters: Labels | None, number: Labels, generator: np.random.Generator) -> Labels:
     """A random order within labels, with examples of a cluster next to one another as before."""
     cluster = np.arange(len(number)) if clusters is None else clusters
     drawn = generator.permutation(cluster.max() + 1)[cluster]
@@ -211,16 +197,15 @@ def verdict(table: pd.DataFrame) -> tuple[str, str]:
     pairs = zip(both["classes_x"], both["classes_y"], strict=True)
     both = both[np.array([not {*a.split()}.isdisjoint(b.split()) for a, b in pairs], dtype=bool)]
     alike = both.loc[both["rho_x"] * both["rho_y"] > 0, "feature"].unique().tolist()
-    least = f"{LEAST_SHARE:.0%} of the variance"
-    few = share["share_high"] < LEAST_SHARE
+    some, few = f"{LEAST_SHARE:.0%} of the variance", share["share_high"] < LEAST_SHARE
     more = (share["share_low"] > LEAST_SHARE) & (share["p"] < SIGNIFICANT)
     if few.any():
-        return NOT_SUPPORTED, f"features explain less than {least} {PLACES[few.idxmax()]}"
+        return NOT_SUPPORTED, f"features explain less than {some} {PLACES[few.idxmax()]}"
     if len(both) and not alike:
         return NOT_SUPPORTED, "every response shown on both changes its sign out of domain"
     if not more.all():
-        text = f"features are not shown to explain more than {least} {PLACES[more.idxmin()]}"
-        return INCONCLUSIVE, text
+        place = PLACES[more.idxmin()]
+        return INCONCLUSIVE, f"features are not shown to explain more than {some} {place}"
     if not alike:
         return INCONCLUSIVE, "no response to a feature is shown on both"
-    return SUPPORTED, f"features explain more than {least} on both; alike are {listed(alike)}"
+    return SUPPORTED, f"features explain more than {some} on both; alike are {', '.join(alike)}"
