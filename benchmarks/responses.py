@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import takewhile
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -32,7 +33,7 @@ from mechcore.data.features import FEATURES, feature_table, words_in
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.wording import SIGNIFICANT
+from mechcore.wording import ALL, SIGNIFICANT
 
 N_SLOTS = 6
 CIRCUIT = Circuit(
@@ -71,7 +72,7 @@ def slot_features() -> Iterator[None]:
         yield
 
 
-def planted(seed: int, n: int = 200, noise: float = 0.02) -> pd.DataFrame:
+def planted(seed: int, n: int = 200, noise: float = 0.01) -> pd.DataFrame:
     """Responses of a planted transformer's components."""
     population = Population(N_SLOTS, {0: (0.8, 0.8)})
     with TemporaryDirectory() as folder, slot_features():
@@ -81,12 +82,17 @@ def planted(seed: int, n: int = 200, noise: float = 0.02) -> pd.DataFrame:
             texts = as_texts("id", *population.draw(n, "id", 2 * seed + i), np.arange(n) % 3)
             data.append(encode(texts, tokenizer_of(), max_length=32))
         means = MeanActivations.compute(model, data[0], n_samples=0)
-        ablations = ablate(model, sets.singles(model), data[1], means, split="id")
+        ablations = ablate(model, sets.singles(model), data[1], means, split="ood")
         examples = data[1].examples
         labels, features = examples.frame["label"].tolist(), feature_table(examples)
+    return responses(ablations, features, labels)
+
+
+def responses(ablations: Ablations, features: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
+    """The table without shares of variance, which take most of the time."""
     kinds = dict.fromkeys(ablations.sets, COMPONENT)
-    rows = response_rows(ablations, kinds, features, labels, n_resamples=2, seed=seed)
-    return with_adjusted_p([*rows])
+    rows = response_rows(ablations, kinds, features, labels, n_resamples=2)
+    return with_adjusted_p([*takewhile(lambda row: row["label"] != ALL, rows)])
 
 
 def simulated(seed: int, n: int = 400, n_clusters: int = 60, shared: float = 0.3) -> pd.DataFrame:
@@ -114,8 +120,7 @@ def simulated(seed: int, n: int = 400, n_clusters: int = 60, shared: float = 0.3
         for name, change in changes.items()
     }
     ablations = Ablations.of(evaluation(margin), without, "simulated", "id")
-    kinds, labels = dict.fromkeys(ablations.sets, COMPONENT), ["no", "yes"] * (n // 2)
-    return with_adjusted_p([*response_rows(ablations, kinds, features, labels, n_resamples=2)])
+    return responses(ablations, features, ["no", "yes"] * (n // 2))
 
 
 def scores(table: pd.DataFrame, truth: dict[str, str]) -> tuple[float, float]:
