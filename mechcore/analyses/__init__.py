@@ -30,6 +30,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "repair": "mechcore.analyses.repair:Repair",
         "paths": "mechcore.analyses.paths:Paths",
         "dose": "mechcore.analyses.dose:Dose",
+        "responses": "mechcore.analyses.responses:Responses",
         "search": "mechcore.analyses.search:Search",
         "stability": "mechcore.analyses.stability:Stability",
         "effective_size": "mechcore.analyses.effective_size:EffectiveSize",

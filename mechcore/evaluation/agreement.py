@@ -12,13 +12,16 @@ sums.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.evaluation.p_values import p_among
+
+Values: TypeAlias = Float[np.ndarray, "row thing"]
+OfThings: TypeAlias = Float[np.ndarray, " thing"]
 
 _BLOCK = 64
 """Draws of examples that are multiplied at once."""
@@ -38,6 +41,48 @@ def spearman(
     with np.errstate(invalid="ignore"):
         rho: np.ndarray = (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
     return rho
+
+
+def rank_values(x: OfThings, y: Values) -> Values:
+    """Spearman's rho of ``x`` with every row plus the influence of each thing on it.
+
+    The influence is what a little more weight on a thing changes, and averages 0 (Hampel, Journal
+    of the American Statistical Association 69, 1974). So the mean of these values is rho, and its
+    interval and p are those of a mean. NaN where ``x`` or a row is constant.
+    """
+    a, above_x = _ranked(x)
+    aa = a * a + 2 * above_x(a)
+    rows = []
+    for row in y:
+        b, above_y = _ranked(row)
+        ab, bb = a * b + above_x(b) + above_y(a), b * b + 2 * above_y(b)
+        with np.errstate(divide="ignore", invalid="ignore"):  # all have means of thrice a moment
+            scale = np.sqrt(aa.mean() * bb.mean())
+            rho = ab.mean() / scale
+            rows.append(rho + 3 * (ab / scale - rho / 2 * (aa / aa.mean() + bb / bb.mean())))
+    return np.array(rows).reshape(y.shape)
+
+
+def partial_values(xy: Values, xz: Values, yz: Values) -> Values:
+    """Those of the partial correlations of x and y given z, from those of three correlations."""
+    r, a, b = (part.mean(1, keepdims=True) for part in (xy, xz, yz))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest = np.sqrt((1 - a**2) * (1 - b**2))
+        partial = (r - a * b) / rest
+        of_a = partial * a / (1 - a**2) - b / rest
+        of_b = partial * b / (1 - b**2) - a / rest
+        return np.asarray(partial + (xy - r) / rest + of_a * (xz - a) + of_b * (yz - b))
+
+
+def _ranked(values: OfThings) -> tuple[OfThings, Callable[[OfThings], OfThings]]:
+    """Ranks about 0 as shares, and sums of weights over the things above each, ties by half."""
+    n, number = len(values), np.unique(values, return_inverse=True)[1].reshape(-1)
+
+    def above(weights: OfThings) -> OfThings:
+        totals = np.bincount(number, weights)
+        return np.asarray((totals[::-1].cumsum()[::-1] - totals / 2)[number] / n)
+
+    return (stats.rankdata(values) - (n + 1) / 2) / n, above
 
 
 def permuted_within(

@@ -150,3 +150,21 @@ def _most_paired(pairs: pd.DataFrame) -> list[str]:
     strength = members["interaction"].abs().groupby(members["member"]).max()
     most = strength.sort_values(ascending=False, kind="stable")
     return sorted(map(str, most.index[:_MOST_PAIRED]), key=Component)
+
+
+@drawing.styled
+def responses(table: pd.DataFrame, sets: Sequence[str]) -> Figure:
+    """Rank correlations of the changes in margin without sets with features, by split and label."""
+    parts = [*table.groupby(["split", "label"], sort=False)]
+    features, scale = [*dict.fromkeys(table["feature"])], drawing.around_zero([1.0])
+    size = (0.28 * len(features) + 0.8, 0.24 * len(sets) + 1.1)
+    figure, axes = drawing.panels(len(parts), 2, *size, least=6.0)
+    for ax, ((split, label), part) in zip(axes.flat, parts, strict=False):
+        values = part.pivot(index="set", columns="feature", values="rho")
+        values = values.reindex(index=sets, columns=features)
+        drawing.draw_cells(ax, values.to_numpy(), scale, None)
+        ax.set_xticks(range(len(features)), [f.replace("_", " ") for f in features], rotation=90)
+        ax.set_yticks(range(len(sets)), sets)
+        ax.set_title(f"{split_name(str(split))}: {shorten(str(label), 24)}")
+    drawing.colour_bar(figure, axes, scale, "Spearman's rho")
+    return figure

@@ -219,6 +219,7 @@ ANALYSED: dict[str, dict[str, Any]] = {
     "repair": {"examples": (8,), "steps": 9},
     "paths": {"controls": 0, "max_examples": 2**31 - 1},
     "dose": {"components": 1, "max_examples": 1},
+    "responses": {},
     "search": {"subset": "a b", "max_size": 9},
     "effective_size": {"target_sparsities": (0.0, 0.9), "seeds": (7,), "prune": PruneSettings(9)},
 }

@@ -85,6 +85,7 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "paths": [80 * (4 + 0.3 * (45 + 80)) + 50 * 0.3 * (20 * 10)],
         # 6 components at 4 doses, and the answer that does not see them.
         "dose": [80 * 6 * (4 + 0.3)],
+        "responses": [80],  # without the whole core
     }
 
 

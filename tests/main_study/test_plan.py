@@ -106,15 +106,16 @@ EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "scores", "heads", "ablation", "swept", "sweep", "roles"),
     *("flips", "smallest", "paths", "dose", "means ood", "ood_mean", "failure"),
+    "responses",
 }
 TRAIN = EVERYTHING - {"scores", "full id", "full ood", "means ood"}
-JUDGED = {"sweep", "roles", "flips", "failure", "paths", "dose"}
+JUDGED = {"sweep", "roles", "flips", "failure", "paths", "dose", "responses"}
 SWEPT = {"swept", "ood_mean", *JUDGED}
 TABLES = {"accuracy", "ablation", *JUDGED}
 ID = {"describe", "full id", "sub id", "scores", "heads", "swept", "smallest", *TABLES}
 OOD = {"describe", "full ood", "sub ood", "swept", "smallest", "means ood", "ood_mean", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "heads", "ablation"}
-READ |= {"paths", "failure"}
+READ |= {"paths", "failure", "responses"}
 MASKS = READ | {"prune"}
 ABLATED = {"ablation", "failure"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}

@@ -60,7 +60,7 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
-KINDS += ["ablation", "failure", "paths", "dose"]
+KINDS += ["ablation", "failure", "paths", "dose", "responses"]
 STEPS = (Means, FindMasks, AcceptMasks, Answers, Scores, Swept, SweptOodMean)
 SCHEMAS = schemas_of({})
 OPTIONAL = {
@@ -77,7 +77,7 @@ TABLES = OF_PATHS | {
     *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),
     *("accuracy_spread", "core", "core_summary", "ablation", "ablation_controls", "smallest"),
     *("sweep", "information", "information_ood_mean", "roles", "flips", "failure", "failure_sets"),
-    *("stability", "interaction_stability", "interactions", "head_categories"),
+    *("stability", "interaction_stability", "interactions", "head_categories", "responses"),
 }
 
 
@@ -294,7 +294,7 @@ BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, pa
 WHOLE = Counter(
     {"describe": 1, "means": 2, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "scores": 1, "heads": 1, "swept": 1, "sweep": 1, "roles": 1, "flips": 1}
-    | {"ablation": 1, "ood_mean": 1, "failure": 1}
+    | {"ablation": 1, "ood_mean": 1, "failure": 1, "responses": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -372,7 +372,7 @@ ABLATED = {"ablation": 1, "failure": 1}
 def test_a_change_redoes_what_depends_on_it(done: Path, calls: Calls) -> None:
     """Of every setting, see ``tests/main_study/test_plan.py``."""
     run_study(replace(TINY, n_resamples=11), done)
-    assert calls == Counter(smallest=1, sweep=1, roles=1, flips=1, **ABLATED)
+    assert calls == Counter(smallest=1, sweep=1, roles=1, flips=1, responses=1, **ABLATED)
     calls.clear()
     run_study(TINY, done)
     assert not calls, "what the first study made is still there"
