@@ -61,7 +61,9 @@ class Ablation(Ablating, Analysis):
         False, "Ablate every subset of the named components (at most 10) for Shapley values."
     )
     max_joint: int = setting(
-        4, "Ablate all pairs of this many components, those that matter most out of domain.", least=0
+        4,
+        "Ablate all pairs of this many components, those that matter most out of domain.",
+        least=0,
     )
     max_non_core: int = setting(
         16,
@@ -238,8 +240,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
             yield report.Drawing(
                 report.figures.ablation_by_subset(ablation, split, data),
                 f"ablation-subsets-{i}",
-                f"Change in accuracy (points) by subset of {data} ({split_name(split)})."
-                f"{left_out}",
+                f"Change in accuracy (points) by subset of {data} ({split_name(split)}).{left_out}",
                 f"Heatmap of accuracy changes, ablated sets by subsets of {data}; "
                 "the numbers are in ablation.csv.",
                 fold=f"By subset of {data} (in-domain)" if split == "id" else "",

@@ -130,9 +130,7 @@ class Describe(Analysis):
                 labels = report.groups.labels_in(table, split, data, subset)
                 by_subset.append([name, subset, whole(labels.sum()), _balance(labels)])
         header = ["data", "examples", "of available", "texts cut", "subsets", "labels"]
-        yield report.Table(
-            "The data and their label balance", header, overview, frozenset({0, 5})
-        )
+        yield report.Table("The data and their label balance", header, overview, frozenset({0, 5}))
         if not by_subset:
             yield report.Paragraph(_NO_SUBSETS, note=True)
             return
@@ -151,9 +149,7 @@ class Describe(Analysis):
                 label, share = most
                 parts.append(f"{percent(share)} on {data} ({split_name(split)}: {label})")
         if parts:
-            yield (
-                f"Majority baseline: {listed(parts)}."
-            )
+            yield (f"Majority baseline: {listed(parts)}.")
 
 
 def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
