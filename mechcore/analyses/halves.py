@@ -64,8 +64,8 @@ class Halves(Analysis):
         if not masks[WHOLE]:
             reasons = ". ".join(missing["data"] + ": " + missing["reason"])
             raise MechcoreError(
-                "halves: expected masks of all data and of both halves for some target sparsity and "
-                f"seed, but there are none: {reasons}"
+                "halves: no target sparsity and seed has masks of all data and of both halves: "
+                f"{reasons}"
             )
         tables = {"half_overlap": half_overlap(masks), "half_cores": half_cores(masks)}
         if len(missing):

@@ -299,9 +299,9 @@ def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
         yield (
             f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
             f"{', '.join(decided)}. The median set took {part['n'].median():g} examples, "
-            f"the longest {whole(part['n'].max())}. The probability of any wrong decision about the "
-            f"searched half is at most {search.get('guarantee') or GUARANTEE:g}, provided that no "
-            "example has an effect far larger than those seen."
+            f"the longest {whole(part['n'].max())}. Any decision about the searched half is wrong "
+            f"with a probability of at most {search.get('guarantee') or GUARANTEE:g}, provided that "
+            "no example has an effect far larger than those seen."
             + f" The table shows the {whole(shown)} largest; race.csv has all."
             * bool(shown < wanted)
         )
