@@ -112,8 +112,8 @@ class EffectiveSize(Analysis):
             report.subnetwork_figures.effective_sizes(means),
             "effective-size",
             "Left: accuracy of the full model at each checkpoint. Right: its effective size, the "
-            "share of components that the sparsest faithful subnetwork keeps; the shaded band spans "
-            "the seeds. Open marks: a seed had no faithful subnetwork, which counts as 100 %.",
+            "share of components that the sparsest faithful subnetwork keeps; the band spans the "
+            "seeds. Open marks: a seed had no faithful subnetwork, which counts as 100 %.",
             "Two line charts over checkpoints; their numbers are in the table below.",
         )
         yield _over_seeds(means)

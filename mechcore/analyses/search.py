@@ -300,8 +300,8 @@ def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
             f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
             f"{', '.join(decided)}. The median set took {part['n'].median():g} examples, "
             f"the longest {whole(part['n'].max())}. Any decision about the searched half is wrong "
-            f"with a probability of at most {search.get('guarantee') or GUARANTEE:g}, provided that "
-            "no example has an effect far larger than those seen."
+            f"with a probability of at most {search.get('guarantee') or GUARANTEE:g}, if no "
+            "example has an effect far larger than those seen."
             + f" The table shows the {whole(shown)} largest; race.csv has all."
             * bool(shown < wanted)
         )
