@@ -223,7 +223,7 @@ def _list(
     if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
         rows = rows.assign(held_out=held_out)
         caption += (
-            ". On the other half: the change in information on the half of the "
+            ". The column on the other half is the change in information on the half of the "
             "examples that did not select the component"
         )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):

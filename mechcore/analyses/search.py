@@ -245,7 +245,7 @@ class Search(Ablating, Analysis):
             result = f"{n} {'is' if n == 1 else 'are'} superadditive on {name} on the other half "
             result += f"(interval below zero, adjusted p at most {SIGNIFICANT:g})"
             if part["low"].isna().all():
-                result = f"none has an interval on {name} on the other half"
+                result = f"none has an interval for {name} on the other half"
             row = part[part["set"] == largest].iloc[0]
             size = with_interval(row["interaction"], row["low"], row["high"], metric, unit=True)
             text = f"Of {count(len(part), 'set')} selected on one half of {data}, "

@@ -199,7 +199,7 @@ class StudyConfig:
         if self.checkpoints == (EMBEDDED,) and source is not None:
             yield (
                 "checkpoints: embedded stands for those of the embedded encoder, but model: source "
-                f"is {shown(repr(source))}; name its checkpoints instead"
+                f"is {shown(repr(source))}; name the checkpoints of this model"
             )
         if self.checkpoints == (TRAINED,) and training is None:
             yield (

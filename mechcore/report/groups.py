@@ -104,7 +104,7 @@ def labels_in(table: pd.DataFrame, split: str, data: str, subset: str = ALL) -> 
 def most_frequent(
     table: pd.DataFrame, split: str, data: str, subset: str = ALL
 ) -> tuple[str, float] | None:
-    """The most frequent label of a subset, or several if tied, and its share; None if unlabelled."""
+    """The most frequent label of a subset (several if tied) and its share; None if unlabelled."""
     labels = labels_in(table, split, data, subset)
     if len(labels) == 0 or not labels.index[0]:
         return None
@@ -153,7 +153,7 @@ def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
         subsets = [name for name in shown if name in of_one]
         if subsets:
             where = data if ALL in subsets else f"{subsets_named(subsets)} of {data}"
-            text = f"{where} has only one label: a change there {CANNOT_TELL}."
+            text = f"Only one label on {where}: a change there {CANNOT_TELL}."
             yield Paragraph(text, note=True)
 
 

@@ -174,7 +174,7 @@ def _attention(path: Path, content: Any) -> tuple[AttentionExample, ...]:
         n = len(example.tokens)
         if [len(row) for row in example.pattern] != [n] * n:
             raise InputError(
-                f"{path}: {example.component}: the pattern is not {n} x {n}, the number of its tokens"
+                f"{path}: {example.component}: the pattern is not {n} x {n}, like its tokens"
             )
         if not np.isfinite(example.pattern).all():
             raise InputError(f"{path}: {example.component}: the pattern has non-finite values")

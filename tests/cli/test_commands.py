@@ -214,7 +214,7 @@ def test_a_study_from_init_to_clean(
     run = "run mine.yaml --without paths,dose"
     assert call(f"{run} --dry-run") == 0
     told = capsys.readouterr().out
-    assert "25 of 25 jobs known by now are to do" in told
+    assert "25 of 25 jobs known so far remain" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call(run) == 0
@@ -226,7 +226,7 @@ def test_a_study_from_init_to_clean(
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
     assert "25 of 25 jobs are done" in told
-    assert "25 results are what was written" in told
+    assert "25 results match their checksums" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call(run) == 0
     assert call("study clean mine --dry-run") == 0
@@ -275,7 +275,7 @@ def test_methods(files: Path, pruned: Path, capsys: pytest.CaptureFixture[str]) 
     ]
     row = table[table["method"] == "layer-matched"].iloc[0]
     assert row["kl"] == pytest.approx(np.mean(expected), abs=1e-5)
-    assert "the closest to the full model is" in capsys.readouterr().out
+    assert "Lowest in-domain KL from the full model: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_drawings")

@@ -210,4 +210,4 @@ def test_an_interrupted_import_ends_in_one_line() -> None:
         [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 130
-    assert done.stderr == "mechcore: error: interrupted; nothing was begun\n"
+    assert done.stderr == "mechcore: error: interrupted before any work started\n"

@@ -292,7 +292,7 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
             "run s.yaml --prune-steps 20 --prune-settings steps=20",
             "--prune-settings: steps is given as an option",
         ),
-        ("reproduce cognitive --address auto", "--address is for --executor ray"),
+        ("reproduce cognitive --address auto", "--address needs --executor ray"),
         (
             "reproduce extractive --executor ray --workers 2",
             "--workers is for jobs on this machine",

@@ -126,7 +126,7 @@ def test_a_language_model_is_trained_to_answer(files: Path, tmp_path: Path) -> N
     ("options", "message"),
     [
         ("--model", "missing --train"),
-        ("--train --id other.csv", "--model is missing; name the checkpoint to begin from"),
+        ("--train --id other.csv", "--model is missing; name the checkpoint to fine-tune"),
         ("--model --train --id FILES/other.csv", "label 'maybe'"),
         ("--model --train --prompt {a}", "--prompt and --answers belong"),
         ("--model --train --epochs 2", "exactly one of them"),

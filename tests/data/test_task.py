@@ -121,7 +121,7 @@ def test_errors_name_the_file_and_the_place(
     ("name", "text", "message"),
     [
         ("x.yaml", "[1]", "found list; expected settings by name"),
-        ("x.yaml", "a: [", "not a usable yaml file"),
+        ("x.yaml", "a: [", "invalid YAML"),
         ("x.toml", "a = 1", "expected a file that ends in .yaml, .yml"),
     ],
 )

@@ -71,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert texts[0].startswith(
         "describe: in domain: too few examples: 10 of the rarest label, at least 50"
     )
-    assert texts[0].endswith("draw or add more (--max-id)")
+    assert texts[0].endswith("draw or add more examples (--max-id)")
     assert texts[1].startswith("describe: out of domain: too few examples: 6 of the rarest label")
     return out
 

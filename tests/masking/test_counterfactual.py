@@ -135,7 +135,7 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
         np.testing.assert_array_equal(drops, given.changes(other, "margin"))
         assert np.abs(drops).max() > 1e-4
     unnamed: Any = {"fill": lambda *given: fill_of(*given[:2], "mean", 0)}
-    with pytest.raises(InputError, match="partial results tell fills by their names"):
+    with pytest.raises(InputError, match="partial results need a registered fill"):
         ablate(*arguments, **unnamed, state=tmp_path / "other", **options)
 
 

@@ -135,13 +135,17 @@ def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:
     pairs = [("a b", "c"), ("b", "c d"), ("d", "e"), ("e", "a")]
     loaded = inputs(cases, "bert")
     loaded.add("id", examples(pairs), 4)
-    with pytest.warns(MechcoreWarning, match="2 of 3 different texts are in the id data, too"):
+    with pytest.warns(
+        MechcoreWarning, match="2 of 3 distinct texts are also among the drawn id data"
+    ):
         loaded.add("ood", examples([*pairs[:2], ("a", "e")]), 3)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*different texts", MechcoreWarning)
         loaded.add("ood", examples([pairs[0], ("a", "e"), ("b", "e")]), 3)
         loaded.add("train", examples([("a b", "c d"), ("c", "a b")]), 2)
-    with pytest.warns(MechcoreWarning, match="1 of 2 different texts are in the id data, too"):
+    with pytest.warns(
+        MechcoreWarning, match="1 of 2 distinct texts are also among the drawn id data"
+    ):
         loaded.add("train", examples([pairs[3], ("c", "a b")]), 2)
 
 

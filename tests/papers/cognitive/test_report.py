@@ -243,7 +243,7 @@ def test_a_missing_table_leaves_out_its_part_alone(runs: Worlds) -> None:
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text('{"kind": "cognitive"}')
     page = page_of(tmp_path)
-    assert "There is nothing to sum up" in page.text
+    assert "There are no results" in page.text
     assert page.text.count("Not run:") == 11  # a projection has two parts
     assert "Cognitive task: a model" in page.text
 
