@@ -96,9 +96,9 @@ class Planted:
         """The transformer, written to a folder and loaded, with texts drawn at random.
 
         Args:
-            name: of the case.
+            name: name of the case.
             folder: for the checkpoint, see `plant`.
-            seed: of the texts.
+            seed: seed of the texts.
             device: where the model goes.
         """
         plant(self.circuit, folder, self.form)
@@ -259,7 +259,7 @@ def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = 
     Args:
         name: one of `CATALOGUE`.
         folder: for the checkpoint.
-        seed: of the texts.
+        seed: seed of the texts.
         device: where the model goes.
 
     Raises:

@@ -59,7 +59,7 @@ class Population:
         Every slot is turned, but for the second of two that agree or differ with the label.
 
         Args:
-            values: of the slots of texts.
+            values: values of the slots of texts.
         """
         turned = -values
         for first, second in self.agreeing:

@@ -90,7 +90,7 @@ def recovered_nodes(
     Args:
         case: a model of known truth.
         methods: names of `mechcore.bench.methods.RANKERS`, or `WITH_PAIRS`.
-        seed: of what methods draw.
+        seed: seed of what methods draw.
         schedule: of L0 pruning; the preset ``"thorough"`` by default.
         batch_size: texts of a forward of sweeps.
 
@@ -195,7 +195,7 @@ def recovered_pairs(
     Args:
         case: a model of known truth, of which interactions are known.
         methods: names of `mechcore.bench.methods.PREDICTORS`.
-        seed: of what methods draw.
+        seed: seed of what methods draw.
         batch_size: texts of a forward.
 
     Returns:
@@ -245,7 +245,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     Args:
         table: of `recovered_nodes` or `recovered_pairs`, of several cases.
         columns: to be averaged.
-        seed: of the resamples.
+        seed: seed of the resamples.
 
     Returns:
         One row per method, the best first by the first of the columns: method, n_circuits, each

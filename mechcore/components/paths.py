@@ -114,7 +114,7 @@ class Path:
         """Whether the receiver runs after the sender, so that it can read what that wrote.
 
         Args:
-            shape: of the model.
+            shape: shape of the model.
             parallel: whether a layer's MLP reads what its heads read, not what they write.
 
         Raises:
@@ -132,7 +132,7 @@ class Path:
         """Make sure that the model has both ends, the sender before the receiver.
 
         Args:
-            shape: of the model.
+            shape: shape of the model.
             parallel: whether a layer's MLP reads what its heads read, not what they write.
 
         Raises:

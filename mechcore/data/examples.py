@@ -212,7 +212,7 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
     Args:
         frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``, and ``cluster``
             where that is known.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     import numpy as np
 

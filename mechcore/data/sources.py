@@ -53,7 +53,7 @@ class Source:
         subsets: keep only these subsets.
         subset: call all of the examples this subset.
         max: draw so many, by subset, see `mechcore.data.examples.Examples.sample`.
-        seed: of the draw.
+        seed: seed of the draw.
         skip_empty: leave out rows that lack a text or label, with a count of them; else they are
             an error.
 

@@ -29,7 +29,7 @@ class Task:
         train: training examples.
         id: in-domain test examples.
         ood: out-of-domain test examples.
-        classes: of a model for the task, in index order; of language models, the answers.
+        classes: classes of a model for the task, in index order; of language models, the answers.
         groups: named groups of out-of-domain subsets.
         about: a sentence for people.
 

@@ -222,7 +222,7 @@ def _running(
 
     Args:
         rows: which rows there are.
-        shape: of the model.
+        shape: shape of the model.
         runner: runs them, and knows the positions of the batch.
         fill: what stands in for senders.
     """

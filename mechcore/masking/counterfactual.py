@@ -150,7 +150,7 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 
     Args:
         data: labelled examples.
-        seed: of the draw among equally near ones.
+        seed: seed of the draw among equally near ones.
 
     Raises:
         InputError: all examples have the same label, or some have none. Labels that differ in case,

@@ -45,7 +45,7 @@ class Fill(ABC):
     Args:
         model: the model that is masked.
         means: its mean activations; None only where the fill needs none.
-        seed: of what is drawn at random.
+        seed: seed of what is drawn at random.
 
     Attributes:
         needs_means: whether there is no such fill without means.

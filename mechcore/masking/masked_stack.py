@@ -31,7 +31,7 @@ def masked_stack(
         stack: the model.
         inputs: what `mechcore.models.protocol.model_inputs` returns.
         read: position that the head reads, [batch].
-        values: of the masks, or of every mask for every row; gradients flow into them.
+        values: values of the masks, or of every mask for every row; gradients flow into them.
         z_fill: what stands in for heads, on the model's device; gradients flow into it, too.
         mlp_fill: the same of MLPs.
     """

@@ -88,7 +88,7 @@ class MeanActivations(Shown):
             per_position: average each position on its own, counted from the first real token.
             n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
                 from the tokens averaged.
-            seed: of that draw.
+            seed: seed of that draw.
 
         Raises:
             InputError: there is no batch, ``n_samples`` is negative, or an activation is not

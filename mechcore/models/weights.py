@@ -73,7 +73,7 @@ def read_weights(
     `check_sizes`, `lacking` and `left_out`.
 
     Args:
-        name: of the checkpoint.
+        name: name of the checkpoint.
         loader: the class of transformers that makes the model.
         config: its configuration.
         architecture: the name of the class that the checkpoint was saved from.
@@ -295,7 +295,7 @@ def check_sizes(
     """Refuse weights of other sizes than the configuration asks for.
 
     Args:
-        name: of the checkpoint.
+        name: name of the checkpoint.
         report: of transformers.
         except_for: which weights may have any size, by name.
 

@@ -20,9 +20,9 @@ def random_subnetworks(
     """Uniformly drawn components, as many as the target sparsity keeps.
 
     Args:
-        shape: of the model.
+        shape: shape of the model.
         target_sparsities: shares of components to prune, in [0, 1).
-        seeds: of the draws; one seed's masks are nested from sparsity to sparsity.
+        seeds: seeds of the draws; one seed's masks are nested from sparsity to sparsity.
 
     Raises:
         InputError: a sparsity or seed is out of range, or they repeat.

@@ -24,9 +24,9 @@ def discretise(
     component; ties are broken by position, later components are pruned first.
 
     Args:
-        scores: of the components, higher ones are kept.
+        scores: scores of the components, higher ones are kept.
         target_sparsity: share of components to prune, in [0, 1).
-        shape: of the model.
+        shape: shape of the model.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or keeps no component; or a score is NaN.

@@ -36,9 +36,9 @@ class MaskTraining:
 
     Args:
         settings: the schedule.
-        shape: of the model.
+        shape: shape of the model.
         target_sparsity: in the end.
-        seed: of start and noise.
+        seed: seed of start and noise.
         moved: what is added to log_alpha at the start, [layer, component].
     """
 

@@ -46,8 +46,8 @@ class Request:
         means: the model's mean activations.
         target_sparsities: target sparsities, shares of the components.
         seeds: one subnetwork each; a method without chance may give one for all.
-        settings: of L0 pruning.
-        data_seed: of the order of examples.
+        settings: settings of L0 pruning.
+        data_seed: seed of the order of examples.
         state: folder of an interruptible method, to go on from; None keeps nothing.
         trained: subnetworks that ``l0`` found for the same request, for methods that match them.
     """
@@ -84,7 +84,7 @@ class Ranking:
     """The method that keeps the components with the highest scores.
 
     Attributes:
-        name: of the method.
+        name: name of the method.
         scores: function of model, data and means, and of ``seed`` where there is one.
         seed: what the seed is of: of nothing, of the ``"data"``, such as their order, or of the
             ``"masks"``; then every seed has a ranking of its own.

@@ -80,10 +80,10 @@ def prune(
         data: training examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         target_sparsities: shares of components to prune, in [0, 1).
-        seeds: of the masks' initialisation and noise.
+        seeds: seeds of the masks' initialisation and noise.
         preset: ``"fast"``, ``"thorough"``, ``"paper"``, or a schedule of your own, see
             `mechcore.pruning.prune_settings`.
-        data_seed: of the order of the examples, the same for all masks.
+        data_seed: seed of the order of the examples, the same for all masks.
         state: folder in which all trainings are saved every ``save_every`` steps, for the same
             ones to go on from; they end with the same masks as without the interruption.
 

@@ -37,7 +37,7 @@ class Subnetwork(Shown):
     Attributes:
         mask: zeros and ones, with the identity of the pruned model.
         target_sparsity: the sparsity asked for.
-        seed: of the initialisation and the noise, or of the random draw.
+        seed: seed of the initialisation and the noise, or of the random draw.
         scores: what ranks the components, the highest first, [layer, component]: log_alpha for
             ``"l0"``; uniform random numbers for the random controls.
         method: how it was found.

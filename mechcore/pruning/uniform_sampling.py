@@ -53,11 +53,11 @@ def ugs_scores(
         model: any TransformerLens model; it stays as it is.
         data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
-        steps: of Adam.
+        steps: steps of Adam.
         lr: its rate.
         n_masks: drawn in every step, for the same examples.
         batch_size: examples per step.
-        seed: of the draws and of the order of the examples.
+        seed: seed of the draws and of the order of the examples.
 
     Raises:
         MismatchError: the means are another model's.

@@ -28,7 +28,7 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     Args:
         ablation: from `mechcore.ablation.sweep`; sets with custom names are omitted.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: of the data.
+        subset: subset of the data.
     """
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     singles = singles[singles["subset"] == subset]
@@ -57,7 +57,7 @@ def pair_interactions(
         interactions: from `mechcore.interactions`; sets of other sizes or with custom names are
             omitted; of very many components, only those in the largest interactions are drawn.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: of the data.
+        subset: subset of the data.
     """
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)

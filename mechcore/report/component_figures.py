@@ -78,7 +78,7 @@ def scatter(
     """Every component as a dot with its intervals.
 
     Args:
-        titles: of the two axes.
+        titles: titles of the two axes.
         dots: the most important first; they are drawn last, on top.
         legend: colours with what they mean.
     """

@@ -86,9 +86,9 @@ def run_study(
     pruning last saved; after a change of settings, inputs, code or versions what depends on it.
 
     Args:
-        settings: of the study.
+        settings: settings of the study.
         out: folder for the results; of several variants each gets a folder in it.
-        kind: of study, a name in `mechcore.study.kinds.STUDIES`.
+        kind: kind of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
         executor: where jobs are done; None is this process, with what the settings say of it.
         origins: where settings that are not defaults came from, by their names with dots, for

@@ -259,7 +259,7 @@ def head_overlap(
 
     Args:
         masks: single masks of zeros and ones.
-        names: of the subnetworks, in the same order.
+        names: names of the subnetworks, in the same order.
         draws: see `heuristic_core`.
 
     Returns:

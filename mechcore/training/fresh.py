@@ -55,7 +55,7 @@ def new_model(
             base that is a classifier.
         prompt: of language models, which need no classes; see `answering`.
         from_scratch: take the configuration and the tokenizer alone; all weights are random.
-        seed: of random weights.
+        seed: seed of random weights.
         revision: branch, tag or commit of a hub id.
         allow_pickle: read ``pytorch_model.bin`` where there are no safetensors, see `load_model`.
         device: where the weights go.

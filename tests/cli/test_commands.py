@@ -195,7 +195,7 @@ def test_a_study_from_init_to_clean(
     assert call("study init mine.yaml") == 0
     assert capsys.readouterr().out == "study: mine.yaml (edit it, then: mechcore run mine.yaml)\n"
     assert call("study init mine.yaml") == 2
-    assert "mine.yaml: exists already" in capsys.readouterr().err
+    assert "mine.yaml: already exists" in capsys.readouterr().err
     text = Path("mine.yaml").read_text()
     for before, after in (
         ("max_train: 4000", "max_train: 16"),

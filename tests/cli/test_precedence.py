@@ -290,15 +290,15 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
         (f"run {OWN} --device-map auto --device cpu", "--device cpu and device_map auto exclude"),
         (
             "run s.yaml --prune-steps 20 --prune-settings steps=20",
-            "--prune-settings: steps is given as an option",
+            "--prune-settings: steps also has its own option",
         ),
         ("reproduce cognitive --address auto", "--address needs --executor ray"),
         (
             "reproduce extractive --executor ray --workers 2",
             "--workers is for jobs on this machine",
         ),
-        ("reproduce cognitive --wandb-mode online", "--wandb-mode is for --wandb"),
-        ("run --wandb-mode offline", "--wandb-mode is for --wandb"),
+        ("reproduce cognitive --wandb-mode online", "--wandb-mode needs --wandb"),
+        ("run --wandb-mode offline", "--wandb-mode needs --wandb"),
         ("run --prune-settings lr=1,lr=2", "--prune-settings 'lr=1,lr=2': lr occurs twice"),
         (f"run {OWN} --columns text_a=text_a,text_a=text_b", "text_a occurs twice"),
         (f"run {OWN} --label-map 0=entailment,0=neutral", "0 occurs twice"),

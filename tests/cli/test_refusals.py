@@ -136,7 +136,7 @@ def test_bad_options(refused: Refused, options: str, message: str) -> None:
         ("search {own} --components L1.H0", "search: 1 component; expected at least two"),
         ("search {own} --subset nosuch", "search: no subset 'nosuch'; the data has so_swap"),
         ("accuracy {own} --prune-settings lr=fast", "pruning: lr is 'fast'; expected a number"),
-        ("accuracy {own} --prune-method layer-matched", "mechcore methods does"),
+        ("accuracy {own} --prune-method layer-matched", "use mechcore methods"),
         ("methods {own} --methods layer-matched", "add l0 to the methods"),
         ("effective-size --checkpoints {files} {data}", "is not a checkpoint and contains none"),
         ("effective-size --embedded decoder", "the embedded decoder has no series"),

@@ -131,7 +131,7 @@ def test_a_language_model_is_trained_to_answer(files: Path, tmp_path: Path) -> N
         ("--model --train --prompt {a}", "--prompt and --answers belong"),
         ("--model --train --epochs 2", "exactly one of them"),
         ("--model --train --setting lr=1", "unknown setting 'lr'"),
-        ("--model --train --setting steps=4", "option of its own"),
+        ("--model --train --setting steps=4", "has its own option"),
         ("--model --train --device gpu", "device gpu: expected cpu"),
         ("--model --train --patience 2", "no evaluation data to watch"),
     ],

@@ -153,7 +153,7 @@ def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
     pairs, singles = examples([("the cat", "a dog")]), examples([("the cat", "")])
     given = inputs(cases, "bert")
     given.add("train", pairs, 1)
-    with pytest.warns(MechcoreWarning, match="id: read as single texts, those of train as p"):
+    with pytest.warns(MechcoreWarning, match="id: read as single texts, but train data as p"):
         given.add("id", singles, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", MechcoreWarning)

@@ -117,7 +117,7 @@ def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.Mo
     made_up(monkeypatch, dict.fromkeys(map(str, many), noise))
     found = race(None, many, Rows.of(40), least=0.1)
     assert (found.goal.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
-    assert "5 nats, what 0.1 on average is in 2% of the examples" in found.describe()
+    assert "5 nats, a mean of 0.1 concentrated in 2% of examples" in found.describe()
     found = race(None, many, Rows.of(40), largest=3)
     assert (found.goal.bound, found.bound_source) == (2.0, "the span of the full model's margins")
     found = race(None, many, Rows.of(40), least=0.1, metric="accuracy")
@@ -297,7 +297,7 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
             {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
             "but that of accuracy is known; leave",
         ),
-        ({"least": 0.1, "sets": []}, "no set; expected at least one"),
+        ({"least": 0.1, "sets": []}, "no sets; expected at least one"),
         ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),
         ({"least": 0.1, "sets": ["L0.H1>L1.H2"]}, "is a set of paths; expected sets of components"),
     ],
@@ -309,7 +309,7 @@ def test_what_cannot_be_raced_is_refused(model: Any, changes: dict[str, Any], me
 
 
 def test_a_search_says_what_a_guarantee_needs(model: Any) -> None:
-    with pytest.raises(InputError, match="but there is no guarantee; expected a probability"):
+    with pytest.raises(InputError, match="but there is no guarantee; add a probability"):
         find_superadditive(model, examples(40), None, fill="zero", least=0.1)
     with pytest.raises(InputError, match="least is None and largest None"):
         find_superadditive(model, examples(40), None, fill="zero", guarantee=0.05)
