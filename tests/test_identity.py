@@ -74,7 +74,7 @@ def test_an_identity_that_is_none_is_refused(tmp_path: Path, identity: Any) -> N
 
 def test_metadata_cannot_pass_for_an_identity(tmp_path: Path) -> None:
     for name in ("mask.json", "mask.safetensors"):
-        with pytest.raises(InputError, match="metadata has an entry 'identity'"):
+        with pytest.raises(InputError, match="metadata has a reserved entry 'identity'"):
             FULL.save(tmp_path / name, {"identity": json.dumps(asdict(HERE))})
     assert not list(tmp_path.iterdir())
 

@@ -187,7 +187,7 @@ def test_discretisation_reuses_the_training(
 
     with monkeypatch.context() as patch:
         patch.setitem(DISCRETISATIONS, "threshold", nothing)
-        with pytest.warns(MechcoreWarning, match="keeps no component by any threshold"):
+        with pytest.warns(MechcoreWarning, match="keeps no component at any threshold"):
             run_study(config, out)
     assert manifests(out) == trained
     assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}

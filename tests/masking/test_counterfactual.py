@@ -179,7 +179,7 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
     # 4 tokens: one of 5; 9: one of 5 (4 away; the 20 is 11 away); 5: one of 4; 20: the 9.
     assert chosen == [{3, 4}, {3, 4}, {3, 4}, {0, 1}, {0, 1}, {2}]
     assert drawn[0] == paired(data, 0).input_ids
-    with pytest.raises(InputError, match="at least two labels; found 'a': pass pairs of your own"):
+    with pytest.raises(InputError, match="at least two labels; found 'a'; pass your own pairs"):
         paired(data.part([0, 1]))
     data = labelled(plain(encoded_for("bert", 4)), ["Not_A", "not-a", "b", "B"])
     names = [paired(data, seed).examples.frame["label"].str.lower().tolist() for seed in range(5)]
@@ -187,7 +187,7 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
     assert all("b" not in one[2:] for one in names)
     for unknown in ("", "-"):
         some = labelled(plain(encoded_for("bert", 4)), ["a", "b", unknown, unknown])
-        with pytest.raises(InputError, match="2 of 4 have no label; pairs need one of each"):
+        with pytest.raises(InputError, match="2 of 4 have no label; pairs need"):
             paired(some)
 
 
@@ -197,8 +197,8 @@ def test_what_is_refused(cases: Cases) -> None:
     mask, model = Mask.full(case.model).without(*ABLATED), case.model
     fill, short = Counterfactual.of(pairs), Counterfactual.of(pairs.part(range(3)))
     for given, of, message in (
-        ("counterfactual", means, "needs the paired example of every example; pass fill="),
-        (fill, None, "needs means where an example is longer than its pair"),
+        ("counterfactual", means, "needs a paired example for every example; pass fill="),
+        (fill, None, "needs means because an example is longer than its pair"),
         (short, means, "has 3 pairs, but the batch holds example 6"),
     ):
         with pytest.raises(InputError, match=message):

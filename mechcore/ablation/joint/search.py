@@ -361,7 +361,7 @@ def halves_of(
         raise InputError(
             f"search: {len(chosen)} examples are too few ({listed}): half of each subset, rounded "
             "down, selects, the rest reports, examples of one first text stay together, and "
-            "each half needs at least 2; expected at least 4 of one subset, or 2 of two subsets; add "
+            "each half needs at least 2; expected 4 of one subset, or 2 of two; add "
             "examples, or draw more of them (--max-id, --max-ood)"
         )
     first, second = (data.part([chosen[row] for row in half]) for half in halves)
