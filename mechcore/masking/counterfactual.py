@@ -160,7 +160,7 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
     if without := int(given.isin(["", UNDECIDED]).sum()):
         raise InputError(
             f"examples {data.examples.name!r}: {without} of {len(given)} have no label; pairs "
-            "need them; leave these examples out, or pass your own pairs, see "
+            "need labels; leave these examples out, or pass your own pairs, see "
             "mechcore.masking.counterfactual.Counterfactual"
         )
     labels = given.map(normal_name).to_numpy()

@@ -53,7 +53,7 @@ def test_sizes_that_do_not_exist() -> None:
         with pytest.raises(InputError, match="of 2 distinct components; expected sizes from 1"):
             sets.subsets(["0.0", "0.1", "0.0"], sizes=sizes)
     for components in ([], ["0.0"], ["0.0", "L0.H0"]):
-        with pytest.raises(InputError, match=r"sizes \[2\] of [01] different components"):
+        with pytest.raises(InputError, match=r"sizes \[2\] of [01] distinct components"):
             sets.pairs(components)
 
 
@@ -89,7 +89,10 @@ def test_random_sets_where_few_or_none_are_left() -> None:
     assert [str(each) for each in found.values()] == ["L0.H1"]
     with pytest.raises(InputError, match="only 1 distinct ones exist, 2 requested"):
         sets.matched_random(["0.0"], ModelShape(1, 2), 2)
-    with pytest.raises(InputError, match=r"2 of 1 other .* among L0.H2; expected a smaller set"):
+    with pytest.raises(
+        InputError,
+        match=r"2 other components needed, but 1 available \(L0.H2\); expected a smaller set",
+    ):
         sets.matched_random(["0.0", "0.1"], SHAPE)
     with pytest.raises(InputError, match=r"1 of 0 other .* among none"):
         sets.matched_random(["0.mlp"], ModelShape(1, 2))

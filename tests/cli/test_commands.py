@@ -166,7 +166,7 @@ def test_a_run_on_files(
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "27 of 27 jobs were done before" in capsys.readouterr().err
+    assert "27 of 27 jobs are already done" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
     assert len(Path("results/report.html").read_text()) > before
 
@@ -368,7 +368,7 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     assert "components ablated alone, " in capsys.readouterr().out
     # Asked for once more, of interactions too, nothing is done again.
     assert call("interactions found --components L1.H0,2.3,L3.MLP") == 0
-    assert "3 of 3 jobs were done before" in capsys.readouterr().err
+    assert "3 of 3 jobs are already done" in capsys.readouterr().err
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
     rows = table[table["subset"] == "all"].set_index(["split", "set"])

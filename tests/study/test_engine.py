@@ -203,7 +203,7 @@ def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Pa
         ("after", "needs bad", "bad"),
         ("last", "needs bad", "bad"),
     ]
-    told = "study: 1 job failed; 2 that need their results were not begun. bad: no luck today."
+    told = "study: 1 job failed; 2 that need their results were not started. bad: no luck today."
     assert str(failure.value).startswith(told)
     assert [store.has(each.key) for each in (one, free, bad, after)] == [True, True, False, False]
     assert store.all_keys() == sorted([one.key, free.key])
@@ -245,8 +245,8 @@ def test_an_input_that_changes_meanwhile_fails_its_job(store: Store, numbers: Pa
     with pytest.raises(StudyError) as failure:
         do([gone, changed], store, Local())
     missing, other = (message for _, message, _ in failures_of(failure.value))
-    assert "0: no such file; it was there when the study was planned: put it back" in missing
-    assert other == "the number files changed while the study ran; run it again"
+    assert "0: no such file; it existed when the study was planned: restore it" in missing
+    assert other == "the number files changed while the study ran; rerun it"
     assert store.all_keys() == []
 
 
@@ -262,7 +262,7 @@ def test_what_is_done_is_not_done_again(
     with progress.shown():
         do([job(Add(), "sum", one, two)], store, watched)
     assert watched.begun == ["read 1", "sum"]
-    assert "1 of 3 jobs were done before" in capsys.readouterr().err
+    assert "1 of 3 jobs are already done" in capsys.readouterr().err
     watched = Watched()
     do([job(Add(), "by another name", one, two)], Store(store.path), watched)
     assert watched.opened == 0

@@ -96,7 +96,7 @@ def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> No
         job_table(study.out)
     for text, what in (("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "has no 'kind'")):
         (study.out / "study.json").write_text(text)
-        with pytest.raises(InputError, match=rf"study\.json: {what}.*run the study again"):
+        with pytest.raises(InputError, match=rf"study\.json: {what}.*rerun the study"):
             job_table(study.out)
         check_out(study.out, DEFAULT)  # which it can be
 

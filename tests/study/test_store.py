@@ -193,10 +193,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file cut": (lambda f: os.truncate(f / "a.bin", 199), "checksum of a.bin differs"),
     "a file missing": (lambda f: (f / "a.bin").unlink(), "a.bin is missing"),
     "a file more": (lambda f: (f / "tables/c.csv").touch(), "tables/c.csv is missing, or was not"),
-    "no manifest": (lambda f: (f / MANIFEST).unlink(), "manifest cannot be used"),
-    "manifest deep": (lambda f: (f / MANIFEST).write_text("[" * 99_999), "manifest cannot be used"),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "invalid manifest"),
+    "manifest deep": (lambda f: (f / MANIFEST).write_text("[" * 99_999), "invalid manifest"),
     "manifest edited": (lambda f: rewrite(f, {"seconds": 1.5}), "its checksum differs"),
-    "key of another": (lambda f: rewrite(f, {"key": key_of(2)}, True), "that of another job"),
+    "key of another": (lambda f: rewrite(f, {"key": key_of(2)}, True), "belongs to another job"),
 }
 
 
@@ -427,7 +427,7 @@ def limited(pipe: Connection, path: Path) -> None:
         lambda: Store(path.parent / "other").create(),
         lambda: make(store, 3),
     ):
-        with pytest.raises(StoreError, match=r"while writing .*make room, then rerun the same"):
+        with pytest.raises(StoreError, match=r"while writing .*free space, then rerun the same"):
             action()
     file = path.parent / "file"
     assert Store(path).hash_file(file) == hashlib.sha256(file.read_bytes()).hexdigest()

@@ -115,5 +115,5 @@ def test_every_subset_is_needed(function: Any) -> None:
     assert len(function(found, [A, B], n_resamples=1)) > 0
     with pytest.raises(InputError, match=r"L2\.H0 was not ablated"):
         function(found, [A, "2.0"])
-    with pytest.raises(InputError, match="of 0 different components"):
+    with pytest.raises(InputError, match="of 0 distinct components"):
         function(found, [])

@@ -108,7 +108,9 @@ def test_what_a_bound_that_broke_decided_is_open_again(
     assert [asked[i : i + len(then)] for i in range(1, len(asked))].count(then) == 1
     assert found.n_broken == 2
     assert found.layers == 2.0 * sum(len(sets) * rows for sets, rows in asked)
-    assert "over its bound: 1 nats, as given, and more for the 2 of 3 sets" in found.describe()
+    assert (
+        "above the set's bound: 1 nats, as given, and more for the 2 of 3 sets" in found.describe()
+    )
 
 
 def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def test_the_figures_of_a_verdict() -> None:
     found = core_dependence_verdict(made, roles(a=OUT, b=OUT_ONLY))
     why = found.explanation
     assert "each of 2 components needed out of domain and not shown to be" in why
-    assert "change information out of domain by \u221215." in why
+    assert "changes information out of domain by \u221215." in why
     assert "heads of the same layers, by 0.0 (39 sets, p = 0.025)" in why
     [row] = found.table().to_dict("records")
     CORE_VERDICT.check(found.table())
@@ -340,5 +340,5 @@ def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(small: Sm
     pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)
     assert set(found[~rows]["n_controls"]) == {0}
     model, core, data, means = given
-    with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
+    with pytest.raises(InputError, match=r"\(7\) differ from those on these examples \(4\)"):
         beside_random(alone, model, core, data.part(range(4)), means, n_controls=1)

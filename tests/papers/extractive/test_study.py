@@ -253,7 +253,7 @@ def test_an_edit_of_an_experiment_does_no_other_again(
 
 def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="not empty and is not that of a study"):
+    with pytest.raises(InputError, match="not empty and has no study"):
         run(small, tmp_path)
     out, tokenizer = tmp_path / "out", AutoTokenizer.from_pretrained(small.base)
     with pytest.raises(InputError, match="workers is 0"):
