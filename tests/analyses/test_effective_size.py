@@ -28,8 +28,8 @@ def test_sizes_and_missing_masks_are_told_and_listed(run: RunFolder) -> None:
     assert section.files[-1] == "missing_grid_masks.csv"
     assert rows_of(tables_of(section.blocks)[-1])[2] == ["500", "s0.50-seed1", "diverged"]
     assert (
-        "The training of some masks failed: s0.50-seed0 and s0.50-seed1 at checkpoint 100; s0.50-seed1 at "
-        "checkpoint 500. A seed's effective size"
+        "The training of some masks failed: s0.50-seed0 and s0.50-seed1 at checkpoint 100; "
+        "s0.50-seed1 at checkpoint 500. A seed's effective size"
     ) in [*EffectiveSize.headlines(changed)][-1]
 
 

@@ -180,8 +180,8 @@ def test_odd_settings_are_shown_as_they_are(tmp_path: Path) -> None:
 def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
     first = "100.0 % at 100 (100 % for 3 of 3 seeds, which had no faithful subnetwork)"
     assert (
-        f"The effective size changes over checkpoints from {first} to 69.0 % at 500 on ID and {first} "
-        "to 69.0 % at 500 on OOD."
+        f"The effective size changes over checkpoints from {first} to 69.0 % at 500 on ID and "
+        f"{first} to 69.0 % at 500 on OOD."
     ) in rich.text
     # Of 68, 69 and 70 %: Student's t with two degrees of freedom, 4.303, times 1 / sqrt(3).
     assert "OOD 500 69.0 % [66.5, 71.5] 68.0\u201370.0 % 3 of 3 60.0 %" in rich.text
