@@ -55,12 +55,13 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     """Judge every claim by the tables of a study.
 
     "supported": the rule of the claim, as in docs/concepts/cognitive-task.md, is met. "not
-    supported": the evidence contradicts it. "inconclusive": anything else, be it that a table or an
-    arm is missing or that the data do not suffice; ``figure`` says which.
+    supported": the evidence contradicts it. "inconclusive": anything else, such as a missing table
+    or arm, or insufficient data; ``figure`` says which.
 
     Args:
-        tables: of a study, by name, see `mechcore.papers.cognitive.study`; accuracies are shares.
-        threshold_gap: largest difference of accuracy (a share) at which arms count as matched.
+        tables: tables of a study, by name, see `mechcore.papers.cognitive.study`; accuracies are
+            shares.
+        threshold_gap: largest difference in accuracy (a share) at which arms count as matched.
 
     Returns:
         One row per claim: ``claim`` (1 to 7), ``title``, ``verdict`` and ``figure`` (sentences

@@ -198,11 +198,11 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Judge every claim by the tables of a study.
 
     "supported": the rule of the claim, as in docs/concepts/extractive-structures.md, is met. "not
-    supported": the evidence contradicts it. "inconclusive": anything else, be it that a table is
-    missing or that the data do not suffice; ``figure`` says which.
+    supported": the evidence contradicts it. "inconclusive": anything else, such as a missing table
+    or insufficient data; ``figure`` says which.
 
     Args:
-        tables: of a study, by name, see `mechcore.papers.extractive.study`.
+        tables: tables of a study, by name, see `mechcore.papers.extractive.study`.
 
     Returns:
         One row per claim: ``claim`` (1 to 11), ``title``, ``verdict`` and ``figure`` (sentences

@@ -266,7 +266,7 @@ def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path
         ({"cuts": (2,)}, r"cuts is \[2\]; the base has 2 layers: expected 1 to 1"),
         # before a tiny base is pretrained
         ({"base": None, "cuts": (4,)}, r"cuts is \[4\]; the base has 4 layers: expected 1 to 3"),
-        ({"base": str(single), "cuts": None}, "has a single layer, and freezing needs"),
+        ({"base": str(single), "cuts": None}, "has a single layer, but freezing needs"),
         ({"seeds": (11,)}, "does not know a word of"),  # other people
     ):
         with pytest.raises(InputError, match=message):
