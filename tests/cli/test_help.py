@@ -184,7 +184,7 @@ def test_a_device_that_is_not_there_is_said_before_any_work(
     said = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2
     assert len(said) == 1
-    assert said[0].startswith("mechcore: error: device cuda: this machine has none")
+    assert said[0].startswith("mechcore: error: device cuda: torch ")
     assert not list(tmp_path.iterdir())
 
 
