@@ -248,8 +248,8 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     for name in largest_readers(dependence, 1):
         change = report.path_blocks.change_of(rows.loc[name].to_dict(), "blind_change", metric)
         yield (
-            f"Cutting the paths from {who} to each of {count(len(rows), 'component')} changes "
-            f"{metric} out of domain most for {name}: by {change}."
+            f"Of {count(len(rows), 'component')} cut off from {who}, {name} changes {metric} most "
+            f"out of domain: by {change}."
         )
 
 

@@ -154,7 +154,7 @@ def as_read(
         return without
     if nothing_said or tokenizer in _doubtful:
         warn(
-            f"{kind} does not say whether it gives token types, but {reader} distinguishes {known}; "
+            f"{kind} does not say if it gives token types, but {reader} distinguishes {known}; "
             "using those of its layout, as up to transformers 4; if the model was "
             'trained without them, as by transformers 5, set "model_input_names": '
             '["input_ids", "attention_mask"] in tokenizer_config.json; else add "token_type_ids"'
