@@ -173,7 +173,7 @@ def _computing(tree: ast.Module) -> ast.Module:
 def _shows(node: ast.stmt) -> bool:
     decorated = getattr(node, "decorator_list", ())
     named = getattr(node, "name", "") in SHOWING
-    return named and any(ast.unparse(each) == "classmethod" for each in decorated)
+    return named and any(ast.unparse(decorator) == "classmethod" for decorator in decorated)
 
 
 def _private(node: ast.stmt) -> set[str]:

@@ -223,7 +223,9 @@ class Schema:
     @property
     def required(self) -> list[str]:
         """Names of the columns that are not optional."""
-        return [each.name for each in self.columns if not (each.optional or "*" in each.name)]
+        return [
+            column.name for column in self.columns if not (column.optional or "*" in column.name)
+        ]
 
     def frame(self, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         """A table of rows, without optional columns that no row has."""

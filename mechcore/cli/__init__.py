@@ -95,11 +95,11 @@ app.add_typer(
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
     """Show each of mechcore's warnings once, on one line, and no others."""
-    told: set[str] = set()
+    seen: set[str] = set()
 
     def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
-        if issubclass(category, MechcoreWarning) and str(message) not in told:
-            told.add(str(message))
+        if issubclass(category, MechcoreWarning) and str(message) not in seen:
+            seen.add(str(message))
             print(f"mechcore: warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():

@@ -127,14 +127,14 @@ def check_continues(
                 continue
             end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])
             pieces = tokenizer.convert_ids_to_tokens(list(answer))
-            told = (
+            message = (
                 f"answer {answers[label]!r} of label {label!r}: is {pieces} alone, but "
                 f"{text[-60:]!r} ends in {end}; expected the same tokens: move the space from "
                 "the prompt to the answer, or the other way round"
             )
             if len(answer) > 1:
-                raise InputError(told)
-            warn(f"{told}, or what is scored is another word than the text would have")
+                raise InputError(message)
+            warn(f"{message}; otherwise the scored token differs from that of the text")
             break
 
 

@@ -105,8 +105,8 @@ class AttentionView:
             element = "AttentionHeads"
             props["attention"] = [example.pattern for example in self.examples]
             props["attentionHeadNames"] = list(self.titles)
-        told = {"place": script_json(place), "element": element, "props": script_json(props)}
-        script = _DRAW % told
+        values = {"place": script_json(place), "element": element, "props": script_json(props)}
+        script = _DRAW % values
         return f'<div><div id="{place}"></div><script>{script}</script></div>'
 
     def save(self, path: str | Path) -> Path:

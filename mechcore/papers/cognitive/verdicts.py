@@ -265,13 +265,13 @@ def _points(difference: Interval) -> str:
 def _scratch_too(evidence: Evidence, base: float) -> str:
     seeds = evidence.trained_seeds(SCRATCH).kept
     shares = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
-    told = {
+    comparison = {
         True: ", also more: it is not specific to fine-tuning",
         False: ", not more than base or expected",
-        None: "; whether that is more cannot be told",
+        None: "; whether that is more is open",
     }[_more_mixed(shares, base)[0]]
     share = f"{percent(mean(share for share, _ in shares))} ({count(len(shares), 'seed')})"
-    return f"From scratch it is {share}{told}."
+    return f"From scratch it is {share}{comparison}."
 
 
 def separation(evidence: Evidence) -> Finding:

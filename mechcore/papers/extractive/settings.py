@@ -194,5 +194,5 @@ def default_settings(base: str | None = None) -> ExtractiveSettings:
     )
 
 
-def _refuse(name: str, found: Any, expected: str) -> None:
-    raise InputError(f"extractive study: {name} is {found!r}; expected {expected}")
+def _refuse(name: str, value: Any, expected: str) -> None:
+    raise InputError(f"extractive study: {name} is {value!r}; expected {expected}")

@@ -330,12 +330,12 @@ def _missed(which: str, ranks: Mapping[str, float]) -> str | None:
 
 
 def _all_ranks(what: str, ranks: Mapping[str, pd.Series[float]], rows: pd.DataFrame) -> str:
-    told = ", ".join(
+    means = ", ".join(
         f"{name} {number(float(by_seed.mean()))} ({per_seed(by_seed)})"
         for name, by_seed in ranks.items()
     )
     chance = number(float(rows["chance"].iloc[0]), 1)
-    return f"Mean rank of {what} (0 is best, {chance} is chance; in each seed): {told}."
+    return f"Mean rank of {what} (0 is best, {chance} is chance; in each seed): {means}."
 
 
 CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
