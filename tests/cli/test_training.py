@@ -68,7 +68,7 @@ def test_a_run_its_table_and_its_checkpoints(
     assert capsys.readouterr().out == shown
     assert (out / "final" / "model.safetensors").stat().st_mtime_ns == before
     assert call(*command, "--learning-rate", "1e-3") == 2
-    assert "these differ: learning_rate. Keep them" in capsys.readouterr().err
+    assert "these differ: learning_rate. Use the same settings" in capsys.readouterr().err
 
 
 def test_all_training_data_is_used_and_tests_are_optional(

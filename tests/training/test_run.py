@@ -95,7 +95,7 @@ def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty, and no training run"):
+    with pytest.raises(InputError, match="not empty and not a training run"):
         train_encoder(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
