@@ -105,7 +105,7 @@ def test_masks_of_two_models_do_not_mix() -> None:
     assert same_model([FULL, FOUND]) == HERE
     with pytest.raises(
         MismatchError,
-        match=r": mask 1 and mask 3 were found .*.*aaaaaaaaaaaa against bbbbbbbbbbbb: take",
+        match=r": mask 1 and mask 3 were made .*.*aaaaaaaaaaaa against bbbbbbbbbbbb; use",
     ):
         same_model([FOUND, FULL, FOREIGN])
 

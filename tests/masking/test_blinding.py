@@ -427,8 +427,8 @@ def test_hooks_go_also_after_an_error(loaded: Load) -> None:
     [
         ("L1.H1>L0.H2", r"path L1.H1>L0.H2: the receiver does not run after the sender"),
         ("L1.H1>L1.H2", r"does not run after the sender; expected a sender in an earlier"),
-        ("L1.MLP>L1.H2", "runs before the sender"),
-        ("L1.MLP>L1.MLP", "runs before the sender"),
+        ("L1.MLP>L1.H2", "does not run after the sender"),
+        ("L1.MLP>L1.MLP", "does not run after the sender"),
         ("L7.H1>answer", r"component L7.H1: out of range"),
         ("L0.H1>L1.H7", r"component L1.H7: out of range"),
         ("L0.H1", r"path 'L0.H1': cannot be read; write senders>receivers"),

@@ -215,7 +215,7 @@ def test_what_is_refused(cases: Cases) -> None:
         torch.testing.assert_close(run(batch), expected)
     with (
         blind(model, "L0.H0>L1.H1", means, fill) as run,
-        pytest.raises(InputError, match="paths cannot be cut with it"),
+        pytest.raises(InputError, match="paths cannot be cut with this fill"),
     ):
         run(batch)
     other = cases.get("bert", torch.float64).model

@@ -326,7 +326,7 @@ def test_values_changed_inside_the_block_count_everywhere(
         (lambda mask: mask.values.fill_(float("nan")), "mask: found the value nan"),
         (
             lambda mask: setattr(mask, "values", mask.values[None]),
-            r"masked: the shape of the mask's values changed from \(2, 5\) to \(1, 2, 5\) inside",
+            r"changed from \(2, 5\) to \(1, 2, 5\) inside the block",
         ),
         (lambda mask: setattr(mask, "values", torch.ones(3, 5)), "the mask has 3 layers x 4 heads"),
         (lambda mask: setattr(mask, "values", torch.ones(2, 4)), "the mask has 2 layers x 3 heads"),
