@@ -233,9 +233,9 @@ LAST = "bert.encoder.layer.1.output.dense.weight"
 @pytest.mark.parametrize(
     ("dtype", "quantization", "why"),
     [
-        ("int8", None, "as a quantization_config is missing in its config.json"),
-        ("float8_e4m3fn", None, "as a quantization_config is missing in its config.json"),
-        ("int8", {"quant_method": "unheard-of"}, "as a quantization_config was not applied"),
+        ("int8", None, "because a quantization_config is missing in its config.json"),
+        ("float8_e4m3fn", None, "because a quantization_config is missing in its config.json"),
+        ("int8", {"quant_method": "unheard-of"}, "because a quantization_config was not applied"),
         ("int8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
     ],
 )
@@ -256,7 +256,7 @@ def test_quantized_weights(
     stored = dtype if pickle else {"int8": "I8", "float8_e4m3fn": "F8_E4M3"}[dtype]
     assert f"its files hold the weights {LAST} ({stored})" in message
     assert why in message
-    assert "before it was quantized" in message
+    assert "from before quantization" in message
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
